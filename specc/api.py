@@ -39,7 +39,7 @@ from specc.runtime.task_runner import is_task_input, run_task
 __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compile", "load"]
 
 Results: TypeAlias = dict[str, Array]
-"""Arrays by the result's name."""
+"""Arrays by output name."""
 
 
 @errors_in_spec_syntax()

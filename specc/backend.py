@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 # ---- What the compiler tells a backend
 
-How: TypeAlias = Literal["auto", "link", "copy", "inline"]
-"""Where weights go: checkpoint, a file of ours beside the model, the model; what fits."""
+WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
+"""Where weights are stored: in the checkpoint, in a file next to the model, in the model, or
+automatically."""
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -54,8 +55,8 @@ class EmittedModel:
     beside: Mapping[str, "WeightFileFacts"]
 
 
-Texts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
-"""The texts that a model carries, by key, once it is built."""
+MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
+"""The metadata texts of a model, by key."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class PackageGraph:
 
     graph: ModelSource
     file: str
-    metadata: Texts | None = None
+    metadata: MetadataTexts | None = None
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,9 @@ class CompilerBackend(Protocol):
         *,
         target: Target,
         opset: int,
-        weights_as: How,
+        weights_as: WeightStorage,
         dtype: str,
-        metadata: Texts | None,
+        metadata: MetadataTexts | None,
         load: bool,
         beside: Sequence[tuple[str, bytes]],
     ) -> WrittenModel:
@@ -155,7 +156,7 @@ class CompilerBackend(Protocol):
         target: Target,
         about: PackageMetadata,
         opset: int,
-        weights_as: How,
+        weights_as: WeightStorage,
         dtype: str,
         extras: Sequence[ExtraFile],
         load: bool,

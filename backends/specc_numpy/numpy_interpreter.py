@@ -53,7 +53,7 @@ def check_indices(ids: Array, below: int, what: str) -> None:
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
 
 _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("after", default=None)
-"""`after` of the walk around a body, which holds inside it as well."""
+"""The `after` callback of the running evaluation; it also applies inside bodies."""
 
 
 def evaluate_nodes(

@@ -10,7 +10,7 @@ from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_ROW_MAXIMUM = np.float32(1e-30)
-"""The least size that a row of zeros is taken to have, so that nothing is divided by 0."""
+"""Minimum absolute maximum of a row, so that the scale of a zero row is not 0."""
 
 
 @evaluate(ops.LinearQ)

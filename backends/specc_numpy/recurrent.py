@@ -9,7 +9,7 @@ from specc.ir.array import Array
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""The states after a row, the one that is given out first."""
+"""The states after one time step; the first is the output."""
 
 
 @evaluate(ops.Rnn)

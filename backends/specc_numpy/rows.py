@@ -150,7 +150,7 @@ def _weigh_antialiased(mode: str, rows: int, size: int, step: float) -> list[tup
 
 
 INTERPOLATION_RULES = {"bilinear": _weigh_linear, "bicubic": _weigh_cubic}
-"""The rows that each mode looks at; beyond the border stands the last."""
+"""The source positions of each mode; positions beyond the border are clamped."""
 
 
 @evaluate(ops.GroupNorm)

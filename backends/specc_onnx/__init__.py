@@ -44,7 +44,7 @@ LOWERING_MODULES = (
     route,
     tensor,
 )
-"""The modules that fill `lower`, a family of ops each."""
+"""The modules that register lowering rules in `lower`, one family of ops each."""
 
 __all__ = [
     "DEFAULT_OPSET",

@@ -15,15 +15,14 @@ from contextlib import contextmanager
 from functools import cache
 
 FENV_BYTES = 256
-"""Bytes for C's `fenv_t`, of which the largest known has 32."""
+"""Size in bytes that is enough for C's `fenv_t` on all platforms (at most 32)."""
 
 FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
-"""Where in `fenv_t` of Linux the control register lies (MXCSR, FPCR), and its bits:
-results that small become zero, and so do operands.
-"""
+"""Offset of the control register (MXCSR, FPCR) in Linux's `fenv_t`, and its flush-to-zero and
+denormals-are-zero bits."""
 
 FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
-"""What tells ONNX Runtime to do so on its own threads."""
+"""The session option that makes ONNX Runtime flush denormals on its own threads."""
 
 
 class FloatMode:

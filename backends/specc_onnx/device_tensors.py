@@ -18,7 +18,7 @@ from specc_onnx.execution_providers import (
 )
 
 HELPER_OPSET, HELPER_IR_VERSION = 17, 8
-"""The oldest of what specc writes, and the version of the format that goes with it."""
+"""The oldest opset that specc writes, and its IR version."""
 
 
 def gather_on_device(

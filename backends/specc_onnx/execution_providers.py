@@ -22,13 +22,13 @@ from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.safe_read import escape_text
 
 LENGTH_OPERATORS = frozenset({"Shape", "Size"})
-"""Whatever these read, what they give are lengths."""
+"""Operators whose results are lengths, whatever their inputs."""
 
 SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
-"""Element types of the single numbers that a graph can be given: limits, counters, conditions."""
+"""Element types of scalar graph inputs: limits, counters, conditions."""
 
 NodeKey = tuple[str, str]
-"""What ONNX Runtime tells of a node: its operator and its name."""
+"""Operator type and name of a node, as ONNX Runtime reports them."""
 
 
 def find_computing_nodes(model: ModelProto, left: Iterable[NodeKey]) -> list[NodeKey]:
@@ -102,33 +102,30 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""What users call a provider, and what ONNX Runtime does."""
+"""ONNX Runtime's name of each execution provider, by the name on the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of a provider: products of f32 are computed in f32, so that results agree
-with the reference.
-"""
+"""Options of each provider: f32 products are computed in f32 (no TF32), so that results agree with
+the reference."""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
-"""The target that is made for a provider."""
+"""The compile target of each provider."""
 
 PROVIDER_DEVICES = {"cuda": "cuda"}
-"""Where a provider holds tensors, if not on the host."""
+"""The device on which a provider stores tensors, if not the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""Only what ends the process is logged; everything else reaches us as an exception.
-ONNX Runtime's own choice.
-"""
+"""Log level at which only fatal errors are logged, since all others are raised as exceptions; and
+ONNX Runtime's default."""
 
 MAX_NAMED_NODES = 6
-"""Nodes that a message names."""
+"""Maximum number of nodes that a message names."""
 
 RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""Settings of a session: to tell afterwards which node went to which provider; to
-refuse any on the processor.
+"""Session options: record which node runs on which provider; fail if a node would run on the CPU.
 """
 
 

@@ -19,7 +19,7 @@ from specc_onnx.execution_providers import PROVIDER_DEVICES
 from specc_onnx.ort_session import OrtModel
 
 CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
-"""Operators that ask the processor what comes next."""
+"""Operators whose control flow is decided on the CPU."""
 
 
 def can_record_run(model: ModelProto, provider: str) -> bool:

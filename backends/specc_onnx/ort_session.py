@@ -47,15 +47,14 @@ NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
     "tensor(int8)": np.dtype(np.int8),
     "tensor(bool)": np.dtype(np.bool_),
 }
-"""NumPy's form of the element types that inputs have."""
+"""NumPy dtype of each input type."""
 
 SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
-"""How long threads look out for work before they sleep: over what lies between two
-steps. By themselves they do so for tens of milliseconds, in which they take the
-processor from the other graphs of a package: an encoder of 21 ms took 40 behind a step.
-"""
+"""How long idle threads spin before they sleep: longer than the gap between two decode steps. By
+default they spin for tens of milliseconds and take the CPU from the other graphs of a package: an
+encoder of 21 ms took 40 ms after a step."""
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
-"""The option of the CUDA provider under which a run is recorded and played again."""
+"""The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
 
 @dataclass(frozen=True, kw_only=True)

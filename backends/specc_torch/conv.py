@@ -15,7 +15,7 @@ CONV_FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d}
 CONV_TRANSPOSE_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d}
 MAX_POOL_FUNCTIONS = {1: functional.max_pool1d, 2: functional.max_pool2d}
 AVERAGE_POOL_FUNCTIONS = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
-"""Each by the number of axes that the window moves along."""
+"""PyTorch's function by the number of window axes."""
 
 
 @evaluate(ops.Conv)

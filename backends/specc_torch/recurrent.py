@@ -10,7 +10,7 @@ from specc.ir import ops
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""The states after a row `W x + b`, the one that is given out first."""
+"""The states after a time step with input projection `W x + b`; the first is the output."""
 
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 

@@ -83,7 +83,7 @@ class AffineIndex:
 
 
 MaybeAffineIndex: TypeAlias = AffineIndex | None
-"""A linear function, or nothing that is seen to be one."""
+"""An affine function of positions, or None."""
 
 AffineIndexSearch: TypeAlias = Generator[QueryKeyGrid, MaybeAffineIndex, MaybeAffineIndex]
 

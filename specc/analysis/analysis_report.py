@@ -92,7 +92,7 @@ def _explain_leak(graph: Graph, leak: Leak, found: TimeFlow) -> str:
 
 
 FINITE_VALUES_CONDITION = "if its values are finite and nothing computed from them overflows"
-"""What the padding proof takes for granted."""
+"""The assumption of the padding proof."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from specc.ir.time_axis import TimeAxis
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = ", with a causal mask as `seen`"
-"""How helps call what says which keys are hidden: a mask, in a normalizer its scores."""
+"""What determines which keys are masked, for help texts: a mask, or a normalizer's scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def describe_window(
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
-"""What hidden keys must hold for these reductions."""
+"""The value that masked keys must have for each reduction."""
 
 
 def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
@@ -172,10 +172,10 @@ def _format_literal(number: float, x: Value) -> str:
 
 
 MAX_QUOTED_LENGTH = 40
-"""Characters of a user's text that a note repeats."""
+"""Maximum number of characters of spec text that a note quotes."""
 
 MAX_INSPECTED_VALUES = 500
-"""How many values are looked at for one to name."""
+"""Maximum number of values that are searched for one with a name."""
 
 
 @dataclass(frozen=True, slots=True)

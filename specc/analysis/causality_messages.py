@@ -154,7 +154,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
         ),
     ),
 }
-"""The words for ops of which there is one thing to say."""
+"""Messages of ops that can violate causality in one way only."""
 
 
 def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:

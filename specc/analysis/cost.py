@@ -106,7 +106,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""Every heavy op; a test compares."""
+"""The cost function of each expensive op; a test checks that none is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
@@ -171,7 +171,7 @@ def format_dim_formula(dim: Dim, at: Mapping[str, int]) -> str:
 
 
 LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
-"""A factor of four digits and more, not digits in the name of a length."""
+"""A factor with four or more digits, but not digits within a name."""
 
 
 def group_digits(number: int) -> str:

@@ -66,7 +66,7 @@ def _is_biased(node: Node) -> bool:
 
 
 MAX_GRIDS = 5_000
-"""How many values are looked at for one answer."""
+"""Maximum number of values that are analyzed for one answer."""
 
 
 def is_finite_grid(grid: QueryKeyGrid) -> bool:
@@ -155,7 +155,7 @@ def can_be_zero(grid: QueryKeyGrid) -> bool:
 
 
 MaskedValues: TypeAlias = Mapping[float, Interval]
-"""For each number the interval outside of which a grid holds it everywhere."""
+"""By constant: the interval of key positions outside of which a grid has this value everywhere."""
 
 NO_MASKED_VALUES: MaskedValues = {}
 
@@ -272,4 +272,4 @@ EXACT_UNARY_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
         lambda x: 0.0 if x == 0 else nan,
     ),
 }
-"""Functions of the numbers of which every element type holds the result as it is."""
+"""Functions whose results on the tracked constants are exact in every element type."""

@@ -195,14 +195,14 @@ def _is_below_zero(length: Dim, symbol: str, rows: int) -> bool:
 
 
 MAX_WINDOW_LENGTH = 2**24
-"""No window reaches over more rows."""
+"""The maximum length of a window."""
 
 
 MAX_THRESHOLD = 4096
-"""Larger constants are no distances between positions: minus infinity, a RoPE base."""
+"""Larger constants are not distances between positions, but minus infinity or a RoPE base."""
 
 MAX_STRIDE = 64
-"""Positions of an input for one of a mask, at most."""
+"""Maximum number of input positions per mask position."""
 
 _ELEMENTWISE = (ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not)
 

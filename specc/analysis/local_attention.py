@@ -151,24 +151,25 @@ class _MaskSplitter:
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Queries of a block: fewer do not pay for its turn, more do not make it faster."""
+"""Range of the number of queries per block: smaller blocks cost more in loop overhead, larger ones
+are not faster."""
 
 MIN_BLOCKED_LENGTH = 128
-"""Up to so many rows one product is as fast, whatever the window."""
+"""Up to this length, one matrix product is as fast as blocks."""
 
 MIN_SPANS = 3
-"""Up to so many times its span a window is as fast in one product."""
+"""Up to this many times the window span, one matrix product is as fast as blocks."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Above so many rows a mask that hides one half alone pays."""
+"""From this length on, blocks are faster for a mask that hides only one half."""
 
 MAX_FIXED_SPAN = 256
-"""Up to this span every block looks at equally many keys."""
+"""Up to this span, all blocks read the same number of keys."""
 
 
 EMPTY_MASK_PARTS = MaskParts(EMPTY_INTERVAL)
 GLOBAL_TOKEN_RATIO = 4
-"""Keys and queries apart may be one in so many rows; above that one product is as fast."""
+"""At most one in this many positions may be global; with more, one matrix product is as fast."""
 
 
 @dataclass(frozen=True, slots=True)

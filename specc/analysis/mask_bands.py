@@ -67,12 +67,12 @@ _ZERO_PRESERVING = (
     "silu sin sqrt tanh"
 )
 ZERO_PRESERVING_FUNCTIONS = frozenset(_ZERO_PRESERVING.split())
-"""Functions of `Pointwise` that give zero for zero."""
+"""`Pointwise` functions that map zero to zero."""
 
 NEGATED_COMPARISONS = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 ATTENTION_GRID_AXES = (2, 3)
-"""The axes of the query and the key in the weights and the mask of an attention."""
+"""The query axis and the key axis of attention weights and masks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.time_axis import TimeAxis
 
 VisibleKeys = tuple[int, Interval]
-"""An axis of the result, and which keys matter to its rows."""
+"""An axis of the result, and the keys that each of its positions depends on."""
 
 
 def iterate_neutral_reads(

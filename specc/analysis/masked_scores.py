@@ -24,14 +24,11 @@ from specc.ir import ops
 from specc.ir.graph import Node
 
 LOW_SCORE = -1e30
-"""What is at most this is taken for minus infinity: no number a model computes in f32
-with any accuracy left.
-"""
+"""Scores up to this value count as minus infinity: no model computes finite scores of this size
+accurately in f32."""
 
 ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
-"""Ops whose results are ordinary numbers whatever they are given; so are these
-functions of `Pointwise`.
-"""
+"""Ops whose results are never this low, whatever their operands; and such `Pointwise` functions."""
 
 ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 

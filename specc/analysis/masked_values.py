@@ -80,10 +80,10 @@ from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 from specc.ir.time_axis import TimeAxis
 
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
-"""How the pairs of one grid are found: it asks for those of others."""
+"""Computes the masked pairs of one grid; it may request those of others."""
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
-"""Ops that give each row of an axis from others of it, numbers that are known among them."""
+"""Ops that permute or select positions of an axis."""
 
 
 @lru_cache(maxsize=1024)

@@ -168,7 +168,7 @@ def _merge_equal_parts(part: SummaryNode) -> None:
 
 
 MAX_LISTED_RUNS = 3
-"""Runs of layers that are named before a list is cut."""
+"""Maximum number of runs of equal layers that a list names."""
 
 
 def format_number_runs(numbers: Sequence[int]) -> str:

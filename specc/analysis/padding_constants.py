@@ -33,7 +33,7 @@ from specc.ir.interval import EMPTY_INTERVAL
 from specc.ir.op_dependence import Dependence
 
 MAX_POSITION_SEARCH_DEPTH = 20
-"""How deep it is looked for row numbers."""
+"""Maximum depth of the search for position indices."""
 
 
 def infer_padding_constants(standing: PaddedResult) -> Mapping[int, float]:

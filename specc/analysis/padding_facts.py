@@ -79,7 +79,7 @@ class PaddingFacts:
 
 
 NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
-"""A value of which nothing is known, and that has not to do with padding."""
+"""The facts of a value that does not depend on padding and of which nothing else is known."""
 
 
 def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) -> bool:
@@ -142,7 +142,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
 
 
 AxisFact: TypeAlias = Literal["zero", "low", "floor", "peaks", "repeated"]
-"""A fact of `PaddingFacts` that is said axis by axis."""
+"""A per-axis field of `PaddingFacts`."""
 
 
 @dataclass(frozen=True, kw_only=True)

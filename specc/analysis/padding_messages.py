@@ -149,7 +149,7 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
 
 
 IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
-"""What a reduction passes over; a sum, zeros."""
+"""The identity element of each reduction, as spec text."""
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:

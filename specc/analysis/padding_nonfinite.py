@@ -20,34 +20,34 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 
 InfinitySigns: TypeAlias = frozenset[int]
-"""Of which sign infinity may be: 1, -1, either, or neither."""
+"""The possible signs of infinite elements: 1, -1, both, or none."""
 NO_SIGNS: InfinitySigns = frozenset()
 BOTH_SIGNS: InfinitySigns = frozenset((1, -1))
 
 BOUNDED_RESULT_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.Hard)
-"""Ops behind which there is no infinity."""
+"""Ops whose results are always finite."""
 
 INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
-"""Functions that leave infinity as it is."""
+"""Functions that map each infinity to itself."""
 UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
-"""Functions that are endless above alone."""
+"""Functions that are unbounded above and bounded below."""
 GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
-"""A number times a share of it that goes to 0: minus infinity by 0 is no number."""
+"""Activations `x * gate(x)` whose gate tends to 0: minus infinity times 0 is NaN."""
 
 MOVING_OPS = (
     *(ops.Concat, ops.Slice, ops.Stride, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
     *(ops.Gather, ops.Index, ops.Last, ops.Sort, ops.TopK, ops.MaxPool, ops.Cast),
 )
-"""Ops whose results are elements of what they are given."""
+"""Ops whose results are elements of their operands."""
 
 ELEMENTWISE_OPS = (
     *(ops.Arith, ops.Pointwise, ops.Cast, ops.Where, ops.Linear),
     *(ops.Compare, ops.And, ops.Or, ops.Not, ops.Reduce),
 )
-"""Ops that compute each position from the same position of what they are given."""
+"""Ops whose result at each position depends only on the operands at this position."""
 
 LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
-"""Where logarithms are minus infinity; below they are NaN."""
+"""The argument at which each logarithm is minus infinity; below it the result is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""

@@ -31,7 +31,7 @@ class PaddingOffsets:
     side: str
     before: Mapping[Dim, Dim] = field(default_factory=dict)
     merged: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Lengths of several axes as one, a padded one among them, with those lengths."""
+    """Merged axes that contain a padded one, with the lengths of the axes that were merged."""
 
     @property
     def joined(self) -> frozenset[Dim]:

@@ -20,9 +20,8 @@ from specc.ir.graph import Node, Value
 
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
-"""What each padded row before adds: products of values with their coefficients; None,
-not the same at all rows.
-"""
+"""The amount that each preceding padded position adds: products of values with coefficients; None
+if it differs between positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class OrderedPositions:
     before: Dim
     end: Dim
     inside: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
-    """What padding adds to the numbers of those that may be padded."""
+    """The amount that padding adds at positions which may be padded."""
 
 
 @dataclass(frozen=True, slots=True)

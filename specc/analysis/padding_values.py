@@ -58,13 +58,13 @@ from specc.ir import ops
 from specc.ir.graph import Node
 
 MASK_KEY_AXIS = 3
-"""The axis of the keys in an attention's mask, [batch, head, query, key]."""
+"""The key axis of an attention mask, [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.Weigh)
-"""Ops that may multiply a zero by what another operand holds."""
+"""Ops that may multiply a zero by an element of another operand."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions over another axis that make a zero of zeros; `all` of nothing is true."""
+"""Reductions over another axis that map zeros to zero; `all` of an empty axis is true."""
 
 
 def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:

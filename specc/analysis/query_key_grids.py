@@ -21,7 +21,7 @@ from specc.ir.time_axis import TimeAxis
 from specc.ir.types import Type
 
 GridSide: TypeAlias = Literal["keys", "queries"]
-"""Whose rows of a head are left out of sight."""
+"""Whether query positions or key positions of a head are excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
 
 
 MAX_TRAVERSAL_STEPS = 50_000
-"""How many different questions are asked about one grid before the proof gives up."""
+"""Maximum number of queries about one grid before the proof gives up."""
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")

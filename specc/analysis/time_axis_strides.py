@@ -41,13 +41,13 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.time_axis import TimeAxis, find_time_axis
 
 TimeRead: TypeAlias = tuple[int | None, Interval]
-"""The axis of the result that rows are read along, and how far."""
+"""The result axis along which time positions are read, and the range that is read."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
-"""Of what moves no row is read."""
+"""No position of the operand moves along time."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
-"""The first row is read, which is behind no other: it may meet all of them."""
+"""Only the first position is read, which is never in the future."""
 
 
 def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | None:
@@ -133,7 +133,7 @@ def resolve_stride(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead:
 
 
 CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
-"""Ops that put rows before others, or leave some away there."""
+"""Ops that prepend or remove positions at the start of the time axis."""
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:

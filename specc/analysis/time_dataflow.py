@@ -270,7 +270,8 @@ def _get_loop_results(op: ops.Scan, body: Graph, inside: FlowContext) -> list[Ti
 
 
 MAX_FOLLOWED_ITERATIONS = 3
-"""Turns that are followed; a reach that grows with the fourth grows without end."""
+"""Number of loop iterations that are analyzed; a dependence that still grows after them is
+unbounded."""
 
 
 def _join_carry(carry: TimeState, after: TimeState, turn: int) -> TimeState:

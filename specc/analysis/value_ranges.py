@@ -18,7 +18,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 ValueRange: TypeAlias = tuple[float, float]
-"""The least and the most."""
+"""Minimum and maximum."""
 
 UNBOUNDED_RANGE: ValueRange = (-inf, inf)
 UNIT_RANGE: ValueRange = (0.0, 1.0)
@@ -39,10 +39,10 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
     "sqrt": NONNEGATIVE_RANGE,
     "tanh": (-1.0, 1.0),
 }
-"""What functions of `Pointwise` give, whatever they are given."""
+"""The range of `Pointwise` functions over all arguments."""
 
 INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
-"""Functions that grow with their operand."""
+"""Monotonically increasing functions."""
 
 UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedWeights, ops.OneHot)
 INDEX_RESULT_OPS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
@@ -50,17 +50,17 @@ SELECTION_OPS = (
     *(ops.Slice, ops.Stride, ops.Index, ops.Last, ops.Flip, ops.Roll),
     *(ops.Gather, ops.Sort, ops.TopK),
 )
-"""Ops whose results are rows of their first operand."""
+"""Ops whose results are elements of their first operand."""
 
 COMPUTED_RANGE_OPS = (
     *(ops.Arith, ops.Pointwise, ops.Where, ops.Concat, ops.Cast),
     *(ops.Reduce, ops.CumSum, ops.AveragePool, ops.Delay),
     *(ops.Einsum, ops.MatMul, ops.Weigh),
 )
-"""Ops of whose results something is said by what they are given."""
+"""Ops whose range is computed from the ranges of their operands."""
 
 MAX_RANGE_VALUES = 5_000
-"""How many values are looked at; behind them anything may be."""
+"""Maximum number of values that are analyzed; beyond it the range is unknown."""
 
 
 def find_value_range(value: Value | None) -> ValueRange:

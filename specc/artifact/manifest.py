@@ -56,7 +56,7 @@ SCALAR_SETTINGS = (
     "min_p",
     "repetition_penalty",
 )
-"""Settings that it takes as inputs."""
+"""Generation settings that are scalar inputs of the model."""
 
 FIXED_SETTINGS: Mapping[str, str] = {
     "strategy": "strategy",
@@ -77,18 +77,18 @@ FIXED_SETTINGS: Mapping[str, str] = {
     "begin": "begin",
     "forced_eos_token_id": "last_token",
 }
-"""The settings that such a model was compiled with, and their keys in its metadata."""
+"""Generation settings that are fixed at compile time, and their metadata keys."""
 
 RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
-"""The settings that it records: those that are not fixed are its defaults."""
+"""Generation settings in the metadata: fixed ones, and defaults of the inputs."""
 
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
-MOST_LOST = 1e39
-"""What a number of float32 can lose at most, and more."""
+MAX_FLOAT32_ERROR = 1e39
+"""Upper bound of the error of a float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
@@ -123,15 +123,15 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
         scales=fields.text("scales"),
         recipe=fields.text("recipe"),
         error=fields.number("error"),
-        worst=fields.number("worst", MOST_LOST),
+        worst=fields.number("worst", MAX_FLOAT32_ERROR),
     )
 
 
 METADATA_KEY = "specc"
 DOC_METADATA_KEY = "specc.doc"
-"""The spec's own line, which models have a place of their own for."""
+"""Metadata key of the spec's description."""
 FORMAT_VERSION = 1
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -243,9 +243,9 @@ def manifest_to_text(data: Mapping[str, object]) -> str:
 
 def parse_manifest(text: str, path: str) -> Manifest:
     """The manifest of a model. Fails with E0917 where it is none of ours or damaged."""
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         raise_error(
-            "E0917", f"the description inside `{path}` is larger than {MOST_BYTES // 2**20} MiB"
+            "E0917", f"the description inside `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = open_record(text, FORMAT_VERSION, "model", partial(_damaged, path))
     graphs = read_graphs(data.text("graphs"), path)

@@ -27,9 +27,9 @@ from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 
 INDEX_FILE = "specc.json"
 FORMAT_VERSION = 1
-MOST_BYTES = 64 * 2**20
-MOST_FILES = 10_000
-MOST_GRAPHS = 64
+MAX_BYTES = 64 * 2**20
+MAX_FILES = 10_000
+MAX_GRAPHS = 64
 
 BLANK_HASH = "0" * 64
 _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
@@ -121,7 +121,7 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
     """
     where = folder / INDEX_FILE
     try:
-        data = read_regular_file(where, MOST_BYTES)
+        data = read_regular_file(where, MAX_BYTES)
     except UnreadableFile as error:
         raise_error(
             "E0802",
@@ -195,8 +195,8 @@ def _linked(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
 
 
 def _at_most(listed: dict[str, object], where: str) -> dict[str, object]:
-    if len(listed) > MOST_FILES:
-        _damaged(where, f"it lists more than {MOST_FILES} files")
+    if len(listed) > MAX_FILES:
+        _damaged(where, f"it lists more than {MAX_FILES} files")
     return listed
 
 
@@ -207,8 +207,8 @@ def _check_roles(index: PackageIndex, where: str) -> None:
             _damaged(where, f"`{escape_text(role)[:200]}` is a file it does not describe")
     # One file under many roles would be opened and checked that many times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
-    if len(index.graphs) > MOST_GRAPHS or twice:
-        _damaged(where, f"it names more than {MOST_GRAPHS} graphs, or one of them twice")
+    if len(index.graphs) > MAX_GRAPHS or twice:
+        _damaged(where, f"it names more than {MAX_GRAPHS} graphs, or one of them twice")
     if not index.graphs:
         _damaged(where, "it names no graph")
 

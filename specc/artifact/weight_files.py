@@ -12,7 +12,7 @@ from specc.io.json_io import as_exact_integer
 from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
 
 COMPARED_BYTES = 1 << 20
-"""So many bytes at the beginning of a file are compared whenever a model is opened."""
+"""Number of bytes at the start of a weights file that are checked whenever a model is opened."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 

@@ -31,13 +31,13 @@ from specc.io.safe_read import escape_text
 from specc.runtime.generation import GenerationResult
 
 CRASHED_ROW_CODE = "E0882"
-"""The code of a row whose process died of it."""
+"""The error code of a row that crashed its worker process."""
 
-MOST_TEXT = 500
-"""Characters of a message that a table holds."""
+MAX_TEXT = 500
+"""Maximum number of characters of a message in a table."""
 
 Report = Callable[[int], None]
-"""Called with how many more rows are done."""
+"""Called with the number of rows completed since the last call."""
 
 
 @dataclass
@@ -226,7 +226,7 @@ class OpenBlock:
     def _fail(self, number: int, fault: Diagnostic) -> None:
         """Record the error of a row."""
         notes = f": {fault.notes[0]}" if fault.notes and fault.code != UNREADABLE_ROW_CODE else ""
-        text = escape_text(f"{fault.title}{notes}")[:MOST_TEXT]
+        text = escape_text(f"{fault.title}{notes}")[:MAX_TEXT]
         self.values[number] = {ERROR_COLUMN.name: f"{fault.code} {text}"}
         self.done.errors.append((number, fault.code, text))
 

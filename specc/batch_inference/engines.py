@@ -29,7 +29,7 @@ from specc.version import __version__
 END_MARKER = -1
 
 PROGRESS_INTERVAL = 0.1
-"""Seconds between two messages of how many rows are done."""
+"""Seconds between two progress messages."""
 
 
 def run_worker(folder: str) -> None:
@@ -99,8 +99,8 @@ def _say(answers: TextIO, **what: object) -> None:
     answers.flush()
 
 
-MOST_DEATHS = 3
-"""Crashes in a row, without a row in progress, after which the job fails."""
+MAX_CRASHES = 3
+"""Maximum number of consecutive crashes without a row in progress before the job fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class _Worker:
     rest: bytes = b""
     reported: int = 0
     journal: bytes = b""
-    """What the journal of the block was when it was given."""
+    """The block's journal when the block was assigned."""
 
     @property
     def answers(self) -> IO[bytes]:
@@ -234,7 +234,7 @@ class LocalEngine:
         self.waiting.appendleft(worker.block)
         blamed = worker.ready and self._journal(worker.block) != worker.journal
         self.deaths = 0 if blamed else self.deaths + 1
-        if self.deaths >= MOST_DEATHS:
+        if self.deaths >= MAX_CRASHES:
             _hopeless(worker, status)
         self._start(answers)
 
@@ -264,13 +264,13 @@ RAY_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""What Ray reads when it is imported: it tells nobody of us, and draws no bars."""
+"""Environment variables that Ray reads on import: no usage statistics, no progress bars."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Bytes of its object store, through which numbers of blocks go and no rows."""
+"""Size of Ray's object store, which holds block numbers but no rows."""
 
 CONNECT_TIMEOUT = 5
-"""Seconds until an address that does not answer is taken for none."""
+"""Timeout in seconds for connecting to a cluster."""
 
 
 class RayActor:

@@ -19,11 +19,11 @@ from specc.ir.array import Array
 
 NUMERIC_TYPES = ("f32", "f64", "i64", "u64", "i32", "bool")
 OTHER_TYPES = ("text", "binary", "json")
-"""`json` is any value, written as JSON text where a format has no such thing."""
+"""Non-numeric types; `json` is any value, stored as JSON text in formats without nested values."""
 
 
 NULL_TYPE = "null"
-"""Of a column in which nobody has said anything yet."""
+"""The type of a column whose values so far are all missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def cast_to_column_type(value: Array, of: str) -> Array:
 
 
 Rows: TypeAlias = Mapping[str, Sequence[object]]
-"""Columns by name, each with a value a row. A value that cannot be read is a `BadRow`."""
+"""Columns by name, with one value per row. An unreadable value is a `BadRow`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,16 +33,16 @@ class JobReport:
     rows: int = 0
     blocks: int = 0
     before: int = 0
-    """Rows that a former run has done."""
+    """Number of rows that an earlier run completed."""
     errors: int = 0
     places: int = 0
     padding: int = 0
     began: float = field(default_factory=time.monotonic)
     ready: float | None = None
-    """When the first of those who work was ready to begin."""
+    """Time at which the first worker was ready."""
     ended: float | None = None
     computed: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds and multiply-adds of each block of this run, as they were done."""
+    """Seconds and multiply-adds of each block of this run, in order of completion."""
 
     def __repr__(self) -> str:
         faults = f", {self.errors} without a result" if self.errors else ""
@@ -255,7 +255,7 @@ ARGUMENT_CHECKS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     "workers": ("a whole number from 0 on", _is_count),
     "max_errors": ("a whole number from 0 on", lambda v: v is None or _is_count(v)),
 }
-"""What each argument of the Python interface must be, in words and as a test."""
+"""For each argument of the Python interface, a description of valid values and a predicate."""
 
 
 def check_job_arguments(**asked: object) -> None:

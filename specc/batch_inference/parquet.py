@@ -22,7 +22,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
 Arrow: TypeAlias = Any
-"""A module or an object of pyarrow; the package is optional, so its types have no names here."""
+"""A module or object of pyarrow, which is optional and therefore not imported for annotations."""
 
 
 def import_pyarrow(name: str = "pyarrow") -> Arrow:
@@ -44,7 +44,7 @@ def import_pyarrow(name: str = "pyarrow") -> Arrow:
 
 ARROW_STRING_TYPES = ("string", "large_string", "string_view")
 ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
-"""Names of Arrow's types."""
+"""Names of Arrow's binary types."""
 
 
 @dataclass

@@ -136,4 +136,4 @@ def _other(value: object) -> object:
 JSON_ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, default=_other
 )
-"""Made once, and not asked for each number whether it is one; ValueError where one is not."""
+"""Shared encoder; it raises ValueError for NaN and infinity."""

@@ -30,7 +30,7 @@ class PlannedFile:
     path: str
     bytes: int
     changed: int
-    """Nanoseconds since 1970."""
+    """Modification time in nanoseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

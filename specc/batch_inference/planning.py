@@ -34,10 +34,10 @@ from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.open_model import has_batch_shared_scales, open_compiled
 
 BLOCK_ROWS = 4096
-"""Rows of a block: so many that sorting them by length leaves little padding."""
+"""Number of rows per block: enough that sorting by length leaves little padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
-"""Columns that tables of texts and of pictures have."""
+"""Usual names of text and image columns."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,10 +29,10 @@ from specc.runtime.attention_weights import AttentionLocation, find_attentions
 from specc.runtime.generation import GenerationResult
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
-"""Why a row has no results; nothing where it has."""
+"""The error of a row without results, else empty."""
 
 ATTENTION_PREFIX = "attention."
-"""Begins the name of a column that holds the weights of an attention, by its scope."""
+"""Prefix of the names of attention weight columns; the scope follows."""
 
 
 @dataclass(frozen=True)

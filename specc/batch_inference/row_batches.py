@@ -29,7 +29,7 @@ from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_
 from specc.runtime.model_inputs import ModelInputs
 
 UNREADABLE_ROW_CODE = "E0877"
-"""The code of a row that cannot be read from its file."""
+"""The error code of a row that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,13 @@ def _pixels(value: object, record: ImageRecord) -> Array:
 
 
 FLOAT_BYTES = 4
-"""Of a number of f32."""
+"""Size of a float32 value."""
 
-MAX_PADDING, FEWEST = 1.15, 8
-"""Positions per position that is not padding; ignored for that few rows."""
+MAX_PADDING, MAX_UNCHECKED_ROWS = 1.15, 8
+"""Maximum ratio of padded to real positions, and the number of rows up to which it is ignored."""
 
 Cost = Callable[[int, int], int]
-"""What a batch of some rows of some length takes."""
+"""Memory and multiply-adds of a batch, by its size and length."""
 
 
 def group_by_shape(rows: Sequence[InputRow], padded: Sequence[str]) -> list[list[InputRow]]:
@@ -232,7 +232,7 @@ def make_batches(
             count, longest = len(batch) + 1, row.length(padded)
             content += longest
             places = count * longest
-            little_padding = count <= FEWEST or places <= MAX_PADDING * content
+            little_padding = count <= MAX_UNCHECKED_ROWS or places <= MAX_PADDING * content
             fits = (
                 count <= limits.cap
                 and places <= limits.tokens
@@ -269,7 +269,7 @@ class CostFormulas:
     works: Dim
     facts: dict[str, Dim] = field(default_factory=dict)
     found: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """What was asked before: batches are of few lengths."""
+    """Cache: few different lengths occur."""
 
     @staticmethod
     def of(graph: Graph) -> "CostFormulas":

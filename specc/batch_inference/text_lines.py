@@ -23,16 +23,16 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Bytes of a row; a file without line ends would fill the memory."""
+"""Maximum size of a row: a file without line ends must not fill the memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, below=None)
-"""So deep may a row be nested: it is written again."""
+"""Limits on the nesting of a row's values, which are written out again."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""A quoted value, with the closing quote as a group, empty where it is still open."""
+"""A quoted value; the group is the closing quote, empty if it is missing."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""What some programs write before UTF-8."""
+"""The UTF-8 byte order mark."""
 
 
 class FileLine(NamedTuple):

@@ -12,8 +12,8 @@ from specc.ir.quantization_format import QuantizationPlan
 from specc.transforms.quantize import expand_recurrent_layers, find_viewed_weight
 from specc.transforms.weight_uses import find_matrix_product, list_captured_operands
 
-Names: TypeAlias = Mapping[Value, str]
-"""The names of weights by the values that are these in a graph, or in a body."""
+WeightNames: TypeAlias = Mapping[Value, str]
+"""Names of weights by the values that hold them in a graph or body."""
 
 
 class WeightMatrix(NamedTuple):
@@ -31,7 +31,7 @@ class TappedGraph:
     met: Mapping[WeightMatrix, list[Value]]
 
 
-def expose_loop_activations(graph: Graph, names: Names) -> TappedGraph:
+def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
     """Return the graph with outputs for what the weights of `names`, or their experts, meet."""
     made = Builder()
     walk = _Walk(made, made.copy_ports(graph))
@@ -54,7 +54,7 @@ class _Walk:
     now: dict[Value, Value] = field(default_factory=dict)
     met: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
-    def nodes(self, graph: Graph, names: Names) -> None:
+    def nodes(self, graph: Graph, names: WeightNames) -> None:
         """Every node of a graph, in order."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
@@ -77,7 +77,7 @@ class _Walk:
         if value not in values:
             values.append(value)
 
-    def _loop(self, node: Node, op: ops.Scan, names: Names) -> tuple[Value, ...]:
+    def _loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
         """A loop, and what its body collects for us noted."""
         inner = _Walk(builder := Builder(), builder.copy_ports(op.body))
         inner.nodes(op.body, _inside(node, op, names))
@@ -131,7 +131,7 @@ class _Walk:
         return replace(op, body=body)
 
 
-def _inside(node: Node, op: ops.Scan, names: Names) -> Names:
+def _inside(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
     """The same names for what a body calls them."""
     inside = list(op.body.inputs.values())[op.scanned + op.carries :]
     known = {}
@@ -142,12 +142,12 @@ def _inside(node: Node, op: ops.Scan, names: Names) -> Names:
     return known
 
 
-def _iterate_products(body: Graph, names: Names) -> Iterator[tuple[str, Value]]:
+def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
     """The weights of `names` that rows are multiplied by, and these rows."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
-def _find_product(node: Node, names: Names) -> list[tuple[str, Value]]:
+def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
     """The weight of `names` that a node multiplies rows by, and the rows; empty for none."""
     product = find_matrix_product(node)
     weight = find_viewed_weight(node.args[product.matrix]) if product else None
@@ -199,13 +199,12 @@ def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: 
 
 
 MAX_TAPPED_BITS = 4
-"""Numbers of 8 bits lose so little that nothing is to be made up for."""
+"""Weights of more bits are quantized without error compensation: their error is small."""
 MAX_INPUT_FEATURES = 16_384
-"""Products of so many inputs by each other take 2 GB, and three quarters as much beside
-them while their factor is made.
-"""
-Spot: TypeAlias = tuple[Value, ...]
-"""The values that a weight meets."""
+"""Maximum number of input features: a Gram matrix of this size takes 2 GB, and its factorization
+1.5 GB more."""
+WeightInputs: TypeAlias = tuple[Value, ...]
+"""The activations that a weight is multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ class WeightReaders:
     """
 
     graph: Graph
-    spots: Mapping[Spot, tuple[WeightMatrix, ...]]
+    spots: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
     left: tuple[str, ...]
 
     @property
@@ -248,14 +247,14 @@ def find_weight_readers(
 
 def _spots(
     met: Mapping[WeightMatrix, list[Value]], wanted: list[str]
-) -> dict[Spot, tuple[WeightMatrix, ...]]:
+) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
     """The weights by what they meet, in the order in which they are `wanted`."""
     # Nothing is met by a table that tokens are looked up in, nor seen by a loop whose
     # rows cannot be collected.
     wide = {matrix: input_width(tuple(values)) for matrix, values in met.items()}
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}
-    spots: dict[Spot, tuple[WeightMatrix, ...]] = {}
+    spots: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
     for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
         if matrix.name not in too_wide:
             spot = tuple(met[matrix])
@@ -263,7 +262,7 @@ def _spots(
     return spots
 
 
-def input_width(spot: Spot) -> int:
+def input_width(spot: WeightInputs) -> int:
     """How many inputs a weight has that meets this."""
     return spot[0].type.shape[-1].number or 0
 

@@ -20,10 +20,10 @@ from specc.runtime.random_inputs import random_inputs
 
 __all__ = ["ModelInputs", "model_inputs_of", "read_calibration_samples"]
 
-ONE_ARRAY = b"\x93NUMPY"
-"""How an `.npy` file begins."""
-BATCH_SIZE_OF_FILE = 8
-"""Rows of a batch that are run at once."""
+NPY_SIGNATURE = b"\x93NUMPY"
+"""The signature of an `.npy` file."""
+FILE_BATCH_SIZE = 8
+"""Batch size for calibration data from a file."""
 
 
 def read_calibration_samples(path: str, entrance: ModelInputs) -> Iterator[Sample]:
@@ -45,7 +45,7 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
         yield escape_text(path), dict(read_arrays(path))
         return
     content = read_bytes(path, MAX_ARRAY_BYTES)
-    if content.startswith(ONE_ARRAY):
+    if content.startswith(NPY_SIGNATURE):
         raise_error(
             "E0854",
             f"{escape_text(path)} holds one array, and does not say of which input",
@@ -117,15 +117,15 @@ def _with_batch(value: object, rank: int) -> object:
 
 
 def _batches(inputs: dict[str, Array], entrance: ModelInputs) -> Iterator[Sample]:
-    """Yield the inputs in batches of `BATCH_SIZE_OF_FILE`, if all have one batch axis."""
+    """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     # without one batch axis for all it is unknown which elements belong together
     if not _has_one_batch_axis(entrance) or len(lengths) != 1:
         yield inputs
         return
     (rows,) = lengths
-    for start in range(0, rows, BATCH_SIZE_OF_FILE):
-        yield {n: a[start : start + BATCH_SIZE_OF_FILE] for n, a in inputs.items()}
+    for start in range(0, rows, FILE_BATCH_SIZE):
+        yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
 
 
 def _has_one_batch_axis(entrance: ModelInputs) -> bool:
@@ -146,11 +146,11 @@ def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:
 
 
 SAMPLE_TOKENS = 128
-"""Tokens of a text, if the model can see so many."""
+"""Number of tokens of a self-generated sample, if the context is long enough."""
 FIXED_INPUT_ROWS = 24
-"""Rows of inputs that do not grow, of which nothing is known."""
-BATCH_SIZE_GENERATED = 8
-"""Texts that are written at once."""
+"""Number of random samples for models that do not generate."""
+GENERATED_BATCH_SIZE = 8
+"""Batch size for self-generated calibration data."""
 
 
 def generate_samples(package: Path, entrance: ModelInputs, count: int) -> Iterator[Sample]:
@@ -160,8 +160,8 @@ def generate_samples(package: Path, entrance: ModelInputs, count: int) -> Iterat
     writer = open_compiled(str(package)).writer
     if writer is None:
         fail_no_generated_text()
-    for start in range(0, count, BATCH_SIZE_GENERATED):
-        rows = min(BATCH_SIZE_GENERATED, count - start)
+    for start in range(0, count, GENERATED_BATCH_SIZE):
+        rows = min(GENERATED_BATCH_SIZE, count - start)
         for text in _written(writer, rows, start):
             yield entrance.prepared(text)
 

@@ -10,9 +10,9 @@ from specc.calibration.activation_taps import WeightReaders, input_width
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
 
 STAGE_WEIGHT_BYTES = 256 << 20
-"""Bytes of weights of a stage, in float32, unless one operation alone reads more."""
+"""Maximum float32 size of the weights of a stage, unless a single operation has more."""
 STAGE_GRAM_BYTES = 512 << 20
-"""Bytes of sums of products that a stage begins, unless those of one weight are more."""
+"""Maximum size of the Gram matrices of a stage, unless a single weight has more."""
 Made: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 

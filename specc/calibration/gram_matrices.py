@@ -12,7 +12,7 @@ import numpy as np
 
 from specc.backend import Computation
 from specc.calibration.activation_taps import (
-    Spot,
+    WeightInputs,
     WeightMatrix,
     WeightReaders,
     find_padding_mask,
@@ -27,23 +27,25 @@ from specc.ir.graph import Graph, Value
 from specc.runtime.open_model import open_compiled
 from specc.runtime.steppers import KVCacheStepper
 from specc.weights.gptq import cholesky_factor
-from specc.weights.quantized_values import FactorOf, PrequantizedWeight
+from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 
 class GramFactors:
     """The factors of all weights of `spots`, as they come."""
 
-    def __init__(self, spots: Mapping[Spot, tuple[WeightMatrix, ...]], folder: Path) -> None:
+    def __init__(
+        self, spots: Mapping[WeightInputs, tuple[WeightMatrix, ...]], folder: Path
+    ) -> None:
         every = [(matrix, spot) for spot, names in spots.items() for matrix in names]
         self.spots = spots
         self.folder = folder
         self.spot_of = dict(every)
         self.count = Counter(matrix.name for matrix, _ in every)
         self.there: Counter[str] = Counter()
-        self.places: dict[Spot, Path] = {}
+        self.places: dict[WeightInputs, Path] = {}
         self.waiting = {spot: {m.name for m in names} for spot, names in spots.items()}
 
-    def add(self, spot: Spot, factor: Array) -> Iterator[tuple[str, FactorOf]]:
+    def add(self, spot: WeightInputs, factor: Array) -> Iterator[tuple[str, GetFactor]]:
         """The weights that can be rounded with this factor, with theirs. E0810 to E0815."""
         names = dict.fromkeys(matrix.name for matrix in self.spots[spot])
         for name in names:
@@ -63,7 +65,7 @@ class GramFactors:
         found: Array = np.load(path, allow_pickle=False)
         return found
 
-    def _keep(self, spot: Spot, factor: Array) -> None:
+    def _keep(self, spot: WeightInputs, factor: Array) -> None:
         path = self.places[spot] = self.folder / f"factor {len(self.places)}.npy"
         try:
             np.save(path, factor, allow_pickle=False)
@@ -80,18 +82,21 @@ class GramFactors:
 
 
 Sample: TypeAlias = Mapping[str, Array]
-Samples: TypeAlias = Callable[[], Iterable[Sample]]
-"""Begins the samples anew."""
-Open: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""Opens a graph with its weights; nothing of it is left behind."""
-Rounding: TypeAlias = Callable[[str, FactorOf, Path], PrequantizedWeight]
-"""Rounds a weight by the factor of its sums, or of each of its matrices', into files under
-a name.
-"""
+RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
+"""Restarts the iteration over samples."""
+OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
+"""Opens a session of a graph with its weights; everything is released afterwards."""
+QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
+"""Quantizes a weight with the Cholesky factor of its Gram matrix (one per stacked matrix) into
+named files."""
 
 
 def quantize_calibrated(
-    open_part: Open, readers: WeightReaders, samples: Samples, folder: Path, round_one: Rounding
+    open_part: OpenSession,
+    readers: WeightReaders,
+    samples: RestartSamples,
+    folder: Path,
+    round_one: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
     """The weights of `readers` by name, quantized with the activations of the samples, in files
     in `folder`. E0859 where one is not finite, E0810 to E0815 where files cannot be
@@ -111,7 +116,11 @@ def quantize_calibrated(
 
 
 def _run(
-    stage: CalibrationStage, open_part: Open, samples: Iterable[Sample], folder: Path, sums: "_Sums"
+    stage: CalibrationStage,
+    open_part: OpenSession,
+    samples: Iterable[Sample],
+    folder: Path,
+    sums: "_Sums",
 ) -> None:
     """All samples through a stage, whose weights nobody holds on to afterwards."""
     with open_part(stage.graph) as session:
@@ -128,7 +137,7 @@ class _Sums:
     readers: WeightReaders
 
     def __post_init__(self) -> None:
-        self.totals: dict[Spot, Array] = {}
+        self.totals: dict[WeightInputs, Array] = {}
         self.left = {spot: set(spot) for spot in self.readers.spots}
 
     def add(self, met: Mapping[Value, Array], sample: Sample) -> None:
@@ -143,7 +152,7 @@ class _Sums:
                 rows = met[value][sample[keep]] if keep else met[value]
                 self.totals[spot] += _products(rows, names[0].name)
 
-    def whole(self, met: Iterable[Value]) -> Iterator[tuple[Spot, Array]]:
+    def whole(self, met: Iterable[Value]) -> Iterator[tuple[WeightInputs, Array]]:
         """The sums to which nothing will be added any more, once all samples have given
         these values; they are forgotten here.
         """
@@ -197,10 +206,11 @@ def _products(x: Array, name: str) -> Array:
 
 
 RANGE_MARGIN = 1.25
-"""So many times as far as anything went is still held; what goes farther is cut off."""
+"""Factor between the largest observed value and the largest representable one; larger values
+saturate."""
 MAX_CODE = 127
 MIN_SCALE = np.finfo(np.float32).tiny
-"""The least scale, where all was zero."""
+"""Minimum scale, used if all values are zero."""
 
 
 def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:

@@ -35,7 +35,7 @@ OTHER_TOOLS: Mapping[str, str] = {
     "--output-dir": "--output",
     "--output-path": "--output",
 }
-"""Options of transformers, vLLM, llama.cpp and optimum, and the option here."""
+"""Options of transformers, vLLM, llama.cpp and optimum, and the corresponding option."""
 
 
 class UsageError(Failed):

@@ -22,7 +22,7 @@ OPTIONS = {
     "graph": "select a graph",
 }
 DIFFERENCE_STATUS = 4
-"""The exit status where there is a difference, as of `verify`."""
+"""The exit status if there is a difference, as for `verify`."""
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:

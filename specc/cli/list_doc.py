@@ -98,7 +98,7 @@ READING_DOCS = {
         "times, as that of a picture of n rows.",
     ),
 }
-"""By its word: how it is written, and what it does. docs/language.md has all of it."""
+"""Syntax and summary of each reading, by name. docs/language.md has the details."""
 
 
 def add_doc_arguments(parser: ArgumentParser) -> None:

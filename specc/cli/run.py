@@ -32,7 +32,7 @@ from specc.driver.option_table import BOOLEAN_OPTION, TEXT_OPTION, Option, add_o
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
-from specc.preprocessing.chat_template import MOST_TEXT
+from specc.preprocessing.chat_template import MAX_TEXT
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
@@ -166,7 +166,7 @@ def _messages(given: str) -> object:
         return given
     what = f"the chat `{escape_text(given[1:])}`"
     try:
-        text = read_required_file(given[1:], MOST_TEXT, what).decode("utf-8-sig")
+        text = read_required_file(given[1:], MAX_TEXT, what).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         # no UTF-8, no JSON, a name given twice

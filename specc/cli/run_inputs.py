@@ -46,7 +46,7 @@ class _Rows:
 
 
 Piece = Array | _Rows
-"""The value of one argument: an array, or batch elements."""
+"""The value of one argument: an array, or one value per batch element."""
 
 
 @dataclass

@@ -39,13 +39,13 @@ from specc.runtime.generation import GenerationResult
 from specc.runtime.open_model import OpenedModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 
-MOST_NUMBERS = 100_000
+MAX_NUMBERS = 100_000
 """Maximum elements of a printed array; larger ones are written with `-o`."""
 
 
 def array_as_json(array: Array) -> dict[str, object]:
     """Convert an array with dtype and shape; `values` is null if it is too large to print."""
-    few = array.size <= MOST_NUMBERS
+    few = array.size <= MAX_NUMBERS
     # low-precision dtypes have no JSON form
     plain = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
@@ -161,15 +161,15 @@ def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
 
 
 Facts: TypeAlias = Any
-"""A prediction, plain JSON."""
+"""A prediction as plain JSON."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",
     "hypothesis_template",
     "prompt_name",
 )
-MOST_VALUES = 8
-"""Values of a vector that are printed."""
+MAX_VALUES = 8
+"""Maximum number of printed values of a vector."""
 EMBEDDING_OUTPUT = "sentence_embedding"
 
 
@@ -283,8 +283,8 @@ def _candidate_lines(found: Sequence[Facts]) -> Iterator[str]:
 
 
 def _vector_lines(vector: Sequence[float]) -> Iterator[str]:
-    values = "  ".join(f"{v:.4g}" for v in vector[:MOST_VALUES])
-    more = f"  … ({len(vector)} values)" if len(vector) > MOST_VALUES else ""
+    values = "  ".join(f"{v:.4g}" for v in vector[:MAX_VALUES])
+    more = f"  … ({len(vector)} values)" if len(vector) > MAX_VALUES else ""
     yield f"[{values}{more}]"
 
 

@@ -47,17 +47,17 @@ def fail_missing_file(word: str) -> NoReturn:
     )
 
 
-MOST_TEXT = 2**20
-"""Bytes of a file of texts, or of the standard input."""
+MAX_TEXT = 2**20
+"""Maximum size in bytes of a text file or of the standard input."""
 
 
 def read_lines(word: str) -> list[str]:
     """Return the lines of standard input or `@FILE`. Raise E0802, or E0112 if not UTF-8."""
     if word == STDIN_NAME:
-        data = read_standard_input(MOST_TEXT)
+        data = read_standard_input(MAX_TEXT)
     else:
         try:
-            data = read_bytes(word[1:], MOST_TEXT)
+            data = read_bytes(word[1:], MAX_TEXT)
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802":
                 raise
@@ -73,7 +73,7 @@ def read_lines(word: str) -> list[str]:
 
 NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
-"""A text, a path, or what JSON holds."""
+"""A text, a path, or a JSON value."""
 Words: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 

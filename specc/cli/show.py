@@ -128,7 +128,7 @@ def _plain(dim: Dim, at: Mapping[str, int]) -> int | str:
 
 
 BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
-"""Settings that only a search over beams has."""
+"""Settings that apply to beam search only."""
 
 
 OPTIONS: Mapping[str, Option] = {
@@ -284,9 +284,8 @@ def _work_of(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.Pas
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: a scope, what it gives, its weights, its multiply-adds, and those
-of attention that is not done in blocks.
-"""
+"""A line of the tree: a scope, its output, parameters, multiply-adds, and the multiply-adds of
+attention without blocks."""
 
 
 def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:

@@ -21,9 +21,9 @@ from specc.syntax.parse import translate_advice
 from specc.version import __version__
 
 STDIN_NAME = "-"
-"""The word for it."""
-MOST_SPEC = 2**20
-"""Bytes of a spec, which are no more where it comes from a file."""
+"""The path argument that means standard input."""
+MAX_STDIN_BYTES = 2**20
+"""Maximum size in bytes of a spec from standard input, as for files."""
 
 
 def read_standard_input(most: int) -> bytes:
@@ -45,7 +45,7 @@ def read_standard_input(most: int) -> bytes:
 
 def read_spec_from_stdin() -> Source:
     """Read a spec in either syntax; errors are located at `<standard input>:line`."""
-    data = read_standard_input(MOST_SPEC)
+    data = read_standard_input(MAX_STDIN_BYTES)
     try:
         return Source("<standard input>", data.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -53,7 +53,7 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Forms that programs read: they go to stdout, and nothing else does."""
+"""Machine-readable formats; nothing else is written to stdout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def is_colored(choice: str) -> bool:
 Item = TypeVar("Item")
 
 REDRAW_INTERVAL = 0.1
-"""Seconds between two lines."""
+"""Minimum seconds between two updates of a progress line."""
 PROGRESS_DELAY = 0.5
 """Seconds before progress is shown."""
 

@@ -19,10 +19,11 @@ from specc.decode.token_choice import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The lowest score of a text; minus infinity is that of what is none."""
+"""The lowest score of a sequence; minus infinity marks an unused beam."""
 
-Ends = Callable[[Sequence[int]], bool]
-"""Whether a text ends with its newest token, for reasons of its own: a stop string."""
+EndsSequence = Callable[[Sequence[int]], bool]
+"""Returns whether a sequence ends with its newest token for another reason than a stop token: a
+stop string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class _Search:
     """Beam search of one prompt: live `beams`, and `found` finished hypotheses, best first."""
 
     row: int
-    """Of the prompt."""
+    """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     found: list[BeamHypothesis] = field(default_factory=list)
     over: bool = False
@@ -67,7 +68,7 @@ def search_beams(
     settings: GenerationSettings,
     *,
     keep: Bools | None = None,
-    ends: Ends | None = None,
+    ends: EndsSequence | None = None,
 ) -> list[list[BeamHypothesis]]:
     """Return, for each row of `prompt` i64[rows n], its `settings.num_return_sequences` best
     hypotheses, best first; fewer only if fewer exist.
@@ -137,7 +138,7 @@ def _advance(
     seen: Bools | None,
     settings: GenerationSettings,
     place: DecodePosition,
-    ends: Ends | None,
+    ends: EndsSequence | None,
 ) -> list[list[int]]:
     """Advance every search; return the row of `logits` that each new beam continues."""
     raw = log_softmax_f32(logits)
@@ -180,7 +181,7 @@ def _sorted_out(
     search: _Search,
     continued: Sequence[tuple[int, _Beam]],
     settings: GenerationSettings,
-    ends: Ends | None,
+    ends: EndsSequence | None,
 ) -> list[int]:
     """Move finished hypotheses to the results and the others to the beams; return the parent row of
     each beam. `continued` are the candidates, best first, each with its parent row.

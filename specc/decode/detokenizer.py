@@ -10,9 +10,8 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Tokens decoded again with each new one before the oldest are let go, and how many
-stay to decode the next ones by.
-"""
+"""Number of tokens that are decoded again with each new one, and how many of them are kept as
+context when older ones are dropped."""
 
 
 class Detokenizer:
@@ -28,9 +27,9 @@ class Detokenizer:
         self._stops = tuple(stops)
         self._tokens: list[int] = []
         self._given = 0
-        """How many characters of the text of `_tokens` have been handed on."""
+        """Number of characters of the decoded text of `_tokens` that have been emitted."""
         self._held = ""
-        """Characters that may begin a stop string."""
+        """Characters that are held back because they may begin a stop string."""
 
     def feed(self, *tokens: int) -> str:
         """Return the text that these tokens complete."""

@@ -60,7 +60,7 @@ class GenerationArguments(TypedDict, total=False):
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
 Early: TypeAlias = bool | Literal["never"]
 LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
-"""Settings of which one may be given, or several, in any order."""
+"""Settings that take one value or a list, in any order."""
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
 DEFAULT_NUM_BEAMS = 4

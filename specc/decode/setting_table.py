@@ -8,19 +8,16 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""The smallest temperature and penalty: dividing logits by less leaves the range of a float32."""
+"""Minimum temperature and penalty: logits divided by less overflow float32."""
 MAX_FACTOR = 1e6
-"""The greatest: more changes nothing, until a float32 cannot hold it."""
+"""Maximum temperature and penalty: larger values have no further effect."""
 MAX_BEAMS = 1024
-"""The most beams of a search: each step ranks this many vocabularies at once, and keeps
-so many texts in memory.
-"""
+"""Maximum number of beams: each step ranks beams × vocabulary scores and keeps every beam's state
+in memory."""
 MAX_LENGTH_PENALTY = 20
 """The maximum length penalty: no power of a length overflows float64 with it."""
 MAX_STOP_TOKENS = 1024
-"""The most tokens that end a text: each widens a search over beams by as many
-candidates as there are beams.
-"""
+"""Maximum number of stop tokens: each adds one candidate per beam to beam search."""
 
 
 @dataclass(frozen=True, slots=True)

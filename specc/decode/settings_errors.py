@@ -81,7 +81,7 @@ def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> 
 
 
 SUPPRESSING_SETTINGS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
-"""Settings that name tokens which may not come."""
+"""Settings with tokens that must not be generated."""
 TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
 """Settings that name generated or suppressed tokens."""
 

@@ -143,10 +143,9 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
 
 Wide: TypeAlias = NDArray[np.float64]
 
-LOOKED_AT = 1000
-"""Number of tokens that top-p and min-p consider without top-k: sorting a whole vocabulary
-takes nine times longer.
-"""
+SORTED_CANDIDATES = 1000
+"""Number of candidates for top-p and min-p without top-k: sorting a whole vocabulary takes nine
+times longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,7 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     cut = settings.top_p < 1 or settings.min_p > 0
     by_all = settings.typical_p < 1 or settings.epsilon_cutoff or settings.eta_cutoff
     logits = apply_temperature(logits, settings.temperature)
-    usual = LOOKED_AT if cut and not by_all else vocab
+    usual = SORTED_CANDIDATES if cut and not by_all else vocab
     tokens = top_k_indices(logits, settings.top_k or usual)
     chances = softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:

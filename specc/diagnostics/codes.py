@@ -10,19 +10,18 @@ class ErrorFamily(Enum):
 
     WARNING = 0
     GIVEN = 1
-    """A spec, weights, a model or an input."""
+    """Errors in a spec, weights, a model or an input."""
     USAGE = 2
-    """Words on the command line that name nothing."""
+    """Invalid command-line arguments."""
     ENVIRONMENT = 3
     """Files that cannot be read or written, and packages that are missing."""
     DIFFERENT = 4
     """`verify` found a difference."""
     UNTOLD = 5
-    """`verify` cannot tell: the model is too sensitive to rounding, or with `--strict` not
-    all of it was executed.
-    """
+    """`verify` is inconclusive: the model is too sensitive to rounding, or with `--strict` not
+    every subgraph was executed."""
     BUG = 70
-    """A mistake in specc: EX_SOFTWARE of sysexits.h."""
+    """A bug in specc: EX_SOFTWARE of sysexits.h."""
 
 
 class DiagnosticCode(NamedTuple):
@@ -349,7 +348,7 @@ CODE_SUMMARIES = {
     "W0755": "stop token outside of the vocabulary",
     "W0756": "unreachable vocabulary entries",
 }
-"""What each code says, as the heading of its page does."""
+"""The summary of each code, identical to the title of its page."""
 
 _CODES_BY_FAMILY = {
     ErrorFamily.USAGE: {
@@ -366,7 +365,7 @@ _CODES_BY_FAMILY = {
     ErrorFamily.UNTOLD: {"E0932", "E0933"},
     ErrorFamily.BUG: {"E0986"},
 }
-"""The codes that are in a family other than that of their first letter."""
+"""Codes whose family differs from that of their first letter."""
 
 
 def _find_family(code: str) -> ErrorFamily:

@@ -8,7 +8,7 @@ from html import escape
 from specc.diagnostics.render import escape_control_characters
 
 MAX_REPR_LENGTH = 199
-"""Characters of a line; a notebook shows the last value of a cell, whatever it is."""
+"""Maximum number of characters of a line: a notebook shows the last value of a cell."""
 MAX_TABLE_ROWS = 40
 MAX_CELL_LENGTH = 500
 

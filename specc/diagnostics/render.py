@@ -53,10 +53,11 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
 
 
 MAX_EXCERPT_WIDTH = 160
-"""Columns of a source line that are shown; of a longer one a window around the mark."""
+"""Maximum number of columns of a source line that are shown; of a longer one, a window around the
+label."""
 
 LONG_LINE_LENGTH = 1000
-"""Characters of a line from which on only those near the marks are looked at."""
+"""From this length on, only the part of a line near the labels is processed."""
 
 ANSI_COLORS = {
     "error": "1;31",
@@ -221,7 +222,7 @@ def render_underlines(
 
 
 SYNTAX_CODE_PREFIX = "E01"
-"""Codes that begin so are of text that cannot be read."""
+"""Prefix of the codes of syntax errors."""
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
@@ -259,7 +260,7 @@ def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> 
 
 
 MAX_SHOWN_LOCATIONS = 6
-"""Places of one message that are listed."""
+"""Maximum number of locations of one message."""
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:

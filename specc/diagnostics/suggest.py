@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 MAX_LISTED_NAMES = 12
-"""Names in a list before it is cut."""
+"""Maximum number of names in a list."""
 
 
 def compute_edit_distance(a: str, b: str, most: int) -> int:

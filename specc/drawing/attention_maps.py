@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from specc.drawing.colormap import Bytes, Doubles
 
 Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
-"""What the positions of an axis are: generated or read tokens, audio frames, patches, or unnamed.
-"""
+"""What the positions of an axis are: generated tokens, input tokens, audio frames, patches, or
+unnamed."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
     "written": "tokens",

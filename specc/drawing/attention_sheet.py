@@ -38,9 +38,9 @@ from specc.drawing.drawing_marks import (
 
 PANEL_GAP = 6
 COLORBAR_WIDTH = 12
-MOST_CELLS = 1024  # a side; larger maps show the greatest weight of each block of cells
-LEAST_LEGIBLE = 9.0  # points of a row whose label can still be read
-MOST_LEGIBLE = 48  # rows that get as much room as their labels need
+MAX_CELLS = 1024  # a side; larger maps show the greatest weight of each block of cells
+MIN_LEGIBLE = 9.0  # points of a row whose label can still be read
+MAX_LEGIBLE = 48  # rows that get as much room as their labels need
 LABEL_SIZE = 10.5
 
 
@@ -112,7 +112,7 @@ class _Side:
     axis: MapAxis
     cell: float
     step: int
-    """Rows of the axis in one cell."""
+    """Number of positions per cell."""
 
     @property
     def size(self) -> float:
@@ -148,7 +148,7 @@ def _th(number: int) -> str:
 
 
 def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> PanelBlock:
-    cells, step = max_pool_map(attention.marked(), MOST_CELLS)
+    cells, step = max_pool_map(attention.marked(), MAX_CELLS)
     cell = _cell(max(cells.shape[1:]), widest)
     down = _Side(axis=attention.queries, cell=cell, step=step)
     across = _Side(axis=attention.keys, cell=cell, step=step)
@@ -237,7 +237,7 @@ def _cell(cells: int, heads: int) -> float:
     # points of a panel: the more heads there are, the less each has
     goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     fair = min(28.0, goal / max(1, cells))
-    return max(fair, LEAST_LEGIBLE if cells <= MOST_LEGIBLE else 0.5)
+    return max(fair, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
 
 
 def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
@@ -272,7 +272,7 @@ def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mar
 
 
 LARGE, SMALL = 210.0, 150.0
-MOST_PIXELS = 384
+MAX_PIXELS = 384
 
 
 def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -> PanelBlock:
@@ -281,7 +281,7 @@ def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -
     """
     named = list(attention_panels(attention))
     goal = LARGE if len(named) <= 3 else SMALL
-    shown = scale_image(picture, 64, MOST_PIXELS)
+    shown = scale_image(picture, 64, MAX_PIXELS)
     share = goal / max(shown.shape[:2])
     width, height = shown.shape[1] * share, shown.shape[0] * share
     # the picture alone comes first, since colors over it hide what it shows

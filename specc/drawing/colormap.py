@@ -44,10 +44,10 @@ def class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Paper that is a little gray: no color of the scale, so that what a mask hides is not zero."""
+"""Light gray, which is not in the colormap, so that masked pairs differ from zeros."""
 
 LOG_DECADES = 4
-"""Powers of ten that a logarithmic scale shows below the greatest weight."""
+"""Number of decades below the maximum weight on a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)

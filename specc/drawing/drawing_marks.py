@@ -10,8 +10,8 @@ from specc.drawing.colormap import Bytes
 
 INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"
 
-MOST_LABEL = 28
-"""Characters of a label in a drawing."""
+MAX_LABEL = 28
+"""Maximum number of characters of a label."""
 
 Anchor: TypeAlias = Literal["start", "middle", "end"]
 
@@ -86,7 +86,7 @@ class Drawing:
 
 
 NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
-"""Letters that take little more than half of the usual room."""
+"""Characters that are about half as wide as others."""
 
 
 def estimate_text_width(text: str, size: float) -> float:
@@ -104,7 +104,7 @@ def _ems(character: str) -> float:
     return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 
 
-def printable_label(text: str, most: int = MOST_LABEL) -> str:
+def printable_label(text: str, most: int = MAX_LABEL) -> str:
     """Return a label of at most `most` characters, with control characters and edge spaces
     visible.
     """

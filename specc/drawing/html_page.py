@@ -12,7 +12,7 @@ import numpy as np
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps, MapAxis, max_pool_map
 from specc.drawing.colormap import COLOR_STOPS, LOG_DECADES, Doubles, scale_image
 from specc.drawing.drawing_marks import printable_label
-from specc.drawing.svg import MADE_BY
+from specc.drawing.svg import GENERATOR_MARK
 from specc.io.json_io import Json
 
 TEMPLATE_DIRECTORY = Path(__file__).parent
@@ -31,7 +31,7 @@ def render_page(
     return "\n".join(
         [
             "<!doctype html>",
-            MADE_BY,
+            GENERATOR_MARK,
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
@@ -73,13 +73,13 @@ def escape_json(data: Json) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-MOST_CELLS = 1 << 20
-"""Cells of a page, 4 MiB of weights; with more, maps are pooled."""
+MAX_CELLS = 1 << 20
+"""Maximum number of cells of a page (4 MiB of weights); larger maps are pooled."""
 
 MAX_LABEL_LENGTH = 120
-"""Characters of a label: a page has room to show them."""
+"""Maximum number of characters of a label on a page."""
 
-MOST_PIXELS = 512
+MAX_PIXELS = 512
 
 
 def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
@@ -110,7 +110,7 @@ def _step(maps: Sequence[AttentionMap]) -> int:
     """Cells of a map along a side of one cell of the page, so that all have room."""
     # counted for all maps together: a page of many small ones is as large as of one
     step = 1
-    while sum(_cells(m, step) for m in maps) > MOST_CELLS:
+    while sum(_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
     return step
 
@@ -161,7 +161,7 @@ def _picture(looks: AttentionMaps) -> Json:
     """The picture as bytes red, green, blue, row by row."""
     if looks.picture is None:
         return None
-    pixels = scale_image(looks.picture, 1, MOST_PIXELS)
+    pixels = scale_image(looks.picture, 1, MAX_PIXELS)
     return {
         "rows": pixels.shape[0],
         "columns": pixels.shape[1],

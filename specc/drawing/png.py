@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
-"""By this, in a chunk of text, `specc.io.file_signatures` knows a picture again."""
+"""PNG text chunk by which `specc.io.file_signatures` recognizes images that specc wrote."""
 COLOR_TYPE = {1: 0, 3: 2}  # channels: gray, red-green-blue
 
 
@@ -54,8 +54,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 PIXELS_PER_POINT = 2
-MOST_PIXELS = 64_000_000
-"""As many as of a picture that is read."""
+MAX_PIXELS = 64_000_000
+"""Maximum number of pixels, as for input images."""
 
 SYSTEM_FONTS = (
     "DejaVuSans.ttf",
@@ -65,10 +65,10 @@ SYSTEM_FONTS = (
     "NotoSansCJK-Regular.ttc",
     "msgothic.ttc",
 )
-"""Files of fonts that Linux, macOS and Windows often have, by which Pillow finds them."""
+"""Font files that Linux, macOS and Windows often have and Pillow finds by name."""
 
-NOT_THERE = "\U0010fffe"
-"""No character: the font shows its sign for what it lacks."""
+MISSING_GLYPH = "\U0010fffe"
+"""A code point that is not a character: the font draws its missing-glyph box."""
 
 
 def render_png(drawing: Drawing) -> bytes:
@@ -80,11 +80,11 @@ def render_png(drawing: Drawing) -> bytes:
         max(1, round(drawing.width * PIXELS_PER_POINT)),
         max(1, round(drawing.height * PIXELS_PER_POINT)),
     )
-    if size[0] * size[1] > MOST_PIXELS:
+    if size[0] * size[1] > MAX_PIXELS:
         raise_error(
             "E0953",
             f"a PNG of this would have {size[0]} × {size[1]} pixels",
-            notes=[f"at most {MOST_PIXELS:,} are written".replace(",", " ")],
+            notes=[f"at most {MAX_PIXELS:,} are written".replace(",", " ")],
             helps=["pick some with --layers or --heads, or name it .svg or .html"],
         )
     picture = Image.new("RGB", size, PAPER)
@@ -214,6 +214,6 @@ def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
 def _font_of(character: str) -> int | None:
     """Which font has a glyph for a character, one unlike its sign for those it lacks."""
     for n, font in enumerate(_fonts(16)):
-        if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(NOT_THERE)):
+        if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n
     return None

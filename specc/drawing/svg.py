@@ -11,13 +11,13 @@ from specc.drawing.colormap import Bytes
 from specc.drawing.drawing_marks import PAPER, BoxMark, CellsMark, Drawing, LineMark, Mark, TextMark
 from specc.drawing.png import encode_png
 
-MADE_BY = "<!-- specc -->"
-"""By this `specc.io.file_signatures` knows a drawing or a page again."""
+GENERATOR_MARK = "<!-- specc -->"
+"""Text by which `specc.io.file_signatures` recognizes drawings and pages that specc wrote."""
 
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
-MOST_PATHS = 40_000
-"""Cells of one table that are drawn as paths; larger ones are a picture inside."""
+MAX_PATHS = 40_000
+"""Maximum number of cells of a table that are drawn as paths; larger tables are embedded images."""
 
 
 def render_svg(drawing: Drawing) -> str:
@@ -40,7 +40,7 @@ def _inside(drawing: Drawing, *, paper: bool = True) -> str:
     title = escape(drawing.title)
     parts = [
         f'viewBox="0 0 {width} {height}" role="img" font-family="{escape(FONT_FAMILY)}">',
-        MADE_BY if paper else "",
+        GENERATOR_MARK if paper else "",
         f"<title>{title}</title>",
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>' if paper else "",
         *(_mark(mark) for mark in drawing.marks),
@@ -122,7 +122,7 @@ def _arrow(mark: LineMark) -> str:
 @_mark.register
 def _(mark: CellsMark) -> str:
     rows, columns = mark.colors.shape[:2]
-    if rows * columns > MOST_PATHS:
+    if rows * columns > MAX_PATHS:
         data = b64encode(encode_png(mark.colors)).decode("ascii")
         return (
             f'<image x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" '

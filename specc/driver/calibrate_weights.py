@@ -18,8 +18,8 @@ from specc.calibration.calibration_data import (
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import (
+    RestartSamples,
     Sample,
-    Samples,
     measure_cache_scales,
     quantize_calibrated,
 )
@@ -34,7 +34,7 @@ from specc.ir.graph import Graph
 from specc.transforms.quantize import STATE_SCALE_SUFFIX
 from specc.weights.parameter_values import SeededValues, find_ties
 from specc.weights.quantized_values import (
-    FactorOf,
+    GetFactor,
     PrequantizedWeight,
     QuantizedValues,
     quantize_to_files,
@@ -166,7 +166,7 @@ def _read_given_samples(by: CalibrationSource, entrance: ModelInputs) -> Iterato
     return read_calibration_samples(by.data, entrance)
 
 
-def _choose_samples(job: LoweringJob, folder: Path) -> tuple[Samples | None, str]:
+def _choose_samples(job: LoweringJob, folder: Path) -> tuple[RestartSamples | None, str]:
     """Return the calibration samples and a remark about them; None for round-to-nearest."""
     by, entrance = job.quantize.by, _calibration_inputs(job)
     nearest = "int4 weights: round-to-nearest"
@@ -243,7 +243,7 @@ def _is_large(job: LoweringJob) -> bool:
 
 
 def _quantize_weights(
-    job: LoweringJob, readers: WeightReaders, samples: Samples, folder: Path
+    job: LoweringJob, readers: WeightReaders, samples: RestartSamples, folder: Path
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights that multiply activations of the samples."""
     plan, shapes = job.decision.plan, job.values.wanted
@@ -251,7 +251,7 @@ def _quantize_weights(
     # half a byte per weight, plus a quarter byte for the scale at the smallest group size
     check_free_disk_space(folder, numbers * 3 // 4 + _stacked_factor_bytes(readers))
 
-    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(job.full, name, plan[name], factor, stem)
 
     def open_part(graph: Graph) -> AbstractContextManager[Computation]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specc import backend
-from specc.backend import CompilerBackend, How
+from specc.backend import CompilerBackend, WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision
 from specc.driver import reading_section as readings
@@ -69,7 +69,12 @@ def _output_name(name: str, taken: Mapping[str, object]) -> str:
     return free
 
 
-WEIGHT_STORAGE: Mapping[str, How] = {"": "auto", "auto": "auto", "link": "link", "inline": "inline"}
+WEIGHT_STORAGE: Mapping[str, WeightStorage] = {
+    "": "auto",
+    "auto": "auto",
+    "link": "link",
+    "inline": "inline",
+}
 """How weights are stored, by value of `weights_as`."""
 
 
@@ -103,7 +108,7 @@ class CompileJob:
         return self.options.opset or self.compiler.DEFAULT_OPSET
 
     @property
-    def weights_as(self) -> How:
+    def weights_as(self) -> WeightStorage:
         """How the weights are stored."""
         return WEIGHT_STORAGE.get(self.options.weights_as, "copy")
 

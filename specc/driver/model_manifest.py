@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
-from specc.backend import EmittedModel, Texts
+from specc.backend import EmittedModel, MetadataTexts
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import decode_settings_of, spec_signature
@@ -13,7 +13,9 @@ from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 
-def describe_graph(job: LoweringJob, graph: Graph, *, whole: bool, sources: bool = False) -> Texts:
+def describe_graph(
+    job: LoweringJob, graph: Graph, *, whole: bool, sources: bool = False
+) -> MetadataTexts:
     """Return the metadata of a graph. One that is not `whole` is derived: its inputs have no
     preprocessing, and it does not generate by itself. The `sources` of the spec stand in the
     index of a package, or in the metadata of a single file.
@@ -28,7 +30,7 @@ def describe_graph(job: LoweringJob, graph: Graph, *, whole: bool, sources: bool
     return texts
 
 
-def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> Texts:
+def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> MetadataTexts:
     """Return the metadata of a self-contained generator."""
     decodes, signature = decode_settings_of(job, source), spec_signature(job, source.graph)
 

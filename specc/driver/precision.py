@@ -90,13 +90,12 @@ def convert_generator_dtype(
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
-"""Operators that other tools misread: ONNX Runtime's quantizer takes `Attention` for its
-contrib operator of that name and produces an invalid model.
-"""
+"""Operators that other tools misinterpret: ONNX Runtime's quantizer takes `Attention` for its
+contrib operator of that name and produces an invalid model."""
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The kind with one activation scale per tensor, shared by all positions."""
-WHOLE_LAYERS = "whole numbers"
-"""Name of a target's integer recurrent cells."""
+INTEGER_LAYERS = "whole numbers"
+"""The target's name for recurrent layers with integer weights."""
 TENSOR_SCALE_WARNING = (
     f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "
     "depends on the other sequences of its batch; --quantize int8 avoids that"
@@ -105,7 +104,7 @@ AGAIN_WHOLE = (
     "`generate`: group-wise quantized weights are dequantized to float32 at run time, which "
     "saves file size alone; --quantize int8, or --target ort-cpu, is faster"
 )
-BLOCKS_OF_4 = 21
+INT4_SINCE = 21
 """The first ONNX opset with int4."""
 
 
@@ -130,7 +129,7 @@ def plan_quantization(
     _check_target(wish, target, opset)
     layout: WeightLayout = "rows" if target.rounded else "columns"
     rounds = target.rounded == "rows"
-    layers = WHOLE_LAYERS in target.cells
+    layers = INTEGER_LAYERS in target.cells
 
     def by(wish: QuantizationRequest) -> QuantizationDecision:
         return choose_weight_formats(graph, wish, layout, ties, rounds=rounds, layers=layers)
@@ -226,12 +225,12 @@ def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None
                 f"or `{TENSOR_SCALED_KIND}` with `--target ort-cpu` or `onnx`",
             ],
         )
-    if "int4" in wish.kinds and not target.rounded and opset < BLOCKS_OF_4:
+    if "int4" in wish.kinds and not target.rounded and opset < INT4_SINCE:
         raise_error(
             "E0851",
             f"opset {opset} has no int4",
             helps=[
-                f"compile with `--opset {BLOCKS_OF_4}` or a newer one",
+                f"compile with `--opset {INT4_SINCE}` or a newer one",
                 "or with `--target ort-cpu`, which uses contrib operators of ONNX Runtime",
             ],
         )

@@ -91,9 +91,9 @@ def _build_no_match(pattern: str, names: tuple[str, ...], at: Span | None) -> Di
 
 
 BLOCK_WORD, ALL_WORD, HEAD_WORD = "group_size", "all", "lm_head_bits"
-MAY_BE_IDLE = (BLOCK_WORD, ALL_WORD, HEAD_WORD)
+OPTIONAL_ENTRIES = (BLOCK_WORD, ALL_WORD, HEAD_WORD)
 """Entries that have no effect for some kinds or models."""
-KNOWN_TO: Mapping[str, tuple[QuantizationKind, ...]] = {
+KINDS_BY_ENTRY: Mapping[str, tuple[QuantizationKind, ...]] = {
     BLOCK_WORD: ("int4", "int8-weights"),
     ALL_WORD: ("int4",),
 }
@@ -103,7 +103,7 @@ ENTRY_DESCRIPTIONS = {
     ALL_WORD: "weights that `int4` keeps at 8 bits",
 }
 """What an entry controls."""
-NOT_HERE = {
+NO_EFFECT_REASONS = {
     BLOCK_WORD: "no weight is quantized group-wise",
     ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
     HEAD_WORD: "no output layer can be quantized",
@@ -115,7 +115,7 @@ def requested_options(
     words: Mapping[str, ast.QuantizeEntry], options: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the entries given by the spec or by options, each with its name in messages."""
-    spec = {w: f"`{w}` in the spec" for w in MAY_BE_IDLE if w in words}
+    spec = {w: f"`{w}` in the spec" for w in OPTIONAL_ENTRIES if w in words}
     # the default value is not a request
     if ALL_WORD in spec and words[ALL_WORD].values[0].value == "false":
         del spec[ALL_WORD]
@@ -126,7 +126,7 @@ def check_known_options(wish: QuantizationRequest, options: Mapping[str, str]) -
     """Raise E0753 for the first of the `options`, keyed by entry, that has no effect for
     any of the requested kinds.
     """
-    for word, kinds in KNOWN_TO.items():
+    for word, kinds in KINDS_BY_ENTRY.items():
         # `all` applies to the default kind only, not to per-pattern kinds
         asked = (wish.kind,) if word == ALL_WORD else wish.kinds
         if word not in options or set(kinds) & set(asked):
@@ -162,7 +162,7 @@ def find_ineffective_options(
             other: QuantizationKind | None = None if wish.head != "none" else "int8"
             changes = again(replace(wish, head=other or "none")) != plan
         if not changes:
-            yield f"{called} has no effect: {NOT_HERE[word]}"
+            yield f"{called} has no effect: {NO_EFFECT_REASONS[word]}"
 
 
 def fail_no_int8_cache(why: str, span: Span | None) -> NoReturn:

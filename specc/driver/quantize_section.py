@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.quantize_option_checks import (
-    MAY_BE_IDLE,
+    OPTIONAL_ENTRIES,
     check_known_options,
     check_patterns_match,
     fail_wrong_value,
@@ -33,7 +33,7 @@ from specc.transforms.quantization_plan import (
     list_quantizable_names,
 )
 
-KIND_OF: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
+KINDS_BY_NAME: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
 """The quantization kinds by name."""
 UNQUANTIZED = "none"
 """No quantization."""
@@ -158,7 +158,7 @@ def merge_quantize_options(program: Program, asked: QuantizeOptions) -> Quantize
     cache = _choose_cache(words, asked)
     remarks = tuple(_override_remarks(words, asked))
     wish = None if asked.quantize == UNQUANTIZED else _apply_options(wish, asked)
-    options = {w: option_flag(w) for w in MAY_BE_IDLE if asked.given(w)}
+    options = {w: option_flag(w) for w in OPTIONAL_ENTRIES if asked.given(w)}
     if wish is None:
         _check_quantizes(asked, cache)
     else:
@@ -222,15 +222,15 @@ def _read_section(
     kept = words["exclude"].values if "exclude" in words else ()
     # in source order: the last matching pattern wins
     own = [
-        (pattern, KIND_OF[name])
+        (pattern, KINDS_BY_NAME[name])
         for name, entry in words.items()
-        if name in KIND_OF
+        if name in KINDS_BY_NAME
         for pattern in entry.values
     ]
     patterns = (*kept, *(pattern for pattern, _ in own))
     places = {p.value: p.span for p in patterns if p.span is not None}
     wish = QuantizationRequest(
-        kind=KIND_OF.get(kind),
+        kind=KINDS_BY_NAME.get(kind),
         keep=tuple(p.value for p in kept),
         own=tuple((pattern.value, name) for pattern, name in own),
         block=_read_group_size(words),
@@ -351,7 +351,7 @@ def _apply_options(
     wish = wish or QuantizationRequest(kind=None)
     return replace(
         wish,
-        kind=KIND_OF[asked.quantize] if asked.quantize else wish.kind,
+        kind=KINDS_BY_NAME[asked.quantize] if asked.quantize else wish.kind,
         keep=asked.quantize_exclude or wish.keep,
         block=wish.block if asked.group_size is None else asked.group_size,
         head=HEAD_KIND[asked.lm_head_bits] if asked.lm_head_bits else wish.head,

@@ -49,12 +49,12 @@ from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
 LARGEST_VOCABULARY = 16 * 2**20
-OF_FILES = frozenset({"E0802", "E0940"})
+FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
 """Codes for missing or unreadable files, and for missing packages."""
 OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
 """Readings without positional arguments, with an example of their options."""
 _NO_VOCABULARY = object()
-"""Marks a tokenizer or vocabulary that is not given; no spec value is this object."""
+"""Sentinel for a missing tokenizer or vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
         try:
             build_record(program, entry)
         except Failed as failed:
-            found += [d for d in failed.diagnostics if d.code not in OF_FILES]
+            found += [d for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return found
 
 

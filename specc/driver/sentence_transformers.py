@@ -31,12 +31,12 @@ READ_OF_ENCODER: Mapping[str, Sequence[object]] = {
     **dict.fromkeys(("max_seq_length", "do_lower_case", "transformer_task"), ()),
     **dict.fromkeys(("modality_config", "module_output_name"), ()),
 }
-READ_OF_SETTINGS: Mapping[str, Sequence[object]] = {
+SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are followed, or change no vector, with the only values where not all are."""
+"""Keys that are read or do not change vectors, with their supported values if not all are."""
 
 
 def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) -> Iterator[str]:
@@ -67,8 +67,8 @@ POOLING_EQUATIONS = {
     "weightedmean": "sum(x * rows * weights, axis=1) / max(sum(rows * weights, axis=1), 1e-9)",
     "lasttoken": "last_token(x, kept)",
 }
-"""The equation of each pooling mode over hidden states `x`, the mask `kept`, `rows` (the
-mask as [batch, seq, 1]) and `weights` (positions from 1)."""
+"""The equation of each pooling mode for hidden states `x`, the mask `kept`, `rows` (the mask as
+[batch, seq, 1]) and `weights` (positions from 1)."""
 ACTIVATION_EQUATIONS = {
     "Tanh": "tanh({})",
     "Identity": "{}",
@@ -160,7 +160,7 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
         remarks=(
             f"`{escape_text(folder)}` is read according to {MODULES_FILE}: {read}",
             *unread_settings(find_first_file([encoder], SENTENCE_CONFIGS), READ_OF_ENCODER),
-            *unread_settings(root / SENTENCE_TRANSFORMERS_FILE, READ_OF_SETTINGS),
+            *unread_settings(root / SENTENCE_TRANSFORMERS_FILE, SUPPORTED_SETTINGS),
         ),
     )
 

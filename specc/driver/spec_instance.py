@@ -31,7 +31,7 @@ class SpecInstance:
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     only: bool = False
-    """Whether to write `values` alone, without defaults."""
+    """Whether to write only `values`, without defaults."""
     sign: str = ": "
     """Separator between a name and its value in a comment."""
 

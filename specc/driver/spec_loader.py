@@ -74,13 +74,13 @@ class OpenedSpec:
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     checkpoint: str = ""
-    """The checkpoint directory that was given in place of a spec."""
+    """The checkpoint directory, if one was given instead of a spec."""
     repository: str = ""
     """The directory that was given; `checkpoint` may be a subdirectory of it."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Weights of further modules, by the prefix of their tensors."""
+    """Weights of further modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
-    """How the weights of the checkpoint are quantized, by its config."""
+    """The quantization of the checkpoint's weights, from its config."""
 
 
 def open_spec(

@@ -43,7 +43,7 @@ WEIGHT_TRANSFORMS = (
     "rearrange",
 )
 
-MOST_STACKED = 65_536
+MAX_STACKED = 65_536
 """Maximum number of tensors that a rule may stack."""
 
 
@@ -351,8 +351,8 @@ def _read_stack(reader: _Reader, e: ast.Call) -> t.Expr:
     if more or len(parts) != 1 or not _all_contain(written, parts[0]):
         title = f"`stack` needs one placeholder, `{written}`, in the tensor name"
         raise_error("E0522", title, e.span, helps=["""write `stack("w.{e}", e=8)`"""])
-    if not 1 <= count <= MOST_STACKED:
-        title = f"`stack` joins 1 to {MOST_STACKED} tensors, not {count}"
+    if not 1 <= count <= MAX_STACKED:
+        title = f"`stack` joins 1 to {MAX_STACKED} tensors, not {count}"
         raise_error("E0522", title, e.span)
     return t.StackExpr(tuple(_fill_placeholder(parts[0], written, n) for n in range(count)))
 

@@ -13,7 +13,7 @@ from specc.preprocessing.records import TextWords
 from specc.preprocessing.vocabulary import find_unreachable_words
 from specc.syntax import ast
 
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 """Maximum number of entries that a message lists."""
 
 
@@ -50,8 +50,8 @@ def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> It
 
 
 def _format_title(name: str, words: list[str]) -> str:
-    named = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MOST_SHOWN])
-    more = f" and {len(words) - MOST_SHOWN} more" if len(words) > MOST_SHOWN else ""
+    named = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])
+    more = f" and {len(words) - MAX_SHOWN} more" if len(words) > MAX_SHOWN else ""
     return f"no text for `{name}` can produce {named}{more}"
 
 

@@ -36,11 +36,13 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
-Given: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter, its value, and the expression of that value."""
+GivenArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
+"""A parameter, its value, and the expression that the value came from."""
 
 
-def broadcast_batch(context: Context, given: Sequence[Given], env: Env) -> list[Given]:
+def broadcast_batch(
+    context: Context, given: Sequence[GivenArgument], env: Env
+) -> list[GivenArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis and
     another operand, or a run-time length of `dims`, has a larger size for that name.
     """
@@ -245,7 +247,7 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
     poisoned = False
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for tensors in (False, True):
-        given: list[Given] = []
+        given: list[GivenArgument] = []
         for param, value, caller in pairs.values():
             if is_tensor_type(param.type) == tensors:
                 try:

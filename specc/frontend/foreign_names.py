@@ -62,7 +62,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""Option names of other libraries, normalized, and ours."""
+"""Option names of other libraries, normalized, and the corresponding option."""
 
 
 RENAMED_STD_DEFINITIONS = {

@@ -55,7 +55,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "left": "left",
     "right": "right",
 }
-"""On which side rows may be left out, by the word behind `keep[…]`."""
+"""On which side padding may be, by the word after `keep[…]`."""
 
 
 def create_context(

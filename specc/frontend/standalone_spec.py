@@ -15,7 +15,7 @@ from specc.syntax.ast_walk import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 
 SINGLE_ITEMS = (ast.Generate, ast.Stream)
-"""Items of which those of the nearest file count alone."""
+"""Items that the extending file overrides."""
 
 
 def build_standalone_spec(program: Program, library: Library) -> ast.File:

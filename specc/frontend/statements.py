@@ -36,7 +36,7 @@ from specc.syntax import ast
 from specc.syntax.ast_walk import walk_tree
 
 Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
-"""The `return` that ended a body, and its values."""
+"""The `return` statement that ended a body, and its values."""
 
 
 def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
@@ -244,9 +244,8 @@ def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
-"""What a statement does. Each takes statements of its own class, which the table keys
-by; no type says that of a table, so this is the one `Any` here.
-"""
+"""Runs a statement. Each takes its own statement class, the key of the table; Python's types cannot
+express that, hence the `Any`."""
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {
     ast.Let: _run_let,

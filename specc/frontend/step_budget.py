@@ -13,23 +13,21 @@ from specc.frontend.spec_values import Record, SpecValue
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""Steps of one reading of a spec; the symbolic readings of a check share as many. E0223 past it."""
+"""Maximum number of elaboration steps of a spec; the symbolic readings of `check` share one budget
+(E0223)."""
 
 EXPANSION_COST = 10
-"""Steps that expanding a definition takes, besides those of what it holds."""
+"""Steps for expanding a definition, in addition to its content."""
 
 OPERATION_COST = 3
-"""Steps that one sum or product takes, besides those of its sides."""
+"""Steps for one arithmetic operation, in addition to its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
-"""Numbers in one tensor that follows from the spec alone: a mask of 8192 rows and
-columns. E0224 past it.
-"""
+"""Maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
+(E0224)."""
 
 EXTRA_FRAMES = 8000
-"""Python frames that elaboration may use: 64 blocks inside each other, each with
-expressions 64 deep.
-"""
+"""Python stack frames for elaboration: 64 nested blocks, each with expressions 64 levels deep."""
 
 
 @dataclass

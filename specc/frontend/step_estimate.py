@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 SpecItem: TypeAlias = "ast.Block | ast.Definition"
 
 MAX_NESTED_ITEMS = 64
-"""Items inside each other that one sum looks into. What is deeper is added up when the
-work arrives there.
-"""
+"""Maximum nesting depth that an estimate covers; deeper items are counted during elaboration."""
 STEP_LIMIT = MAX_STEPS + 1
-"""No sum is larger."""
+"""Upper bound of an estimate."""
 
 
 @dataclass
@@ -227,7 +225,7 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ast.Index: lambda item, e: item._value(e.base),
     ast.Call: _ItemSteps._call,
 }
-"""Steps of the parts of an expression."""
+"""Steps of each kind of expression."""
 
 
 def collect_bound_names(item: SpecItem) -> set[str]:

@@ -294,7 +294,7 @@ def _list_symbol_fields(symbol: str) -> list[str]:
 
 
 TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
-"""Sizes that are tried where what a spec requires forbids the usual ones."""
+"""Sizes to try if a `require` excludes the default ones."""
 
 
 def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:

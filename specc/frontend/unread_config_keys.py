@@ -35,9 +35,7 @@ IGNORED_KEY_GROUPS = {
     "task_specific_params temperature top_k top_p typical_p",
     "of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""Keys that any published config may have, by why they change no number of what a model
-computes from its inputs.
-"""
+"""Keys of published configs that do not affect the computation, by reason."""
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
 
 NO_EFFECT_VALUES: dict[str, object] = {
@@ -46,9 +44,8 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "pruned_heads": {},
     "tie_word_embeddings": True,
 }
-"""Keys that any published config had when it was written in full, by the value at which
-they change nothing; any other is told of.
-"""
+"""Keys that every complete config of its time contains, with the value that has no effect; any
+other value is reported."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -58,7 +55,7 @@ TRAINING_KEY_SUFFIXES = (
     "dropout_rate",
     "pdrop",
 )
-"""Keys that end so are of training: what is dropped then stays when a model is used."""
+"""Suffixes of keys that affect training only, such as dropout."""
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:

@@ -52,7 +52,7 @@ def add_origin_label(fault: Diagnostic, span: Span | None, said: str) -> Diagnos
 
 
 MODEL_TYPE_KEY = "model_type"
-"""The key by which a config file says what kind of model a part of it is about."""
+"""The key of the model type in a (nested) config."""
 
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:

@@ -32,9 +32,9 @@ def register_share_rules(
 
 
 MAX_PATH_LENGTH = 10_000
-"""Characters of a text whose holes are filled."""
+"""Maximum number of characters of a weight path with placeholders."""
 PARSE_COST = 20
-"""Steps that reading what stands in a hole takes, and one more for each of its characters."""
+"""Steps for parsing a placeholder, plus one per character."""
 PLACEHOLDER_PATTERN = re.compile(r"\{([^{}]*)\}")
 NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")

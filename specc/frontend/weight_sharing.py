@@ -38,7 +38,7 @@ class CallStep:
 
 
 StepSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
-"""What a step runs."""
+"""The node that a step executes."""
 
 LOOP_NODES = (ast.Repeat, ast.ListComprehension)
 STEP_NODES = (ast.Call, *LOOP_NODES)
@@ -178,7 +178,7 @@ def _format_share_path(path: str) -> str:
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
-"""How a weight starts that looks at its own shape, where there are several in one."""
+"""Initializers that depend on the weight's shape and apply to each expert separately."""
 
 
 @dataclass

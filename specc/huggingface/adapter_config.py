@@ -34,7 +34,7 @@ _IGNORED_KEYS = frozenset(
         "qalora_group_size",
     }
 )  # fmt: skip
-"""Keys that change nothing of what is merged."""
+"""Keys that do not affect merging."""
 _READ_KEYS = frozenset(
     {
         "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",

@@ -26,7 +26,7 @@ GENERAL_KEYS: Mapping[str, str] = {
     "forced_eos_token_id": "forced_eos_token_id",
     "stop_strings": "stop_strings",
 }
-"""Keys that are settings outside the strategy, by their names here."""
+"""Keys of settings outside the strategy, and their names in specc."""
 SAMPLING_KEYS = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -38,7 +38,7 @@ BEAM_SEARCH_KEYS = {
     "renormalize_logits": "renormalize_logits",
 }
 FORCED_BOS_KEY = "forced_bos_token_id"
-USUAL_TOP_K = 50
+DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""
 SPECIAL_KEYS = {
     "the strategy": "do_sample num_beams repetition_penalty",
@@ -46,7 +46,7 @@ SPECIAL_KEYS = {
     "what a dictation begins with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys that are read in other ways."""
+"""Keys that are read by other code."""
 IGNORED_KEYS = {
     "says who wrote the file": "_from_model_config transformers_version",
     "a prompt, or another key, says it": "prev_sot_token_id",
@@ -79,7 +79,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "force_words_ids": (),
     "dola_layers": (),
 }
-"""Keys that are not followed, with the values at which they change nothing."""
+"""Unsupported keys, with the values that have no effect."""
 
 
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
@@ -359,7 +359,7 @@ def _strategy(file: _File) -> None:
     given = {word: file.given(key) for key, word in words.items()}
     options = {word: value for word, value in given.items() if value is not None}
     if sampled:
-        options.setdefault("top_k", USUAL_TOP_K)
+        options.setdefault("top_k", DEFAULT_TOP_K)
     if options or "do_sample" in file.keys or "num_beams" in file.keys:
         file.settings["strategy"] = {"kind": kind, **options}
 

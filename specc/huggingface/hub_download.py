@@ -10,7 +10,8 @@ from specc.io.safe_read import escape_text
 HUB_PREFIX = "hf:"
 _MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
 _DOWNLOADED_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""Files that a compile may read: never pickles, nor the same weights in other formats."""
+"""Patterns of files that compiling may read: no pickles, no duplicates of the weights in other
+formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
 

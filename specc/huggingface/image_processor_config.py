@@ -17,14 +17,14 @@ PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 PROCESSOR_KEY = "image_processor"
 """The key of image settings in a processor's file."""
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Pillow's filters by their numbers in such files."""
+"""Pillow's resampling filters by number."""
 MISSING_CONFIG_HELP = (
     "get the file that belongs to the weights, or compile from a folder without it: "
     "then the spec says how pictures are read"
 )
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""From this size, ConvNeXt's images are stretched and not cropped."""
+"""From this size on, ConvNeXt's images are resized without cropping."""
 
 _HALF_MEAN = (0.5, 0.5, 0.5)
 _CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -316,7 +316,7 @@ def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | No
     if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
     share = reader.number("crop_pct", reader.kind.share)
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         reader.refuse("crop_pct", "so little of a picture is not cut out")
     return [edge, edge], [int(edge / share)]
 

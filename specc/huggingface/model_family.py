@@ -21,7 +21,8 @@ from specc.syntax import ast
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""The share of the most keys that the spec of a type which is spelled alike has to read."""
+"""Minimum share of config keys that a spec must read, relative to the best spec, to be suggested
+for a similarly spelled type."""
 
 
 def find_spec_for_checkpoint(folder: str) -> str:

@@ -38,18 +38,18 @@ DEFAULT_SPECIAL_TOKENS = {
     "unk": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
 }
-"""Special tokens by role, where no file names them."""
+"""Special tokens by role, if no file names them."""
 TOKEN_ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
-"""The fields of a task that hold ids of special tokens, and the roles of these."""
+"""Fields of a task with ids of special tokens, and their roles."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
-"""Lengths from here on mean that there is no limit."""
+"""Lengths from this one on mean unlimited."""
 SIGLIP_LENGTH = 64
-"""The length that SigLIP's texts are padded to: `max_position_embeddings` by default."""
+"""The length that SigLIP pads texts to: the default of `max_position_embeddings`."""
 SEGMENT_IDS = ("Bert", "Electra", "Deberta")
-"""Tokenizer classes whose `model_input_names` have the segment ids by default."""
+"""Tokenizer classes that return `token_type_ids` by default."""
 SEGMENT_TYPES = ("bert", "electra", "deberta-v2")
-"""Types whose tokenizer is one of these classes where no file names it."""
+"""Model types whose default tokenizer is one of these classes."""
 
 
 def with_task(

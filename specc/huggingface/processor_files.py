@@ -22,10 +22,10 @@ SENTENCE_CONFIGS = tuple(
 """Names of the encoder settings of sentence-transformers, in the order of preference."""
 SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
 ENCODER_PART = "transformer"
-"""The encoder's name in the spec of a sentence-transformers directory, and its config table."""
+"""The encoder's name in the spec of a sentence-transformers directory and in its config."""
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer_config.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
-MOST_IDS = 1_000_000
+MAX_IDS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ def ctc_transcript_options(
     for number, token in _added(path.parent, config):
         ids.setdefault(number, token)
     unknown = _token(config.get("unk_token"), "<unk>")
-    if not ids or max(ids) >= MOST_IDS:
+    if not ids or max(ids) >= MAX_IDS:
         _no_vocabulary(path, "holds no tokens, or numbers that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
     blank = _token(config.get("pad_token"), "<pad>")
@@ -266,7 +266,7 @@ def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, st
             yield int(key), _token(value, "")
     if os.path.lexists(folder / ADDED_TOKENS_FILE):
         for token, number in read_json_object(folder / ADDED_TOKENS_FILE).items():
-            if isinstance(number, int) and 0 <= number < MOST_IDS:
+            if isinstance(number, int) and 0 <= number < MAX_IDS:
                 yield number, token
 
 

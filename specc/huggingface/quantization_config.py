@@ -14,7 +14,7 @@ QUANTIZATION_KEY = "quantization_config"
 QUANTIZATION_METHODS = tuple(
     dict.fromkeys(method for format in WEIGHT_FORMATS for method in format.methods)
 )
-"""The values of `quant_method` whose weights are read."""
+"""Supported values of `quant_method`."""
 ACTIVATIONS_NOTE = (
     "the checkpoint also quantizes activations, which stay in float32 here: results differ "
     "from its own runtime by that quantization"
@@ -45,7 +45,7 @@ COMPRESSED_FORMATS = (
     "mixed-precision",
     "dense",
 )
-"""The values of `format` of compressed-tensors that are read."""
+"""Supported values of `format` of compressed-tensors."""
 
 
 class _Unsupported(Exception):

@@ -11,13 +11,13 @@ from specc.diagnostics.source import Span
 from specc.huggingface.processor_files import find_repository_file
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
-from specc.preprocessing.chat_template import MOST_TEMPLATE, MOST_TOKENS, ChatTemplate
+from specc.preprocessing.chat_template import MAX_TEMPLATE, MAX_TOKENS, ChatTemplate
 
 TOKENIZER_CONFIG_FILE, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 LARGEST_TEMPLATE = 16 << 20
 CHAT_TEMPLATE_KEY = "chat_template"
 DEFAULT_TEMPLATE = "default"
-"""The name of the template that is meant where there are several."""
+"""The name of the default chat template, if there are several."""
 
 
 def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
@@ -32,8 +32,8 @@ def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
         said = _usual(_named(said, path, span), path, span)
     if said is None:
         return None
-    if not isinstance(said, str) or not 0 < len(said) <= MOST_TEMPLATE:
-        _unusable(path, f"it is no text of at most {MOST_TEMPLATE} characters", span)
+    if not isinstance(said, str) or not 0 < len(said) <= MAX_TEMPLATE:
+        _unusable(path, f"it is no text of at most {MAX_TEMPLATE} characters", span)
     return ChatTemplate(said, _tokens(config, path, span))
 
 
@@ -74,8 +74,8 @@ def _tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict
             value = value.get("content")
         if key.endswith("_token") and key.isidentifier() and isinstance(value, str):
             found[key] = value
-    if len(found) > MOST_TOKENS:
-        _unusable(path, f"it names more than {MOST_TOKENS} special tokens", span)
+    if len(found) > MAX_TOKENS:
+        _unusable(path, f"it names more than {MAX_TOKENS} special tokens", span)
     return found
 
 
@@ -127,10 +127,10 @@ REPOSITORY_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""Files that other programs save next to weights, and look for when loading."""
+"""Files that other programs save next to weights and look for when loading."""
 LARGEST_COMPANION = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""What a `tokenizer.json` by itself is: the file has all that there is to say."""
+"""The tokenizer config that a `tokenizer.json` by itself implies."""
 
 
 def find_companion_paths(folders: Sequence[Path]) -> list[Path]:

@@ -13,13 +13,13 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings that a token which is never generated does not change, with their keys."""
+"""Settings that an id beyond the vocabulary does not change, with their keys."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
     "forced_eos_token_id": "forced_eos_token_id",
 }
-"""Settings whose tokens the model reads or generates, with their keys."""
+"""Settings with tokens that the model reads or generates, with their keys."""
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from specc.io.safe_read import escape_text
 Part: TypeAlias = dict[str, Any]
 """A normalizer, pre-tokenizer or post-processor of a tokenizer.json."""
 GENERIC_CLASSES = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
-"""Tokenizer classes that take the normalizer of the file as it is."""
+"""Tokenizer classes that use the file's normalizer unchanged."""
 BERT_NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -25,7 +25,7 @@ BERT_NORMALIZER = {
 }
 """Keys of tokenizer_config.json, and the fields of a BertNormalizer that they set."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Keys that add a token at an end of a text, and the keys that name it."""
+"""Keys that add a special token at an end of a text, and the keys that name this token."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",

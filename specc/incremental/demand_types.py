@@ -25,15 +25,13 @@ from specc.ir.time_axis import TimeAxisLayout
 from specc.ir.types import Type
 
 NEWEST_ONLY = -1.0
-"""The need for the newest row only."""
+"""Demand for the newest position only."""
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
-"""Ops that read every earlier row through a state that is carried on. What picks the
-first row does so too.
-"""
+"""Ops that depend on all earlier positions through a carried state, or read the first position."""
 
 SEQUENCE_AXIS = 1
-"""Recurrent layers read [batch, rows, features]."""
+"""The time axis of recurrent layers, [batch, time, features]."""
 
 AxisName = Hashable
 PositionNeeds = Mapping[Value, Mapping[int, float]]

@@ -52,7 +52,7 @@ def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
 
 
 LastPosition: TypeAlias = tuple[Value, int]
-"""The last row of a value along an axis."""
+"""The last position of a value along an axis."""
 
 
 def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:

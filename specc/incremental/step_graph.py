@@ -60,7 +60,7 @@ from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.op import Op
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
-"""Ops that put rows before what grows, or leave some away there."""
+"""Ops that prepend or remove positions at the start of a growing axis."""
 
 
 def build_position_ids(
@@ -118,7 +118,7 @@ def resize_op(plan: StepPlan, node: Node, results: tuple[Value, ...], asked: Dem
 
 
 Results: TypeAlias = tuple[Value, ...]
-"""What stands in the step for the results of a node."""
+"""The step graph's values for the results of a node."""
 
 
 class StepGraphBuilder:

@@ -45,10 +45,10 @@ WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=N
 Chunk = bytes | bytearray | memoryview
 
 _FILE_COUNTER = count()
-"""Of temporary files. No two threads get one: each would clean up what is the other's."""
+"""Counter of temporary files; unique per process, so that no thread cleans up another's file."""
 
 MAX_STEM_LENGTH = 150
-"""Bytes of the stem of part names; hash and suffix then fit every file system."""
+"""Maximum stem length in bytes: with hash and suffix the name fits every file system."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
@@ -330,7 +330,7 @@ def _remove_stale_files(folder: Path) -> None:
 STALE_SECONDS = 3600
 """Age after which a temporary file of another host or container is stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
-"""Names of former versions say no place."""
+"""Names of temporary files; earlier versions wrote no host."""
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 from specc.io.safe_read import UnreadableFile, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
-"""What stands behind the name of a checkpoint that is cut into several files."""
+"""The suffix of the files of a sharded checkpoint."""
 
 _WEB_PAGE = (
     "a web page: the download gave a page instead of the file",
@@ -73,16 +73,16 @@ def format_conversion_command(*names: str) -> str:
 
 PRODUCER_NAME = "specc"
 SIDE_FILE_SUFFIXES = (".data", ".tokenizer.json")
-"""How the files that lie beside a model, under its name and their content's hash, end."""
+"""Suffixes of files next to a model, after its name and their content hash."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
-"""Fields of a model: who made it, and texts that it carries."""
+"""Protobuf fields of a model: producer name, and metadata."""
 _MADE_BY, _HEAD = b"<!-- specc -->", 2048
-"""What drawings and pages say of themselves, and how far from their beginning."""
+"""The text that identifies drawings and pages of specc, and how many bytes are searched for it."""
 _LONGEST_HEADER = 100_000_000
-_MOST_FIELDS = 10_000
-"""A model of ours has a few; a file of any content may look like many."""
+_MAX_FIELDS = 10_000
+"""Maximum number of protobuf fields that are parsed; arbitrary files may look like many."""
 
 
 def is_specc_model(path: Path) -> bool:
@@ -185,7 +185,7 @@ def _hash_file(path: Path) -> str | None:
 def _is_model_content(data: mmap.mmap) -> bool:
     made = described = False
     key = PRODUCER_NAME.encode()
-    for number, begin, end in islice(_iterate_protobuf_fields(data), _MOST_FIELDS):
+    for number, begin, end in islice(_iterate_protobuf_fields(data), _MAX_FIELDS):
         made |= number == _PRODUCER and data[begin:end] == key
         described |= (
             number == _METADATA

@@ -9,8 +9,8 @@ from pathlib import Path
 from specc.io.safe_read import escape_text
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
-_MOST_BYTES = 200
-"""Of a file that holds the name of a version."""
+_MAX_BYTES = 200
+"""Maximum size of a file that holds a revision."""
 
 
 def suggest_for_cache_directory(folder: Path) -> str:
@@ -56,7 +56,7 @@ def _iterate_newest_snapshot(model: Path) -> Iterator[Path]:
     """The version of a model that was fetched last, if it has a config.json."""
     versions = sorted(p.parent for p in (model / "snapshots").glob("*/config.json"))
     with suppress(OSError, ValueError):
-        if (model / "refs" / "main").stat().st_size <= _MOST_BYTES:
+        if (model / "refs" / "main").stat().st_size <= _MAX_BYTES:
             main = (model / "refs" / "main").read_text(encoding="ascii").strip()
             versions.sort(key=lambda version: version.name != main)
     yield from versions[:1]

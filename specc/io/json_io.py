@@ -22,9 +22,9 @@ from specc.diagnostics.diagnostic import raise_error
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 INTEGER_BOUND = 2**64
-"""Integers of our own files stay below this: the largest are seeds, of 64 bits."""
+"""Upper bound of integers in specc's files: 64-bit seeds are the largest."""
 MAX_DEPTH = 100
-"""So deep are lists and objects of our own files nested at most."""
+"""Maximum nesting depth of specc's own JSON files."""
 
 
 class InvalidJson(ValueError):
@@ -53,7 +53,7 @@ class JsonLimits:
 
 DEFAULT_LIMITS = JsonLimits()
 NO_LIMITS = JsonLimits(depth=None, below=None)
-"""For texts whose reader has limits of its own, with words of its own."""
+"""For texts whose reader checks its own limits."""
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -121,7 +121,7 @@ def _reject_non_finite(text: str) -> NoReturn:
 STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
 )
-"""Made once: a file of rows has millions of texts."""
+"""Shared decoder: a file of rows has millions of texts."""
 
 
 def _check_digits(level: Iterable[Json], below: int) -> None:
@@ -341,7 +341,7 @@ def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBE
 
 
 Reader: TypeAlias = Callable[[JsonFields, str], object]
-"""Reads one field of a JSON object, or complains about it."""
+"""Reads one field of a JSON object, or raises an error."""
 PLAIN_READERS: Mapping[object, Reader] = {
     bool: JsonFields.flag, float: JsonFields.number, str: JsonFields.text,
 }  # fmt: skip

@@ -30,7 +30,7 @@ class OutputKind:
     endings: tuple[str, ...]
     is_ours: Callable[[Path], bool] | None = None
     folder: str = ""
-    """What makes a folder of the same."""
+    """The corresponding kind for a directory."""
 
 
 MODEL_OUTPUT = OutputKind(
@@ -51,7 +51,7 @@ INDEX_OUTPUT = OutputKind("the index of a package", (".json",), file_signatures.
 SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
 NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
-"""What is named without an option: a new spec on its command line, weights in Python."""
+"""Outputs that are positional arguments: a new spec on the command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputKind("a list of words", (".vocab",))
 _WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),

@@ -12,9 +12,9 @@ from types import FrameType
 
 IS_WINDOWS = os.name == "nt"
 REPLACE_ATTEMPTS = 5
-"""How often a file takes its name, where another program may have it open."""
+"""How often renaming a file is tried while another program has it open."""
 RETRY_SECONDS = 0.2
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 
 
 def _get_open_flag(name: str) -> int:
@@ -36,7 +36,7 @@ def get_create_flags() -> int:
 
 
 _SEEK_LOCK = threading.Lock()
-"""A descriptor has one place to read from, where it cannot be told another each time."""
+"""Guards seek and read on systems without `pread`."""
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
@@ -136,7 +136,7 @@ WINDOWS_DEVICE_NAMES = frozenset(
     {"con", "prn", "aux", "nul", "conin$", "conout$"}
     | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
 )
-"""Names that are devices on Windows, whatever ending they have."""
+"""Names of Windows devices, with any suffix."""
 
 
 def explain_unportable_name(name: str) -> str:
@@ -150,11 +150,11 @@ def explain_unportable_name(name: str) -> str:
 
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
-"""Signals by which others end a process: a supervisor, a terminal that is closed."""
+"""Signals that terminate a process: from a supervisor, or a closed terminal."""
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Signals that came; a library that is being imported may turn their exception into another."""
+"""Received signals; a library's import may replace their exception by another."""
 
 
 class ProcessTerminated(KeyboardInterrupt):

@@ -8,4 +8,4 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""Element types are data here (a spec's, a file's), so no annotation can name them."""
+"""An array of any element type: types are data here, not annotations."""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
 AxisGroup: TypeAlias = tuple[str, ...]
-"""The names that one axis is made of, the last running fastest; none for a `1`."""
+"""The names of the factors of one axis, the last one fastest; empty for a `1`."""
 
 
 class RearrangePatternError(Exception):

@@ -50,9 +50,8 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The past length input: a state if no other input has that length, the caller's with in-place
-buffers.
-"""
+"""The past length input: a state if no other input has that length, given by the caller with
+in-place buffers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,11 +144,11 @@ class Builder:
     names: dict[str, Value] = field(default_factory=dict)
     made: dict[Node, NodeOrigin] = field(default_factory=dict)
     seen: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(default_factory=dict)
-    """The same scopes and spans to look up: one node may be asked for at thousands of places."""
+    """The same scopes and spans as sets: one node may be requested at thousands of locations."""
     places: dict[Node, int] = field(default_factory=dict)
     """The index of each node."""
     free: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """Of a length that only bodies of experts know, what they made of it alone."""
+    """For lengths that occur only in expert bodies, the value they were computed from."""
 
     def input(self, name: str, facts: Input) -> Value:
         """Add an input."""

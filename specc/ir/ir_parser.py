@@ -34,9 +34,7 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""Errors of ops with invalid attributes or operands: ops assert what the compiler guarantees,
-which a text does not.
-"""
+"""Exceptions of ops with invalid attributes or operands: in text they are not guaranteed valid."""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:

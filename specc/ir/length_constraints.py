@@ -13,7 +13,7 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""Stands for a table if RoPE frequencies depend on a maximum length."""
+"""Stands for a table whose RoPE frequencies depend on a maximum length."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ def _shift_largest_index(fn: str, greatest: Dim | None, by: Value) -> Dim | None
 
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""Search radii around the wanted lengths, tried in order."""
+"""Search radii around the requested lengths, in order."""
 
 MAX_TRIES = 1_500
-"""In each reach."""
+"""Maximum number of attempts per radius."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from specc.diagnostics.object_repr import format_repr
 from specc.ir.graph import Graph
 
 DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes absent inputs; with a blank in it, no graph of a
-spec can have it.
-"""
+"""The name of the graph that computes defaults of inputs; it contains a space, so no graph of a
+spec has it."""
 
 
 @dataclass(frozen=True)

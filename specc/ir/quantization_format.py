@@ -10,7 +10,7 @@ ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
 """Quantization of the activations of a quantized linear layer."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
-"""Blocks are powers of two from the one to the other, as kernels have them."""
+"""Range of group sizes, which are powers of two as kernels require."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

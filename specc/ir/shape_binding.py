@@ -179,7 +179,7 @@ class AxisSource:
 
 
 LengthSource: TypeAlias = AxisSource | Dim
-"""An axis of an input, or other lengths that have sources."""
+"""An axis of an input, or other lengths with sources."""
 
 
 def find_length_sources(

@@ -27,7 +27,7 @@ from specc.ir.types import DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of a length that an op's `solve` fixed."""
+"""The operand index of a length that an op's `solve` determined."""
 
 
 @dataclass(frozen=True, slots=True)

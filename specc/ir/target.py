@@ -27,31 +27,26 @@ class Target:
     about: str
     alignment: int = 1
     attends: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types that `Attention` takes, and whether it gives its `weights`."""
+    """The element types that `Attention` supports, and whether it returns its `weights`."""
     lacks: frozenset[str] = frozenset()
-    """Operators without a kernel there, said by others: `MaxPool`, or of an element type
-    alone: `Equal bf16`.
-    """
+    """Operators without a kernel (`MaxPool`), or without one for an element type (`Equal bf16`)."""
     in_place: frozenset[str] = frozenset()
-    """The element types of caches that are buffers (`specc.ir.derived_graphs.KVBufferGraph`)."""
+    """The element types of in-place KV buffers (`specc.ir.derived_graphs.KVBufferGraph`)."""
     unmasked: bool = False
-    """Whether its attention has a faster kernel without a mask: one over buffers is asked
-    when it runs whether its mask hides anything but later rows.
-    """
+    """Whether attention has a faster kernel without a mask: with buffers, it is checked at run time
+    whether the mask hides anything but future positions."""
     joins_norms: bool = False
-    """Whether it joins a sum with the layer norm behind it, into a kernel that is slower."""
+    """Whether the runtime fuses an addition with the following layer norm into a slower kernel."""
     blocks: bool = False
-    """Whether attention that looks at a neighborhood is a loop over blocks of queries."""
+    """Whether local attention is lowered to a loop over blocks of queries."""
     loops: Literal["scan", "loop"] = "scan"
-    """The operator of a loop over all rows."""
+    """The operator of a loop over all time steps."""
     decodes: bool = True
-    """Whether it runs a `Loop` in which caches grow."""
+    """Whether it runs a `Loop` with growing caches."""
     few_experts: int = 16
-    """More experts than this are looped over."""
+    """Maximum number of experts that are unrolled; more are lowered to a loop."""
     rounded: Literal["", "rows", "weights"] = ""
-    """Whether products by rounded weights are ONNX Runtime's own operators, which read
-    weights as PyTorch has them: they round the `rows` that they meet, or `weights`
-    alone.
-    """
+    """Whether quantized products are ONNX Runtime's contrib operators with weights in PyTorch's
+    layout: they quantize activation `rows` too, or `weights` only."""
     computes: frozenset[str] = frozenset()
-    """Types of 16 bits that it computes in, where weights are stored so."""
+    """16-bit types that it computes in if weights are stored so."""

@@ -12,7 +12,8 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "q": ("i8", "u8", "i4"),
     "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""What each letter of a signature admits: float, int, bool, number, quantized weights, any."""
+"""The element types of each letter of a signature: float, int, bool, number, quantized weights,
+any."""
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
 

@@ -21,7 +21,7 @@ from specc.library.std import StdLibrary, read_spec_source
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 
-MOST_CONFIG_BYTES = 16 << 20
+MAX_CONFIG_BYTES = 16 << 20
 CONFIG_FILE_NAME = "config.json"
 
 
@@ -36,7 +36,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
     try:
         if path.is_dir():
             path = path / CONFIG_FILE_NAME
-        data = read_regular_file(path, MOST_CONFIG_BYTES)
+        data = read_regular_file(path, MAX_CONFIG_BYTES)
     except (UnreadableFile, OSError, ValueError) as error:
         reason = (
             error.reason

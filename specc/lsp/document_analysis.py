@@ -19,7 +19,7 @@ from specc.syntax.parse import detect_syntax as syntax_of
 from specc.syntax.parse import parse_spec, translate_advice
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
-"""What stands at places of a text, by their offsets."""
+"""Inferred shapes by source offsets."""
 
 
 @dataclass(frozen=True, kw_only=True)

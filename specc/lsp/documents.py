@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
 from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
 
-MOST_MENDED = 20
-"""Messages of one text whose quick fixes are tried."""
+MAX_FIXED_MESSAGES = 20
+"""Maximum number of diagnostics of a document whose quick fixes are tried."""
 
 Mended = tuple[Diagnostic, tuple[FixEdit, ...]]
 
@@ -27,7 +27,7 @@ class OpenDocument:
     good: DocumentAnalysis | None = None
     mended: list[Mended] = field(default_factory=list)
     settled: bool = False
-    """Nothing more will be found in this version."""
+    """Whether the analysis of this version is complete."""
 
     @property
     def best(self) -> DocumentAnalysis | None:
@@ -36,16 +36,16 @@ class OpenDocument:
         return self.known if readable else self.good or self.known
 
 
-Told = Callable[[str, int], None]
-"""Is called from the thread when something was found: address and version."""
-Broke = Callable[[str, int, Exception], None]
-"""Is called from the thread when reading a text failed: a bug of ours."""
+ResultsCallback = Callable[[str, int], None]
+"""Called from the analysis thread when results are available: URI and version."""
+ErrorCallback = Callable[[str, int, Exception], None]
+"""Called from the analysis thread when the analysis raised an exception: a bug in specc."""
 
 
 class OpenDocuments:
     """The open texts. Every method may be called from any thread."""
 
-    def __init__(self, told: Told, broke: Broke) -> None:
+    def __init__(self, told: ResultsCallback, broke: ErrorCallback) -> None:
         self.told = told
         self.broke = broke
         self._documents: dict[str, OpenDocument] = {}
@@ -127,7 +127,7 @@ class OpenDocuments:
             if not self._found(document, found):
                 return
         known = document.known
-        for fault in known.diagnostics[:MOST_MENDED] if known else ():
+        for fault in known.diagnostics[:MAX_FIXED_MESSAGES] if known else ():
             edits = tuple(find_quick_fixes(known, fault, others)) if known else ()
             with self._news:
                 if not self._is_newest(document):

@@ -28,7 +28,7 @@ DEFINITION_NAMES = {
     "BIAS": POSITION_NAMES,
     "SCORE": (("q", "the query"), ("k", "the key")),
 }
-"""The names that stand in a definition without being given there."""
+"""Names that definitions can use without declaring them."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "load": ast.Load,
     "share": ast.Share,
 }
-"""Words of the language, and the class of the tree that says what they mean."""
+"""Keywords, and the AST class whose documentation explains them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ def _keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
 
 BACKTICKS = re.compile(r"`+")
 MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
-"""Characters that would make more of a text than a text."""
+"""Characters with a meaning in Markdown."""
 
 
 def meaning_as_markdown(found: NameMeaning) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from specc.diagnostics.object_repr import extract_docstring_summary
-from specc.driver.quantize_section import KIND_OF, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
+from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
@@ -214,7 +214,7 @@ def keyword_docs(words: Iterable[str]) -> dict[str, str]:
 
 
 STATEMENT_DOCS = keyword_docs(yaml_forms.STATEMENT_FORMS)
-"""What the words that begin a statement mean."""
+"""Documentation of the keywords that begin a statement."""
 KEY_SCHEMAS: dict[yaml_kinds.ValueKind, Schema] = {
     yaml_kinds.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_kinds.EXPRESSIONS: EXPRESSION_SCHEMA,
@@ -223,7 +223,7 @@ KEY_SCHEMAS: dict[yaml_kinds.ValueKind, Schema] = {
     yaml_kinds.NAMES: NAMES_SCHEMA,
     yaml_kinds.FLAG: {"enum": [True, False, "true", "false"]},
 }
-"""What stands under the keys of statements and weight rules; a scalar elsewhere."""
+"""Schemas of the keys of statements and weight rules; a scalar for all others."""
 USE_PROPERTIES: dict[str, Schema] = {
     "as": NAME_SCHEMA,
     "from": TEXTS_SCHEMA,
@@ -243,7 +243,7 @@ QUANTIZE_SCHEMA: Schema = {
     "type": ["object", "null"],
     "properties": {
         **dict.fromkeys(ROUNDING, TEXTS_SCHEMA),
-        "default": {"enum": [*KIND_OF, UNQUANTIZED]},
+        "default": {"enum": [*KINDS_BY_NAME, UNQUANTIZED]},
         "lm_head_bits": {"enum": [4, 8, *LM_HEAD_BITS]},
         "all": {"type": ["boolean", "string"]},
         "kv_cache": {"enum": [*KV_CACHE_TYPES]},

@@ -66,7 +66,7 @@ EXPRESSION_STRING_SCHEMA: Schema = {
     "type": "string",
     "pattern": r"^\s*(?!(true|false)\s*$)[^\s\"'\[{]",
 }
-"""An expression that may give a number: neither a truth nor a text in quotes."""
+"""An expression that may evaluate to a number: neither a boolean nor a quoted text."""
 VALUE_SCHEMAS: dict[str, Schema] = {
     "int": any_of_schemas({"type": "integer"}, EXPRESSION_STRING_SCHEMA),
     "float": any_of_schemas({"type": "number"}, EXPRESSION_STRING_SCHEMA),
@@ -74,7 +74,7 @@ VALUE_SCHEMAS: dict[str, Schema] = {
     "text": SCALAR_SCHEMA,
     "longer": {"type": "string", "pattern": r"[ .(\[]"},
 }
-"""Values of plain types, and expressions that are no single word."""
+"""Schemas of literals and of expressions with more than one token."""
 
 
 def config_schema(program: Program) -> Schema:

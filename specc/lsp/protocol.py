@@ -20,7 +20,7 @@ from specc.syntax.ast_walk import walk_tree
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
-"""How each way to count encodes a text, and the bytes of one unit."""
+"""Python codec of each position encoding, and the bytes per code unit."""
 
 
 class DocumentPosition(NamedTuple):
@@ -103,7 +103,7 @@ SYMBOL_KINDS = {
     "generate": lsp.SymbolKind.Event,
     "stream": lsp.SymbolKind.Event,
 }
-"""Anything else is a definition."""
+"""Symbol kinds; all others are functions."""
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:

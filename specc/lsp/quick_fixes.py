@@ -25,8 +25,8 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""`x` in advice stands for what the spec has there."""
-MOST_WORDS = 3  # words of a text in whose place a piece is tried
+"""`x` in a help text stands for an expression of the spec."""
+MAX_WORDS = 3  # words of a text in whose place a piece is tried
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Itera
 def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:
     """`insert(x, axis=1)` in place of the `x` in a text."""
     words = dict.fromkeys(PLAIN_WORD.findall(piece))
-    for word in [*words][:MOST_WORDS]:
+    for word in [*words][:MAX_WORDS]:
         for found in re.finditer(rf"(?<![\w.]){re.escape(word)}(?![\w(=])", span.text):
             if found.group() != span.text:
                 start = span.start + found.start()
@@ -244,24 +244,24 @@ def _line(text: str, at: int) -> tuple[int, int]:
 
 QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
 CODE_CHARACTER = re.compile(r"[ =(@:&]")
-"""What a text that is to be written has."""
+"""Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
-"""Advice that ends with what to write."""
-LEFT_OUT = re.compile(r"(?:delete it|leave (?:it|one of the two) out|remove it)\b")
-"""How advice begins on what is there and should not be."""
+"""A help text that ends with code to write."""
+REMOVAL_START = re.compile(r"(?:delete it|leave (?:it|one of the two) out|remove it)\b")
+"""Beginnings of help texts about code to remove."""
 ONE_OF = re.compile(r"it is one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|another name, such as|[^`]+ is written|(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
-"""Advice on a text that cannot be read: nothing but what to write."""
+"""A help text for a syntax error that consists only of code to write."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""How advice begins that says what to write."""
+"""Beginnings of help texts that say what to write."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
-MOST_TRIED = 16  # edits of one message that are tried
-MOST_SEEN = 64  # edits of one message that are thought of
-MOST_OFFERED = 4  # edits of one message that are offered
+MAX_TRIED = 16  # edits of one message that are tried
+MAX_INSPECTED = 64  # edits of one message that are thought of
+MAX_SUGGESTIONS = 4  # edits of one message that are offered
 
 
 def find_quick_fixes(
@@ -270,12 +270,12 @@ def find_quick_fixes(
     """The edits that a message advises, each tried."""
     trial = FixTrial(known, fault, unsaved or {})
     text, found = known.source.text, dict[str, FixEdit]()
-    tried = {e.applied(text): e for e in islice(candidate_edits(known, fault), MOST_SEEN)}
-    for edit in islice(tried.values(), MOST_TRIED):
+    tried = {e.applied(text): e for e in islice(candidate_edits(known, fault), MAX_INSPECTED)}
+    for edit in islice(tried.values(), MAX_TRIED):
         # of one piece of advice the first place that helps is the likeliest
         if edit.title not in found and trial.helps(edit):
             found[edit.title] = edit
-        if len(found) == MOST_OFFERED:
+        if len(found) == MAX_SUGGESTIONS:
             break
     return [*found.values()]
 
@@ -298,7 +298,7 @@ def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixE
 
 def _followed(known: DocumentAnalysis, advice: str, spans: Sequence[Span]) -> Iterator[FixEdit]:
     """The edits that one piece of advice may stand for."""
-    if LEFT_OUT.match(advice):
+    if REMOVAL_START.match(advice):
         yield from removal_edits(spans)
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):

@@ -29,7 +29,7 @@ from specc.syntax.yaml.yaml_printer import print_yaml
 from specc.version import __version__
 
 REQUEST_TIMEOUT = 10.0
-"""Seconds that an answer waits for a text to be read."""
+"""Seconds that a request waits for the analysis."""
 WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 
@@ -147,8 +147,8 @@ class RequestHandlers:
         return actions
 
 
-MOST_BYTES = 64 << 20
-"""Bytes of one message."""
+MAX_BYTES = 64 << 20
+"""Maximum size of one message."""
 LONGEST_HEADER = 1 << 12
 
 
@@ -168,7 +168,7 @@ class BoundedInput(io.BytesIO):
     def read(self, size: int | None = -1, /) -> bytes:
         """The body of a message; nothing for one that is too long."""
         wanted = -1 if size is None else size
-        if not 0 <= wanted <= MOST_BYTES:
+        if not 0 <= wanted <= MAX_BYTES:
             self.ended = True
         self.heard = True
         return b"" if self.ended else self.stream.read(wanted)
@@ -176,7 +176,7 @@ class BoundedInput(io.BytesIO):
 
 LOGGER = logging.getLogger(__name__)
 YAML_SPEC = re.compile(r"""^["']?specc["']?[ \t]*:""", re.MULTILINE)
-"""What tells a spec from any other YAML file."""
+"""Distinguishes specs from other YAML files."""
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 Params = TypeVar("Params")
 Answer = TypeVar("Answer")

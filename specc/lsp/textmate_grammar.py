@@ -18,7 +18,7 @@ from specc.syntax.dsl.unexpected_token import (
 Pattern: TypeAlias = Mapping[str, object]
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 NO_NAME = r"(?!\s*(?:=(?!=)|[:,.()\]]))"
-"""Behind a word that is a keyword and no name: names have one of these behind them."""
+"""Lookahead after a keyword that is not used as a name: names are followed by one of these."""
 
 
 def build_textmate_grammar() -> Mapping[str, object]:

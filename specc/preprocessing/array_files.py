@@ -163,8 +163,8 @@ def nested_array(value: object, where: str, *, left: bool = False) -> Array:
     return np.array(flat, dtype).reshape(shape)
 
 
-MOST_FILLED = 24
-"""Numbers of lists that a message shows filled up."""
+MAX_PADDED_ELEMENTS = 24
+"""Maximum number of elements of the padded lists in a message."""
 
 
 def _filled(value: object, left: bool) -> list[list[object]]:
@@ -254,7 +254,7 @@ def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
     """The fault of lists of different lengths, with what they would be filled up."""
     if not filled:
         return failed
-    shown = f", as {filled}" if len(filled[0]) * len(filled) <= MOST_FILLED else ""
+    shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
     mend = (
         f"fill up the shorter ones{shown}, and say which rows exist by the input that "
         "the spec has for that, of type `keep`"
@@ -279,7 +279,7 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "i32": np.dtype(np.int32),
     "bool": np.dtype(np.bool_),
 }
-"""What NumPy calls the element types of specc."""
+"""NumPy dtype of each element type."""
 
 
 def read_arrays(path: str) -> dict[str, Array]:

@@ -16,8 +16,8 @@ Floats: TypeAlias = NDArray[np.float32]
 
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
-OPEN_END = 0xFFFFFFFF
-"""A part of this size goes on to the end of the file, as programs write that stream."""
+STREAMED_SIZE = 0xFFFFFFFF
+"""A chunk of this size extends to the end of the file, as streaming programs write it."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -96,7 +96,7 @@ def _format(part: bytes, name: str) -> _Format:
 def _samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floats:
     """f32[length]: the bytes from `at` on as numbers from -1 to 1."""
     there = len(data) - at
-    if size == OPEN_END:
+    if size == STREAMED_SIZE:
         size = there - there % found.frame
     if size > there:
         _damaged(name, f"it is cut off: of {size} bytes of samples there are {there}")
@@ -157,18 +157,18 @@ def _damaged(name: str, why: str) -> NoReturn:
 Doubles: TypeAlias = NDArray[np.float64]
 
 MAX_SOUND_BYTES = 512 << 20
-LEAST_VARIANCE = 1e-7
-"""Added to the variance of a recording that is normalized, as published there."""
+VARIANCE_EPSILON = 1e-7
+"""Added to the variance when a waveform is normalized, as in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
-"""What is more than so many powers of ten below the loudest counts as that much below."""
+"""Log-mel values are clipped to this many powers of ten below the maximum."""
 MAX_MEL_FREQUENCY = 8000.0
-"""Hertz: where the mel filters of Whisper end, whatever the rate."""
+"""Upper frequency of Whisper's mel filters in Hz, at any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
 KALDI_LOWEST = 20.0
 KALDI_FLOOR = float(np.finfo(np.float32).eps)
 PREEMPHASIS = 0.97
-"""How much of the sample before is taken away from each."""
+"""Preemphasis coefficient."""
 
 
 def read_sound(path: str, record: Sound) -> Floats:
@@ -198,7 +198,7 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
 def normalize_waveform(sound: Floats) -> Floats:
     """With a mean of 0 and a variance of 1."""
     whole = sound.astype(np.float64)
-    spread = np.sqrt(whole.var() + LEAST_VARIANCE)
+    spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
     return np.asarray((whole - whole.mean()) / spread, np.float32)
 
 

@@ -13,14 +13,14 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonFields
 from specc.io.safe_read import escape_text
 
-MOST_TEMPLATE = 256_000
-"""Characters of a template; published ones have a tenth of it."""
-MOST_TEXT = 1_000_000
-"""Characters of messages, and of what a template gives."""
-MOST_MESSAGES = 10_000
-MOST_TOKENS = 100
+MAX_TEMPLATE = 256_000
+"""Maximum number of characters of a template; published ones have a tenth of it."""
+MAX_TEXT = 1_000_000
+"""Maximum number of characters of the messages and of the rendered text."""
+MAX_MESSAGES = 10_000
+MAX_TOKENS = 100
 CPU_SECONDS = 5
-"""Of the processor that a template is granted, and four times that on the clock."""
+"""CPU time limit for rendering; the wall-clock limit is four times that."""
 MEMORY_LIMIT = 512 << 20
 WORKER_SCRIPT = Path(__file__).with_name("chat_template_worker.py")
 
@@ -36,10 +36,10 @@ class ChatTemplate:
     def from_fields(fields: JsonFields) -> "ChatTemplate":
         """The record from JSON of unknown origin."""
         text = fields.get("text")
-        if not isinstance(text, str) or not 0 < len(text) <= MOST_TEMPLATE:
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.refuse("text", "is no template")
         child = fields.child("tokens")
-        if len(child.names()) > MOST_TOKENS:
+        if len(child.names()) > MAX_TOKENS:
             fields.refuse("tokens", "is too large")
         tokens = {name: child.get(name) for name in child.names()}
         child.done()
@@ -54,7 +54,7 @@ def parse_messages(given: object) -> list[dict[str, Json]]:
     """A chat as a list of messages: of a text, the one that asks it. Fails with E0425."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    if not isinstance(given, list | tuple) or not 0 < len(given) <= MOST_MESSAGES:
+    if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_MESSAGES:
         _no_chat("it is no list of messages")
     found: list[dict[str, Json]] = []
     for number, message in enumerate(given):
@@ -67,8 +67,8 @@ def parse_messages(given: object) -> list[dict[str, Json]]:
         size = len(json.dumps(found))
     except (TypeError, ValueError, RecursionError):
         _no_chat("it holds something that JSON cannot")
-    if size > MOST_TEXT:
-        _no_chat(f"it has more than {MOST_TEXT} characters")
+    if size > MAX_TEXT:
+        _no_chat(f"it has more than {MAX_TEXT} characters")
     return found
 
 
@@ -89,7 +89,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "messages": messages,
         "seconds": CPU_SECONDS,
         "bytes": MEMORY_LIMIT,
-        "most": MOST_TEXT,
+        "most": MAX_TEXT,
     }
     # without site packages and settings of the user's: what it needs is in `path`
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]

@@ -328,7 +328,7 @@ def _pillow() -> Any:
 
 
 BATCHED_RANK = 5
-"""Of an input that takes several pictures a text; one picture by itself has three."""
+"""Rank of an input with several images per text; a single image has rank 3."""
 GROUPING_HELP = 'say which are whose: [["a.png", "b.png"], ["c.png"]]'
 
 

@@ -25,7 +25,7 @@ from specc.preprocessing.tokenizer_library import (
 
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
-"""What is predicted of one text: a plain JSON value."""
+"""The prediction for one text: a plain JSON value."""
 Facts: TypeAlias = dict[str, Json]
 """One label, span, answer or candidate."""
 
@@ -256,7 +256,7 @@ def _unfit(name: str, value: Array, rank: int) -> NoReturn:
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")
 OUTSIDE_LABEL = "O"
-"""The label of tokens that are in no span."""
+"""The label of tokens outside all spans."""
 TokenFacts: TypeAlias = dict[str, Any]
 Token: TypeAlias = Mapping[str, Any]
 

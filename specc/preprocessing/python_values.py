@@ -16,11 +16,11 @@ from specc.preprocessing.records import ImageRecord
 
 ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
-"""What DLPack calls the memory that this process reads: its own, and that pinned for CUDA."""
-ONE_TEXT = 4
-"""Axes of the pictures of one text, of which there may be several."""
+"""DLPack's device types of host memory: CPU, and CUDA pinned memory."""
+TEXT_IMAGES_RANK = 4
+"""Rank of the images of one text, which may be several."""
 MAX_LIST_DEPTH = 8
-"""So deep in lists arrays are looked for; `nested_array` judges the rest."""
+"""Maximum depth of lists that are searched for arrays; `nested_array` checks the rest."""
 
 
 def _is_texts(array: Array) -> bool:
@@ -43,7 +43,7 @@ def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> l
     record = reading.of_input(name)
     if not isinstance(record, ImageRecord) or not isinstance(value, list | tuple):
         return []
-    if value and all(_seen(one) and np.ndim(one) == ONE_TEXT for one in value):
+    if value and all(_seen(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in value):
         return [_array(one, name) for one in value]
     each = [_pictures(one) if isinstance(one, list | tuple) else [] for one in value]
     if not each or not all(each):

@@ -18,7 +18,7 @@ MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
 MAX_RATE = 768_000  # samples per second
 MAX_WINDOW = 65_536  # samples
-MOST_TOLD = 3  # labels of a picture, where a spec says how its places are shown
+MAX_REPORTED = 3  # labels of a picture, where a spec says how its places are shown
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...], partial(JsonFields.texts, most=MAX_VOCABULARY, longest=MAX_TOKEN)
@@ -242,7 +242,7 @@ class NumbersOutput(Record):
 
 TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
 TEXT_READINGS = (TextCharacters, TextWords, TextBytes, TextTokenizer)
-"""The classes of records that read text."""
+"""The reading classes for text."""
 Sound: TypeAlias = Waveform | LogMel | FilterBanks
 TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_READINGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
@@ -358,6 +358,6 @@ def labels_for_rank(record: OutputReading, rank: int) -> OutputReading:
         case LabelsOutput() if rank == 4:
             return ClassMapOutput(record.labels)
         case ClassMapOutput() if rank == 2:
-            return LabelsOutput(record.labels, min(len(record.labels) or 1, MOST_TOLD))
+            return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_REPORTED))
         case _:
             return record

@@ -28,7 +28,7 @@ from specc.preprocessing.text_codec import decode_ctc, decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
 
 MAX_ROWS = 1000  # examples of a batch that are shown
-MOST_COLORS = 1 << 16  # classes, where no one says how many there are
+MAX_COLORS = 1 << 16  # classes, where no one says how many there are
 MAX_NUMBERS = 200  # numbers of an array that are shown in full
 
 
@@ -233,7 +233,7 @@ def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, 
     maps = ids[None] if ids.ndim == 2 else ids
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
         _unfit(name, value, "class ids [batch, rows, columns]")
-    known = named or min(classes, MOST_COLORS)
+    known = named or min(classes, MAX_COLORS)
     if classes != known or maps.min() < 0 or maps.max() >= known:
         _unfit(name, value, f"{known} classes")
     return maps, known

@@ -12,9 +12,9 @@ from specc.preprocessing.tokenizer_files import TokenId
 Options: TypeAlias = Mapping[str, Any]
 """Options of a task by name, each of the type of its default."""
 PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
-MOST_PROMPTS = 1000
+MAX_PROMPTS = 1000
 LONGEST_PROMPT = 100_000
-MOST_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
 
 def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     prompts = []
-    for number, item in enumerate(found.items(name, MOST_PROMPTS)):
+    for number, item in enumerate(found.items(name, MAX_PROMPTS)):
         match item:
             case [str(key), str(text)] if len(text) <= LONGEST_PROMPT:
                 prompts.append((key, text))
@@ -109,7 +109,7 @@ def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(prompts)
 
 
-Length: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=MOST_TOKENS)]
+Length: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=MAX_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

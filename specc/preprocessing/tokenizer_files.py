@@ -16,12 +16,13 @@ from specc.preprocessing.chat_template import ChatTemplate
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SUFFIX = ".tokenizer.json"
 MAX_BYTES = 64 << 20
-MAX_INSIDE = 256_000
-"""Bytes of a file that becomes part of the model; a larger one lies beside it."""
+MAX_EMBEDDED_BYTES = 256_000
+"""Maximum size in bytes of a tokenizer that is embedded in the model; a larger one is a file next
+to it."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
-MOST_ROWS = 2**14
-"""Ids that one id of a text may become: rows of a picture of 128 by 128 squares."""
+MAX_ROWS = 2**14
+"""Maximum number of positions that one id expands to: those of an image of 128 × 128 patches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class TokenizerFile:
     def placed(self, stem: str) -> "TokenizerFile":
         """Return it as part of the model called `stem`: inside, or next to it if it is large."""
         return self.named(
-            f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_INSIDE else ""
+            f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )
 
     def named(self, name: str) -> "TokenizerFile":
@@ -135,8 +136,8 @@ def _read_file(found: JsonFields, name: str) -> TokenizerFile:
 
 def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
     token, rows = found.integers(name, 2, 0, MAX_ID)
-    if not 1 <= rows <= MOST_ROWS:
-        found.refuse(name, f"is an id and a number from 1 to {MOST_ROWS}")
+    if not 1 <= rows <= MAX_ROWS:
+        found.refuse(name, f"is an id and a number from 1 to {MAX_ROWS}")
     return token, rows
 
 

@@ -14,8 +14,8 @@ from specc.diagnostics.source import Span
 from specc.io.safe_read import escape_text
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
-MOST_GROWTH = 1024
-"""Times longer that all steps of one kind together may make a text, at worst (E0941)."""
+MAX_GROWTH = 1024
+"""Maximum factor by which all steps of one kind together may lengthen a text (E0941)."""
 NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
@@ -99,11 +99,11 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     # a letter of four after decomposition, or a blank on either side
     "BertNormalizer": lambda _: 12,
 }
-"""By how much one step may lengthen a text; other kinds shorten, split or keep it."""
+"""Factor by which a step may lengthen a text; steps of other kinds do not."""
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`; the package is optional, so its types have no names here."""
+"""A `tokenizers.Tokenizer`; the package is optional and therefore not imported for annotations."""
 
 FITS_NOT = ["check that it is the tokenizer.json of a fast tokenizer, whole and unchanged"]
 
@@ -248,8 +248,8 @@ def _library() -> Any | None:
 
 def check_growth(content: Mapping[str, object], complain: Callable[[str], NoReturn]) -> None:
     """Complains of what would make a short text fill the memory."""
-    if max_text_growth(content) > MOST_GROWTH:
-        complain(f"it can make a text more than {MOST_GROWTH} times as long")
+    if max_text_growth(content) > MAX_GROWTH:
+        complain(f"it can make a text more than {MAX_GROWTH} times as long")
 
 
 @lru_cache(maxsize=8)

@@ -13,11 +13,12 @@ from specc.io.safe_read import escape_text
 from specc.preprocessing.records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""`<end>` and `[UNK]`: they have an id, and no text is read as them."""
+"""Special tokens such as `<end>` and `[UNK]`: they have an id, but text is never tokenized to them.
+"""
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_SUGGESTION_VOCABULARY = 100_000
-"""Of a larger vocabulary no word is proposed in place of an unknown one: it would take seconds."""
+"""Largest vocabulary for which a similar word is suggested: with more it takes seconds."""
 
 
 def word_ids(text: str, record: TextWords) -> list[int]:

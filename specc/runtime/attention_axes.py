@@ -24,7 +24,7 @@ from specc.preprocessing.text_codec import decode_text, token_label
 from specc.runtime.loaded_model import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
-"""Tokens before the image patches, by their papers' names."""
+"""Tokens before the image patches, as their papers name them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.parameter_names import NamePattern
 
-MOST_NUMBER = 9999
-"""No model has as many layers or heads."""
+MAX_NUMBER = 9999
+"""Upper bound of layer and head numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def parse_number_list(text: str, option: str) -> tuple[int, ...]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text[:9]) <= MOST_NUMBER
+    return text.isascii() and text.isdecimal() and int(text[:9]) <= MAX_NUMBER
 
 
 def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
@@ -129,12 +129,10 @@ def format_other_scopes(weights: Mapping[str, object], said: str) -> str:
 
 
 ALIGNMENT_OUTPUT = "alignment"
-"""An output of this name, [batch, target, source], is plotted by default: the spec's author
-chose it.
-"""
+"""An output of this name, [batch, target, source], is plotted by default."""
 
-MOST_PANELS = 256
-"""Maps in one drawing; a page takes all."""
+MAX_PANELS = 256
+"""Maximum number of maps in one drawing; a page has no limit."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ class AttentionRun:
 
 def _first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     """Return the maps that fit in one plot, at least one."""
-    room, kept = MOST_PANELS, []
+    room, kept = MAX_PANELS, []
     for each in maps:
         if room <= 0:
             break

@@ -143,7 +143,7 @@ def _raw(
 
 
 ITERATION_SEPARATOR = " turn "
-"""Separates the scope of an attention in a loop and the iteration."""
+"""Separates the scope of an attention in a loop from the iteration."""
 
 
 def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:

@@ -28,12 +28,13 @@ DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""Of so many places one is free before others begin: to begin costs as much as a step."""
+"""One in this many slots must be free before new sequences are prefilled: a prefill costs as much
+as a step."""
 
 T = TypeVar("T")
-"""A text before it is read, as the caller has it."""
+"""The type of an unprocessed input."""
 
-Ended: TypeAlias = tuple[int, list[GenerationResult] | Failed]
+EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
 """The number of a sequence, and its generations, best first, or its error."""
 
 
@@ -141,7 +142,7 @@ class ContinuousBatch(Generic[T]):
     fed: int = 0
     used: int = 0
 
-    def write(self, texts: Iterable[tuple[int, T]]) -> Iterator[Ended]:
+    def write(self, texts: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Yield sequences as they end, each sampled by its number; an error ends only its own."""
         coming = iter(texts)
         ahead = next(coming, None)
@@ -172,7 +173,7 @@ class ContinuousBatch(Generic[T]):
         here = [t for _, t in fresh[:1]] or [self.lanes[r].given for r in self.live[:1]]
         return all(self.shape(other) == self.shape(text) for other in here)
 
-    def begin(self, fresh: Sequence[tuple[int, T]]) -> Iterator[Ended]:
+    def begin(self, fresh: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Add fresh sequences to the batch."""
         live = self.live
         self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
@@ -212,7 +213,7 @@ class ContinuousBatch(Generic[T]):
                 self.fed += value.size
                 self.used += int(value.sum())
 
-    def step(self) -> Iterator[Ended]:
+    def step(self) -> Iterator[EndedSequence]:
         """Generate one token for every sequence."""
         assert self.stepper is not None, "there are texts to go on with"
         live, over = self.live, np.array([lane.over for lane in self.lanes])
@@ -237,7 +238,7 @@ class ContinuousBatch(Generic[T]):
         self.fed += tokens.size
         return np.asarray(stepper.step(tokens), np.float32)
 
-    def _alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[Ended]:
+    def _alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[EndedSequence]:
         """Retry the sequences of a failed batch one by one."""
         if len(texts) == 1 and not self.lanes:
             yield texts[0][0], failed
@@ -248,7 +249,7 @@ class ContinuousBatch(Generic[T]):
             self.fed, self.used = self.fed + one.fed, self.used + one.used
 
 
-def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[Ended]:
+def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
     """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
     best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
     fine = np.isfinite(best)

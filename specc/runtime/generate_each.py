@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.batch_slots import stack_prompts, unpadded_lengths
-from specc.runtime.continuous_batching import ContinuousBatch, Ended, can_refill
+from specc.runtime.continuous_batching import ContinuousBatch, EndedSequence, can_refill
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 
@@ -82,7 +82,9 @@ def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[Ge
     return ContinuousBatch(writer=writer, at_once=at_once, ask=ask, shape=shape)
 
 
-def generate_in_batches(writer: Generator, rows: Iterable[Row], at_once: int) -> Iterator[Ended]:
+def generate_in_batches(
+    writer: Generator, rows: Iterable[Row], at_once: int
+) -> Iterator[EndedSequence]:
     """Generate consecutive prompts of one shape in batches that end with their longest."""
     some: list[Row] = []
     for number, text in rows:
@@ -99,7 +101,7 @@ def _apart(writer: Generator, one: GenerationStream, other: GenerationStream) ->
     return len(shapes) > 1 or one.room != other.room
 
 
-def _written(some: Sequence[Row]) -> Iterator[Ended]:
+def _written(some: Sequence[Row]) -> Iterator[EndedSequence]:
     """Generate a batch; on an error retry its sequences one by one."""
     numbers = [number for number, _ in some]
     try:

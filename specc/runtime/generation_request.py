@@ -19,8 +19,8 @@ from specc.preprocessing.text_codec import decode_text
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
-Begin = Callable[[Mapping[str, Array]], FullForwardStepper | KVCacheStepper]
-"""Makes a stepper for one text or batch, of inputs that are prepared."""
+CreateStepper = Callable[[Mapping[str, Array]], FullForwardStepper | KVCacheStepper]
+"""Creates a stepper for one text or batch of prepared inputs."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +36,7 @@ class GenerativeModel:
     generation: GenerateSection
     reading: PreprocessingConfig
     context: int | None
-    stepper: Begin = field(repr=False)
+    stepper: CreateStepper = field(repr=False)
     table: str = ""
     chance: RandomWeights | None = None
     itself: Session | None = field(default=None, repr=False)

@@ -26,7 +26,7 @@ from specc.runtime.steppers import BufferedStep
 from specc.weights.int_quantization import dequantize
 
 STACK_RANK = 3
-"""The axes of a stack of matrices."""
+"""Rank of stacked matrices."""
 STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 """NumPy's names of the integer storage types."""
 
@@ -167,9 +167,8 @@ def load_model(
 
 
 HASHED_BYTES = 1 << 20
-"""A model with its weights inside is hashed at every load up to this size: hashing a
-larger one takes more than 5 % of the time to load it.
-"""
+"""Models with embedded weights up to this size are hashed at every load; hashing a larger one takes
+more than 5 % of its load time."""
 
 
 def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:

@@ -35,7 +35,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "i8": np.dtype(np.int8),
     "bool": np.dtype(np.bool_),
 }
-"""NumPy's form of the element types that states and prompts have."""
+"""NumPy dtype of the element types of states and prompts."""
 
 
 def initial_state(state: DecodeState, env: Mapping[str, int]) -> Array:

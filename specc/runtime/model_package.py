@@ -30,7 +30,7 @@ from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_
 from specc.runtime.steppers import BufferedStep
 
 DEFAULT_GRAPHS = ("score", "generate")
-"""The graphs that are meant where none is named, the first that there is."""
+"""The default graphs in order of preference."""
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,18 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
 from specc.runtime.model_inputs import NUMPY_DTYPES
 
-Draw: TypeAlias = Callable[[Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]]
-"""Makes the inputs of a graph for lengths and a density of booleans."""
+DrawInputs: TypeAlias = Callable[
+    [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
+]
+"""Draws the inputs of a graph for given lengths and a density of booleans."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
-ANY_INT = 10
-"""Upper bound of random integers that index no table."""
+MAX_PLAIN_INT = 10
+"""Upper bound of random integers that are not indices."""
 DEFAULT_DENSITY = 0.7
 """Default probability of true in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
-"""Shares of booleans that are true: usual, dense and sparse."""
+"""Probabilities of true in random booleans: default, dense and sparse."""
 
 
 def _symbols(graph: Graph) -> set[str]:
@@ -94,7 +96,7 @@ def random_inputs(
         elif value.type.dtype in ("i64", "i32"):
             below = facts.below.number if facts.below is not None else None
             # ids that are changed on their way to a table have no bound of their own
-            below = below or min(looked_up.get(value, ANY_INT), ANY_INT)
+            below = below or min(looked_up.get(value, MAX_PLAIN_INT), MAX_PLAIN_INT)
             made[name] = _ids(shape, below, rng).astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
@@ -270,7 +272,7 @@ def _stored(value: Array, dtype: str) -> Array:
 
 
 PAST, PRESENT = "past_key_values.", "present."
-"""How Optimum and onnxruntime-genai call a state before a step, and behind it."""
+"""Prefixes of a state before and after a step in Optimum's and onnxruntime-genai's models."""
 
 
 def states_by_name(step: Graph) -> dict[str, str]:
@@ -285,7 +287,7 @@ def states_by_name(step: Graph) -> dict[str, str]:
     }
 
 
-def sample_step_inputs(weights: Mapping[str, Array]) -> Draw:
+def sample_step_inputs(weights: Mapping[str, Array]) -> DrawInputs:
     """Return a sampler for steps named as in other exporters: it runs the step on a prefix from an
     empty state and uses the resulting states.
     """

@@ -16,7 +16,7 @@ from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs, initial_state
 from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis
 
 MIN_BUFFER_ROWS = 64
-"""Rows of a buffer at first."""
+"""Initial capacity of a KV buffer, in positions."""
 MIN_FREE_ROWS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
 

@@ -31,9 +31,9 @@ from specc.preprocessing.text_codec import pad_rows
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""The pooling mask input of encoders that exclude the prompt."""
+"""The pooling mask input of encoders whose pooling excludes the prompt."""
 DOC_STRIDE = 128
-"""Tokens that two windows of a long context share at most."""
+"""Maximum overlap in tokens of two windows of a long context."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
     "function_to_apply": ("", *PROBABILITY_FUNCTIONS),

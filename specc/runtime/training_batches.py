@@ -29,7 +29,7 @@ from specc.preprocessing.text_batches import batch_rows, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, pad_rows
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 
-PASSED_OVER = -100
+IGNORE_INDEX = -100
 """Target at positions without one: the `ignore_index` of PyTorch's losses."""
 
 
@@ -71,7 +71,7 @@ def training_targets(reading: PreprocessingConfig, name: str, values: list[objec
         kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
         return np.stack(rows).astype(kind)
     if all(row.ndim == 1 and row.dtype.kind == "i" for row in rows):
-        return pad_rows(rows, PASSED_OVER)[0]
+        return pad_rows(rows, IGNORE_INDEX)[0]
     raise_error("E0947", f"what is wanted of `{name}` has several shapes in one batch")
 
 
@@ -99,7 +99,7 @@ class CausalTargets:
             whole = [*start, *ids]
             if len(whole) < 2:
                 _nothing_to_learn(name, number)
-            said = [PASSED_OVER] * (len(start) - 1) + ids
+            said = [IGNORE_INDEX] * (len(start) - 1) + ids
             given.append(np.array(whole[:-1], np.int64))
             wanted.append(np.array(said if start else ids[1:], np.int64))
         keep = find_mask_input(self.graph, name)
@@ -107,7 +107,7 @@ class CausalTargets:
         # No earlier row sees what stands behind it, so that padding there teaches
         # nothing wrong even where no input says what it is.
         ids, exist = pad_rows(given, 0, left=left)
-        answers, _ = pad_rows(wanted, PASSED_OVER, left=left)
+        answers, _ = pad_rows(wanted, IGNORE_INDEX, left=left)
         return {name: ids, keep: exist} if keep else {name: ids}, answers
 
     def _ids(self, value: object) -> Array:

@@ -21,12 +21,12 @@ TRITON_TYPES = {
     "bool": "TYPE_BOOL",
 }
 FILE_HEADER = "# written by specc\n"
-"""The first line of a `config.pbtxt` that may be replaced."""
+"""The first line of a `config.pbtxt` that may be overwritten."""
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 COPY_CHUNK_BYTES = 1 << 22
-"""Bytes that are copied at once."""
+"""Number of bytes copied at once."""
 
 
 def write_triton_repository(

@@ -14,7 +14,7 @@ SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
 CONTENT_FIELDS = {
     c: tuple(n for n in names if n not in SPAN_FIELDS) for c, names in FIELD_NAMES.items()
 }
-"""The fields of each tree class that say something."""
+"""The fields of each AST class without comments and spans."""
 
 
 def iterate_children(node: ast.Node) -> Iterator[ast.Node]:

@@ -25,7 +25,7 @@ from specc.transforms.split_scan import split_scan
 
 FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
 OPTIONAL_BIASES = ("b", "c", "c new")
-"""The biases of a pattern, which a body may lack."""
+"""Biases of a pattern that a body may omit."""
 
 
 def _is_layer_like_scan(op: ops.Scan) -> bool:

@@ -21,30 +21,29 @@ ALWAYS_HALF_OPS: tuple[type[Op], ...] = (
     *(ops.Attend, ops.Conv, ops.Einsum, ops.Embedding, ops.Linear, ops.MatMul, ops.Patches),
     *(ops.Route, ops.Weigh),
 )
-"""What is computed in 16 bits whatever it reads."""
+"""Ops that are computed in 16 bits for operands of any type."""
 
 NORM_OPS: tuple[type[Op], ...] = (ops.LayerNorm, ops.RMSNorm)
-"""Norms that are one operator, which sums in 32 bits."""
+"""Norms with one operator that accumulates in 32 bits."""
 
 DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
     *(ops.Concat, ops.Delay, ops.Expand, ops.Flip, ops.Gather, ops.Index, ops.Insert, ops.Last),
     *(ops.MaxPool, ops.Merge, ops.Roll, ops.Slice, ops.Split, ops.Squeeze, ops.Stride),
     *(ops.Transpose, ops.Where),
 )
-"""What only moves numbers."""
+"""Ops that only move elements."""
 
 INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
-"""What gives places, of which a near one is another one."""
+"""Ops whose results are indices, which rounding could change."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Numbers from -1 to 1 that are made of none, in 32 bits; whoever reads them in 16 loses
-nothing but digits.
-"""
+"""Ops that compute values in [-1, 1] from no float operand in 32 bits; casting them to 16 bits
+loses only precision."""
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
 )
-"""Functions under which an error does not grow."""
+"""Functions that do not amplify errors."""
 
 ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
 
@@ -69,10 +68,10 @@ PrecisionClass: TypeAlias = Literal["thin", "wide", "neutral"]
 
 MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
 MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
-"""The numbers between which a type of 16 bits has all of its digits."""
+"""Largest magnitude at which each 16-bit type has full precision."""
 
 HALF_STATE_ROLES = ("key", "value")
-"""States that are as long as the text: what attention reads at every step."""
+"""States that grow with the sequence: the KV caches."""
 
 
 def convert_graph_to_half(graph: Graph, half: HalfDtype) -> Graph:

@@ -242,10 +242,10 @@ ALL_PASSES = (
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 LOOP_PASSES = ("split_scan",)
-"""The same where weights are rounded, and with them those of cells: their loops stay."""
+"""The passes for quantized weights, under which loops with cells are kept."""
 """The passes behind which a graph is as every target gets it."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
-"""The passes that take a graph that generates apart."""
+"""The passes before step derivation."""
 
 
 def run_passes(work: PassState, names: Sequence[str]) -> PassState:

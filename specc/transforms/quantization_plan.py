@@ -34,7 +34,7 @@ DEFAULT_GROUP_SIZE = 128
 PER_TOKEN_ROUNDING: ActivationRoundingMode = "row"
 PER_TENSOR_ROUNDING: ActivationRoundingMode = "tensor"
 MIN_INT4_ELEMENTS = 1 << 16
-"""Maps of fewer numbers than this gain nothing by 4 bits."""
+"""Smaller matrices are not quantized to 4 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)

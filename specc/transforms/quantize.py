@@ -281,7 +281,7 @@ def _get_body_type(type: Type, stacked: bool) -> Type:
 
 
 STATE_SCALE_SUFFIX = ":scale"
-"""What the scales of a state are called behind its name."""
+"""Suffix of the names of a state's scales."""
 
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:

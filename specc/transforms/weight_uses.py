@@ -68,11 +68,11 @@ TOKEN_PRESERVING_OPS = (
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.Stride),
     *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
 )
-"""Operations whose results are tokens where one operand is."""
+"""Ops whose results are token ids if one operand is."""
 
 
 STACKED_RANK = 3
-"""The axes of a stack of matrices."""
+"""Rank of stacked matrices."""
 
 
 @dataclass(kw_only=True)

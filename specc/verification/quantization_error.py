@@ -79,9 +79,9 @@ ERROR_MEASURES = {
     "kl": "the mean Kullback-Leibler divergence of what is drawn from",
     "changed": "the share of rows whose likeliest token is another",
 }
-"""What can be asked for, and what it is."""
+"""The available measures, and their descriptions."""
 FREE_AXIS_LENGTH = 24
-"""Rows along each axis whose length is free."""
+"""Length of each axis whose length is free."""
 
 
 @dataclass(kw_only=True)

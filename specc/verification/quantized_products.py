@@ -13,11 +13,11 @@ from specc.verification.rounding_errors import UNIT_ROUNDOFF, half_format_of
 from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 UINT8_ZERO_POINT = 128
-"""The zero point of unsigned bytes."""
+"""The zero point of uint8 codes."""
 KERNEL_LANES = 16
-"""Terms that kernels sum up at once, before they add the sums in float32."""
+"""Number of terms that kernels accumulate at once before adding partial sums in float32."""
 ERROR_FACTOR = 10
-"""Errors were up to 4.4 √n u of the terms (K from 20 to 136, groups of 32 to 256)."""
+"""Measured errors were up to 4.4 √n u times the terms (K from 20 to 136, groups of 32 to 256)."""
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,15 @@ from specc.verification.tolerance import count_unexplained, relative_change
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
 ROUNDING_PERTURBATIONS = 4
-"""Roundings by which each value is changed: more than one, so that a choice between
-nearly equal values changes in some sample where kernels may choose otherwise.
-"""
+"""Number of rounding perturbations per value: more than one, so that a choice between nearly equal
+values changes in some sample if kernels may choose differently."""
 SAFETY_FACTOR = 8
-"""Bounds are this multiple of the largest movement in any sample. Errors of compiled
-models were 0.1 to 2.2 of it (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
-with outlier rows; up to 200 positions): kernels round inside an inner product too.
-"""
+"""Error bounds are this multiple of the largest change in any sample. Errors of compiled models
+were 0.1 to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
+with outlier rows; up to 200 positions): kernels also round inside an inner product."""
 SAMPLE_COUNT = 4
 FURTHER_SAMPLES = 12
-"""Samples that the bounds are tested with before a difference is reported."""
+"""Number of samples that check the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 After = Callable[[Value, Array], Array]
@@ -164,9 +162,8 @@ def _by_position(bound: Array) -> Array:
 
 
 MAX_EXPLAINED_RATIO = 4
-"""A difference is put down to the roundings if it is at most so many times what they
-make: kernels round inside of themselves too.
-"""
+"""A difference of at most this multiple of the rounding effect is attributed to rounding: kernels
+also round internally."""
 RANDOM_DRAWS = 3
 
 
@@ -194,7 +191,7 @@ HALF_FORMATS: Mapping[str, HalfFormat] = {
     "f16": HalfFormat(digits=11, least=-13, most=65504.0),
     "bf16": HalfFormat(digits=8, least=-125, most=float(2**128 - 2**120)),
 }
-"""IEEE 754 binary16, and the upper half of a binary32."""
+"""IEEE 754 binary16, and bfloat16."""
 
 
 def half_format_of(graph: Graph) -> str:

@@ -20,16 +20,16 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import BOOLEAN_DENSITIES, DEFAULT_DENSITY, sizes_for
 
 POSITIONS_BEYOND_THRESHOLD = 9
-"""Positions above a threshold in a long round."""
+"""Number of positions above a threshold in a long round."""
 SHORT_AXIS_LENGTH = 2
 """Length of the other axes in a long round."""
 MIXED_BATCH_SIZE = 5
-"""The same, for conditions that depend on how the elements of a batch differ."""
+"""Batch size for conditions that depend on differences between batch elements."""
 MAX_SMALL_CONSTANT = 64
-"""Constants up to this are tried where a round above the largest is too much work."""
+"""Constants up to this are tried if a round above the largest constant is too expensive."""
 
 SHORT_ROUNDS = 12
-"""Rounds of the smallest lengths, for conditions on the values of inputs."""
+"""Number of rounds of minimum length, for conditions on input values."""
 
 Sizes = Mapping[str, int]
 

@@ -10,7 +10,7 @@ from specc.ir.array import Array
 
 RELATIVE_TOLERANCE = 1e-5
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Bounds of the error above this share of the largest value tell nothing of a result."""
+"""Error bounds above this share of the largest value are uninformative."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from specc.verification.tolerance import (
 )
 
 MAX_TOKENS = 8
-"""Tokens that are generated in a round, at most."""
+"""Maximum number of tokens generated in a round."""
 
 
 def iterate_generated_rounds(

@@ -23,7 +23,7 @@ from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.open_model import OpenedModel
 from specc.runtime.random_inputs import (
     DEFAULT_DENSITY,
-    Draw,
+    DrawInputs,
     StepInputs,
     random_inputs,
     sample_step_inputs,
@@ -54,10 +54,10 @@ from specc.verification.tolerance import (
 )
 from specc.verification.verify_generation import iterate_generated_rounds
 
-MOST_WORK = 2_000_000_000
-"""Multiply-adds in float64 of a round over long texts: about a second."""
+MAX_WORK = 2_000_000_000
+"""Maximum float64 multiply-adds of a long round: about a second."""
 MAX_ROUNDS = 200
-"""Lengths and inputs that are tried to execute further subgraphs."""
+"""Maximum number of rounds that try to execute further subgraphs."""
 
 
 def iterate_rounds(
@@ -65,7 +65,7 @@ def iterate_rounds(
     *,
     seed: int = 0,
     rounds: int = 3,
-    draw: Draw | None = None,
+    draw: DrawInputs | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
     """Yield each round. E0930 at the first output beyond the tolerance.
@@ -97,7 +97,7 @@ def planned_inputs(
     coverage: Coverage,
     seed: int = 0,
     rounds: int = 3,
-    draw: Draw | None = None,
+    draw: DrawInputs | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
     """Yield lengths and inputs of each round: the planned lengths, then those that
@@ -223,7 +223,7 @@ def _worth(sizes: Mapping[str, int], graph: Graph) -> bool:
     env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
     try:
         work = sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
-        return work.at(env) <= MOST_WORK
+        return work.at(env) <= MAX_WORK
     except DimError:
         return False
 
@@ -327,7 +327,7 @@ def iterate_package_rounds(
             yield replace(one, graph=escape_text(role))
 
 
-def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[Draw, dict[str, int]]:
+def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[DrawInputs, dict[str, int]]:
     """Return a sampler of step inputs as in generation, and their maximum lengths."""
     step = model.manifest.graph
     facts = load_facts(package.index.about, step, str(package.path))

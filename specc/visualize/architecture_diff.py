@@ -18,10 +18,10 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, is_float_value, oper
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
-"""With fewer blocks in common, of all that both have, two architectures are not alike."""
+"""Two architectures are comparable if at least this share of their blocks is common."""
 
 MAX_LINES = 400
-"""Lines of one kind of change; the rest is counted."""
+"""Maximum number of lines of one kind of change; the rest is counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -116,7 +116,7 @@ def _ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
 
 
 Facts = tuple[tuple[str, str], ...]
-"""What a scope itself does and holds: pairs of a name and its details, in order."""
+"""The operations and parameters of a scope itself, as ordered pairs of name and details."""
 
 
 def _scopes(graph: Graph) -> dict[str, Facts]:

@@ -18,17 +18,17 @@ from specc.visualize.block_layout import draw_block
 from specc.visualize.block_tree import Block, SpecLine, build_block_tree, expand_blocks
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
 
-MOST_ITEMS = 60
-"""Boxes in one drawing: more are closed."""
+MAX_ITEMS = 60
+"""Maximum number of boxes in one drawing; further blocks are collapsed."""
 
-MOST_BLOCKS = 2000
-"""Blocks that have a panel of their own; those further inside are seen in the others."""
+MAX_BLOCKS = 2000
+"""Maximum number of blocks with a panel of their own; inner ones are shown in the others."""
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """A space between thousands."""
 
-MOST_SOURCE = 400_000
-"""Characters of spec text on a page."""
+MAX_SOURCE = 400_000
+"""Maximum number of characters of spec text on a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def render_architecture_svg(shown: ArchitectureView) -> str:
     """The whole graph as one drawing, blocks inside blocks as long as they have room."""
     graph = next(iter(shown.graphs.values()))
     block = build_block_tree(graph, shown.at)
-    return render_svg(draw_block(block, expand_blocks(block, MOST_ITEMS), shown.name))
+    return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), shown.name))
 
 
 def render_architecture_page(shown: ArchitectureView) -> str:
@@ -82,7 +82,7 @@ class _Places:
         self.blocks: dict[tuple[int, str], str] = {}
         self.files: dict[str, int] = {}
         for n, tree in enumerate(trees.values()):
-            for block in list(tree.all())[:MOST_BLOCKS]:
+            for block in list(tree.all())[:MAX_BLOCKS]:
                 self.blocks.setdefault((n, block.path), f"b{n}-{len(self.blocks)}")
                 for line in block.lines:
                     self.files.setdefault(line.file, len(self.files))
@@ -278,7 +278,7 @@ def _sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
 
 def _listings(sources: Mapping[str, Source]) -> Iterator[str]:
     """Each text with its lines numbered, closed until a link leads there."""
-    room = MOST_SOURCE
+    room = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()
         room -= len(source.text)

@@ -83,7 +83,7 @@ VIEW_OPERATIONS = (
 """Operations that are not drawn: views of a tensor, constants, positions."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
-"""Operations that read a length of a tensor, and none of its values."""
+"""Operations that read only the length of a tensor."""
 
 ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
@@ -106,7 +106,7 @@ class BlockFlow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""What stands first where a cycle leaves it open."""
+"""Order of nodes where a cycle leaves it undetermined."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()

@@ -29,7 +29,7 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
     "activation": ("#e9e3f5", "#7c63b3"),
     "other": ("#ececf0", "#8a8a96"),
 }
-"""Fill and edge of each kind of block."""
+"""Fill and stroke color of each kind of block."""
 
 ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
 SIGN_RADIUS = 11.0  # radius of a sign

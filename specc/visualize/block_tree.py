@@ -14,8 +14,8 @@ from specc.ir.graph import Graph, Node
 from specc.ir.model import ModelDefinition
 from specc.visualize.block_dataflow import BlockFlow, build_flow, find_node_scopes, is_inside
 
-MOST_LINES = 24
-"""Lines of a spec that are shown for a block."""
+MAX_LINES = 24
+"""Maximum number of spec lines that are shown for a block."""
 
 BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "attention": (ops.Attend, ops.Weigh),
@@ -27,7 +27,7 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.LinearQ, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""What a block is, by what is in it: the first kind of which it has anything."""
+"""The kind of a block by the ops in it; the first match applies."""
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
 
@@ -61,7 +61,7 @@ class Block:
     outer: str = ""
     """The outermost scope whose operations belong to it; `path` is the innermost."""
     members: tuple[str, ...] = ()
-    """The scopes that it stands for, in the block around it."""
+    """The scopes that it stands for, in the enclosing block."""
 
     @property
     def label(self) -> str:
@@ -113,7 +113,7 @@ class _Maker:
             spared=part.all_spared(),
             times=part.times,
             meaning="" if inner else _meaning(part.op, nodes),
-            lines=tuple(self._lines(path, nodes))[:MOST_LINES],
+            lines=tuple(self._lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
                 self.graph, self.homes, outer, lambda home: names.get(_below(home, path), "")
             ),

@@ -13,14 +13,14 @@ from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node
 
-LEAST, MOST = 64, 16_384
-"""Lengths between which costs are drawn."""
+MIN_LENGTH, MAX_LENGTH = 64, 16_384
+"""Range of sequence lengths in the plot."""
 
 COMPARED_WINDOW = 256
-"""Keys that a query would see, to compare with."""
+"""Window size of the sliding-window attention that is plotted for comparison."""
 
 SOLID_CURVES = ("all of it", "attention", "all but attention")
-"""What is; other curves are what would be."""
+"""Curves of the actual model; others are hypothetical."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +106,11 @@ def _at(examples: set[str | None], symbols: tuple[str, ...]) -> Callable[[int], 
 
 def _lengths(most: int) -> Iterator[int]:
     """Powers of two, and the longest that is possible."""
-    n = LEAST
+    n = MIN_LENGTH
     while n <= most:
         yield n
         n *= 2
-    if n // 2 != most and most < MOST:
+    if n // 2 != most and most < MAX_LENGTH:
         yield most
 
 
@@ -118,8 +118,8 @@ def _most(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     """The greatest length, and what forbids a greater one."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
     least = min(found, key=lambda limit: limit.most, default=None)
-    if least is None or least.most >= MOST:
-        return MOST, ""
+    if least is None or least.most >= MAX_LENGTH:
+        return MAX_LENGTH, ""
     return least.most, f"{least.symbol} is at most {least.most}: {least.reason}"
 
 

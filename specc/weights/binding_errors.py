@@ -22,7 +22,7 @@ from specc.weights.parameter_names import (
 from specc.weights.weight_expressions import Expr, list_tensors
 from specc.weights.weight_rules import RequiredParameter
 
-MOST_ERRORS = 20
+MAX_ERRORS = 20
 
 T = TypeVar("T")
 
@@ -67,10 +67,10 @@ def report_mismatches(
         found.append(_misfit(checkpoint, group))
     if left := [n for n in unused if n not in proposed]:
         found.append(_unused(checkpoint, left))
-    if len(found) > MOST_ERRORS:
-        more = f"{len(found) - MOST_ERRORS} more faults like these are not shown"
-        last = found[MOST_ERRORS - 1]
-        found[MOST_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
+    if len(found) > MAX_ERRORS:
+        more = f"{len(found) - MAX_ERRORS} more faults like these are not shown"
+        last = found[MAX_ERRORS - 1]
+        found[MAX_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
     return found
 
 
@@ -281,7 +281,7 @@ def _families(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
 
 
 Missing = Sequence[tuple[RequiredParameter, str]]
-"""Parameters that the files do not give, each with a tensor that is not there."""
+"""Parameters that the files lack, each with a missing tensor."""
 
 
 @dataclass(frozen=True, slots=True)

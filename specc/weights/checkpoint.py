@@ -13,7 +13,7 @@ from specc.io.safe_read import Closeable, UnreadableFile, escape_text, read_regu
 from specc.ir.array import Array
 from specc.weights.formats.safetensors import AS_SPECIFIED, TensorEntry, TensorFile, open_tensors
 
-MOST_INDEX_BYTES = 100_000_000
+MAX_INDEX_BYTES = 100_000_000
 INDEX_SUFFIX = ".safetensors.index.json"
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
@@ -292,7 +292,7 @@ def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
 def _weight_map(path: Path) -> dict[str, str]:
     """Read the tensor → shard table of an index file."""
     try:
-        data = read_regular_file(path, MOST_INDEX_BYTES)
+        data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFile as error:
         raise_error(
             "E0802",

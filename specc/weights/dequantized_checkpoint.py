@@ -31,7 +31,7 @@ ACTIVATION_TENSORS = (
     "v_scale",
     "weight_format",
 )
-"""Last parts of the names of tensors that are about activations, or say nothing more."""
+"""Name suffixes of tensors that concern activations or carry no information."""
 
 
 @dataclass(frozen=True, slots=True)

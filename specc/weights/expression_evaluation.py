@@ -17,7 +17,6 @@ from specc.weights.weight_expressions import (
     Expr,
     FirstPresentExpr,
     NegateExpr,
-    OfOne,
     PartExpr,
     PatternMismatch,
     PermutePairsExpr,
@@ -29,6 +28,7 @@ from specc.weights.weight_expressions import (
     StackExpr,
     TensorExpr,
     TransposeExpr,
+    UnaryExpr,
     list_tensors,
     plan_rearrange,
     resolve_alternatives,
@@ -49,7 +49,7 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
     return _shape_from(expr, infer_expression_shape(expr.x, shapes))
 
 
-def _shape_from(expr: OfOne, shape: Shape) -> Shape:
+def _shape_from(expr: UnaryExpr, shape: Shape) -> Shape:
     """Infer the shape of a one-operand expression from its operand's."""
     match expr:
         case TransposeExpr():
@@ -269,7 +269,7 @@ def evaluate_weight_expression(
     return _moved(expr, evaluate_weight_expression(expr.x, get, get_rows))
 
 
-def _moved(expr: OfOne, x: Array) -> Array:
+def _moved(expr: UnaryExpr, x: Array) -> Array:
     """Apply an expression of one array that moves elements, or pass it to `_computed`."""
     match expr:
         case TransposeExpr():

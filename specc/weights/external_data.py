@@ -13,10 +13,9 @@ from specc.weights.parameter_values import ByteRange
 ALIGNMENT = 64
 PAGE_BYTES = 4096
 PAGE_ALIGNED_BYTES = 1 << 20
-MOST_INLINE = (1 << 31) - (1 << 24)
-"""Bytes of weights that fit in one ONNX file: protobuf ends at 2 GiB, and the graph
-needs room too.
-"""
+MAX_INLINE = (1 << 31) - (1 << 24)
+"""Maximum size of weights inside an ONNX file: protobuf is limited to 2 GiB, and the graph needs
+space too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def align_offset(end: int, piece: TensorPiece) -> int:
 
 def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
     """Return whether the weights fit inside the ONNX file."""
-    return sum(p.nbytes for p in pieces) <= MOST_INLINE
+    return sum(p.nbytes for p in pieces) <= MAX_INLINE
 
 
 def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:

@@ -11,7 +11,7 @@ _FIRST_NONFINITE = {
     "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7C,
 }
-"""The smallest non-finite magnitude, as bits."""
+"""The smallest bit pattern of a non-finite magnitude."""
 
 
 def check_finite(block: Array, place: str) -> None:

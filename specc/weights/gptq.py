@@ -11,7 +11,7 @@ MAX_DIRECT_INVERSE = 256
 BLOCK_COLUMNS = 8
 """Number of columns updated at once with a column's error."""
 DAMPING_FRACTION = 0.01
-"""Of the mean of the diagonal of H, added to it, so that it can be inverted."""
+"""Fraction of the mean diagonal of H that is added to the diagonal, so that H is invertible."""
 
 
 def cholesky_factor(products: Array) -> Array:

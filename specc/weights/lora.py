@@ -22,7 +22,7 @@ from specc.weights.parameter_names import format_names
 MODULE_PREFIX = "base_model.model."
 """Prefix of every module name in an adapter's file."""
 MERGE_CHUNK = 1 << 20
-"""Elements that are merged at once."""
+"""Number of elements merged at once."""
 
 _LORA_SUFFIXES = (
     ("lora_A.weight", "a"),
@@ -31,7 +31,7 @@ _LORA_SUFFIXES = (
     ("lora_embedding_A", "table_a"),
     ("lora_embedding_B", "table_b"),
 )
-"""Suffixes of LoRA tensor names, and the part of the product each is."""
+"""Suffixes of LoRA tensor names, and the factor each one holds."""
 
 Wide = NDArray[np.float64]
 

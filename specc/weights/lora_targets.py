@@ -47,7 +47,7 @@ class LoraTargets:
 
     named: Sequence[str] | None
     whole: Sequence[str] = ()
-    """Modules that were trained as they are, so that their tensors are all there."""
+    """Modules that were trained in full, whose tensors are stored completely."""
     without: Sequence[str] = ()
     layers: Sequence[int] | None = None
 
@@ -125,7 +125,7 @@ def _tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
 
 LAYER_NUMBER = re.compile(r"\.\d+\.")
 LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
-"""Weights that each language has its own of: the output layer, and the adapter layers."""
+"""Weights that differ per language: the output layer, and the adapter layers."""
 
 
 def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:

@@ -20,12 +20,12 @@ from specc.weights.parameter_values import (
 )
 
 MAX_EXPONENT = 40
-"""The largest power of two: of gains beyond it the rest stays where it is."""
+"""Maximum power of two that is folded; the rest of a larger gain stays in the norm."""
 MOVED_GAINS_HELP = (
     "gains of norms were moved, and are in these numbers as in no checkpoint: leave out "
     "--fold-norms, or `fold` of the spec"
 )
-"""The fix for an out-of-range value of a folded parameter."""
+"""The help for an out-of-range value of a folded parameter."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import cached_property
 _PLACEHOLDER = re.compile(r"\{(\w+)\}|\*")
 _LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer runs are no numbers of layers
 _PLACEHOLDER_LETTERS = "ijklmn"
-_MOST_CANDIDATES = 2000
+_MAX_CANDIDATES = 2000
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,7 @@ def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the most similar name, if any is close; names with the same numbers are preferred."""
     pool = list(candidates)
     alike = [c for c in pool if numbers_in_name(c) == numbers_in_name(name)] or pool
-    return next(
-        iter(difflib.get_close_matches(name, alike[:_MOST_CANDIDATES], 1, cutoff=0.7)), None
-    )
+    return next(iter(difflib.get_close_matches(name, alike[:_MAX_CANDIDATES], 1, cutoff=0.7)), None)
 
 
 def numbers_in_name(name: str) -> tuple[str, ...]:

@@ -282,7 +282,7 @@ class SeededValues:
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
     """Split an expression into consecutive chunks of rows, if possible."""
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
-    step = max(1, ROWS_AT_ONCE // max(1, math.prod(rest)))
+    step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [
         slice_expression(expr, start, min(start + step, rows), shapes)
         for start in range(0, rows, step)
@@ -291,7 +291,7 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
     return found if len(found) == len(parts) else [expr]
 
 
-ROWS_AT_ONCE = 1 << 20
+MAX_DECODED_ELEMENTS = 1 << 20
 """Maximum elements of a decoded tensor in memory, unless one row has more."""
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}

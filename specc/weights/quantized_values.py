@@ -49,22 +49,22 @@ class ValuesWithScales(ValuesOverlay):
         yield _bytes(self.scales[name].astype(np.float32, copy=False))
 
 
-AT_ONCE = 1 << 20
+CHUNK_VALUES = 1 << 20
 """Approximate number of values quantized at a time."""
-IN_CACHE = 1 << 16
-"""So many of these at a time go through all the steps: they stay near the processor."""
+CACHED_VALUES = 1 << 16
+"""Number of values processed together by all steps, so that they stay in the CPU cache."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
 """The same for column-by-column quantization (GPTQ)."""
 MIN_ACCURATE_SUM = 1e-30
 """Sums of squares above this are accurate in float32, whose smallest subnormal is 1e-45."""
 MAX_THREADS = 2
-"""Number of chunks quantized in parallel; more would wait for reading."""
+"""Number of chunks quantized in parallel; more would only wait for I/O."""
 
 
-FactorOf: TypeAlias = Callable[[int], Array]
-"""The GPTQ factor of the n-th matrix of a stack; of a single one for any n."""
-Given: TypeAlias = tuple[Array, Array | None]
-"""Some rows of a matrix, and its GPTQ factor, or the scales of the rows."""
+GetFactor: TypeAlias = Callable[[int], Array]
+"""Returns the GPTQ factor of the n-th matrix of a stack; of a single matrix for any n."""
+RowsAndFactor: TypeAlias = tuple[Array, Array | None]
+"""Rows of a matrix, and its GPTQ factor or the rows' scales."""
 
 
 @dataclass
@@ -144,7 +144,7 @@ class PrequantizedWeight:
 
 
 def quantize_to_files(
-    base: ParameterValues, name: str, form: QuantizationFormat, factor: FactorOf, stem: Path
+    base: ParameterValues, name: str, form: QuantizationFormat, factor: GetFactor, stem: Path
 ) -> PrequantizedWeight:
     """Quantize a weight by GPTQ (`specc.weights.gptq`) into files named after `stem`. E0810 to
     E0815 if they cannot be written.
@@ -172,7 +172,7 @@ class QuantizedValues(ValuesOverlay):
 
     plan: QuantizationPlan
     ready: Mapping[str, PrequantizedWeight] = field(default_factory=dict)
-    factor: FactorOf | None = None
+    factor: GetFactor | None = None
     stored: ParameterValues | None = None
     made: dict[str, QuantizedStream] = field(default_factory=dict)
 
@@ -243,7 +243,7 @@ class QuantizedValues(ValuesOverlay):
         ready, one = self.ready[name], self.made[name]
         one.loss, one.recipe = ready.loss, "gptq"
         with (ready.scales if is_scales else ready.numbers).open("rb") as file:
-            while chunk := file.read(AT_ONCE):
+            while chunk := file.read(CHUNK_VALUES):
                 yield memoryview(chunk)
 
     def _numbers(self, name: str) -> Iterator[memoryview]:
@@ -286,7 +286,7 @@ class QuantizedValues(ValuesOverlay):
         of other values for it.
         """
         one = self.made[name]
-        many = max(1, AT_ONCE // max(one.wide, 1))
+        many = max(1, CHUNK_VALUES // max(one.wide, 1))
         lying = transposed_row_chunks if one.form.turned else row_chunks
         yield from lying(values or self.base, name, one.out, many)
 
@@ -300,7 +300,9 @@ class _Piece:
     loss: WeightQuantizationError
 
 
-def _with_factors(pieces: Iterator[Array], out: int, factor: FactorOf | None) -> Iterator[Given]:
+def _with_factors(
+    pieces: Iterator[Array], out: int, factor: GetFactor | None
+) -> Iterator[RowsAndFactor]:
     """Yield rows of one matrix after the other, with its GPTQ factor."""
     at, here = 0, None
     for rows in pieces:
@@ -310,12 +312,12 @@ def _with_factors(pieces: Iterator[Array], out: int, factor: FactorOf | None) ->
         yield rows, here
 
 
-def _piece(given: Given, one: QuantizedStream) -> _Piece:
+def _piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
     """Quantize some rows of a weight."""
     rows, known = given
     parts, units, loss = [], [], WeightQuantizationError()
     # column by column costs the same for few rows as for many
-    many = len(rows) if one.recipe == "gptq" else IN_CACHE // max(one.wide, 1)
+    many = len(rows) if one.recipe == "gptq" else CACHED_VALUES // max(one.wide, 1)
     for start in range(0, len(rows), max(1, many)):
         part = slice(start, start + max(1, many))
         some = rows[part]
@@ -344,7 +346,9 @@ def _whole(
     return numbers.astype(np.float32), units
 
 
-def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Iterator[_Piece]:
+def _in_order(
+    work: Callable[[RowsAndFactor], _Piece], pieces: Iterator[RowsAndFactor]
+) -> Iterator[_Piece]:
     """Yield results of `work` in order while the next pieces are read; NumPy releases the GIL. At
     most one piece per thread waits.
     """

@@ -12,7 +12,7 @@ SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
 UINT64_MASK = (1 << 64) - 1
 UNIFORMS_PER_NORMAL = 12
 BLOCK_WORDS = 1 << 14
-"""Words worked on at once: small enough for the processor's second-level cache."""
+"""Number of words generated at once: they fit in the L2 cache."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]

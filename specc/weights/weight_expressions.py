@@ -222,7 +222,7 @@ class RearrangeExpr:
         return f'rearrange({self.x}, "{self.pattern}"{sizes})'
 
 
-OfOne: TypeAlias = (
+UnaryExpr: TypeAlias = (
     TransposeExpr
     | ReshapeExpr
     | SliceExpr
@@ -234,9 +234,9 @@ OfOne: TypeAlias = (
     | ResizeGridExpr
     | RearrangeExpr
 )
-"""Expressions of one other, `x`."""
+"""Expressions with one operand, `x`."""
 
-Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | OfOne
+Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | UnaryExpr
 
 
 def list_tensors(expr: Expr) -> Iterator[str]:

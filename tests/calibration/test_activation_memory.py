@@ -24,7 +24,7 @@ from specc.ir.types import Type
 from specc.weights import gptq
 from specc.weights.parameter_values import SeededValues, read_parameter
 from specc.weights.quantized_values import (
-    FactorOf,
+    GetFactor,
     PrequantizedWeight,
     QuantizedValues,
     WeightQuantizationError,
@@ -83,7 +83,7 @@ def samples() -> list[dict[str, Array]]:
 
 
 def rounded(folder: Path) -> dict[str, PrequantizedWeight]:
-    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(BASE, name, FORM, factor, stem)
 
     return gram_matrices.quantize_calibrated(opened, READERS, samples, folder, round_one)
@@ -108,7 +108,7 @@ def peak(folder: Path) -> int:
     def opened(graph: Graph) -> Iterator[Part]:
         yield Empty(graph)
 
-    def nothing(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+    def nothing(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
     tracemalloc.start()
@@ -143,7 +143,7 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     assert max(held) <= max(least, 4 * WIDE**2)
     found: dict[str, Array] = {}
 
-    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         found[name] = factor(0)
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 

@@ -12,11 +12,11 @@ from PIL import Image as Pillow
 from support.looks import HOSTILE, attention, axis, looks, over
 
 from specc.drawing.attention_maps import max_pool_map
-from specc.drawing.attention_sheet import MOST_LEGIBLE, draw_attention_maps
+from specc.drawing.attention_sheet import MAX_LEGIBLE, draw_attention_maps
 from specc.drawing.colormap import MASKED_COLOR, ColorScale
 from specc.drawing.drawing_marks import CellsMark, Drawing, TextMark, printable_label
 from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
-from specc.drawing.svg import MOST_PATHS, render_svg
+from specc.drawing.svg import MAX_PATHS, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")
@@ -56,7 +56,7 @@ def test_every_cell_is_painted_once_in_its_color(rows, columns, seed):
 
 
 def test_a_large_table_is_a_picture_inside():
-    side = int(MOST_PATHS**0.5) + 1
+    side = int(MAX_PATHS**0.5) + 1
     drawing = draw_attention_maps(
         looks(attention(np.random.default_rng(0).random((1, side, side))))
     )
@@ -85,7 +85,7 @@ def test_hostile_labels_are_text():
     assert render_png(drawing).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 30, MOST_LEGIBLE])
+@pytest.mark.parametrize("count", [1, 2, 7, 30, MAX_LEGIBLE])
 @pytest.mark.parametrize("heads", [1, 12])
 def test_every_label_of_a_short_text_is_there(count, heads):
     names = [f"token {n}" for n in range(count)]
@@ -96,7 +96,7 @@ def test_every_label_of_a_short_text_is_there(count, heads):
     assert not any("is named" in text for text in texts(drawing))
 
 
-@pytest.mark.parametrize("count", [MOST_LEGIBLE + 50, 400, 3000])
+@pytest.mark.parametrize("count", [MAX_LEGIBLE + 50, 400, 3000])
 def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
     names = [f"t{n}" for n in range(count)]
     drawing = draw_attention_maps(looks(attention(np.ones((1, count, 2)), axis(names), axis(2))))

@@ -9,7 +9,7 @@ from support.looks import HOSTILE, attention, axis, looks, over
 from support.pages import Read, data_of, page_is_sound
 
 from specc.drawing.drawing_marks import printable_label
-from specc.drawing.html_page import MOST_CELLS, escape_json, render_attention_html
+from specc.drawing.html_page import MAX_CELLS, escape_json, render_attention_html
 
 
 def test_a_page_is_sound_whatever_the_tokens_are():
@@ -58,7 +58,7 @@ def test_a_large_page_is_pooled_and_says_so():
     data = data_of(text)
     (made,) = data["maps"]
     assert data["step"] == 2
-    assert len(made["heads"]) * made["rows"] * made["columns"] <= MOST_CELLS
+    assert len(made["heads"]) * made["rows"] * made["columns"] <= MAX_CELLS
     found = np.frombuffer(base64.b64decode(made["weights"]), "<f4")
     assert found.max() == 0.5
     assert "the greatest weight of 2 × 2" in text

@@ -14,7 +14,7 @@ from specc.lsp.document_analysis import DocumentAnalysis, analyze_document, anal
 from specc.lsp.documents import OpenDocuments
 from specc.lsp.protocol import DocumentLines
 from specc.lsp.quick_fixes import find_quick_fixes
-from specc.lsp.server import MOST_BYTES, BoundedInput
+from specc.lsp.server import MAX_BYTES, BoundedInput
 
 GOOD = "specc 1\nmodel m\ndims b\ngraph g(x: float[b]) -> (y: float[b]) { return x }\n"
 
@@ -136,6 +136,6 @@ def test_a_message_that_is_too_long_is_the_end() -> None:
     assert given.read(9) == b"x" * 9
     # a header without an end is read in pieces
     assert len(given.readline()) < 9000
-    assert given.read(MOST_BYTES + 1) == b""
+    assert given.read(MAX_BYTES + 1) == b""
     assert given.readline() == b""
     assert given.read(1) == b""

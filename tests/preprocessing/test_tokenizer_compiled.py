@@ -17,7 +17,7 @@ from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.records import NumbersOutput
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
-from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_INSIDE, TextTokenizer
+from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, TextTokenizer
 
 SPEC = """specc 1
 model words
@@ -73,7 +73,7 @@ def test_a_large_one_lies_beside_it_under_its_hash(tmp_path: Path) -> None:
     names = [p.name for p, _ in made.files]
     (beside,) = [p for p in out.iterdir() if p.name.endswith(".tokenizer.json")]
     assert beside.name in names
-    assert beside.stat().st_size > MAX_INSIDE
+    assert beside.stat().st_size > MAX_EMBEDDED_BYTES
     assert beside.read_bytes() == (tmp_path / "words.json").read_bytes()
     (record,) = {r for _, r in specc.load(out / "m.onnx").manifest.reading.inputs}
     assert encode_text_ids("fox", record).tolist()[0] == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.tokenizer_library import MOST_GROWTH, check_tokenizer_file, max_text_growth
+from specc.preprocessing.tokenizer_library import MAX_GROWTH, check_tokenizer_file, max_text_growth
 
 
 def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def test_replacements_that_multiply(pattern: dict[str, str], where: str) -> None
 
 
 def test_the_limit_itself() -> None:
-    assert max_text_growth({"normalizer": replaced(10, "aa", {"String": "a"})}) == MOST_GROWTH
-    assert max_text_growth({"normalizer": replaced(11, "aa", {"String": "a"})}) == 2 * MOST_GROWTH
+    assert max_text_growth({"normalizer": replaced(10, "aa", {"String": "a"})}) == MAX_GROWTH
+    assert max_text_growth({"normalizer": replaced(11, "aa", {"String": "a"})}) == 2 * MAX_GROWTH
     assert check_tokenizer_file(
         file(normalizer=replaced(10, "aa", {"String": "a"})), "tokenizer.json"
     )

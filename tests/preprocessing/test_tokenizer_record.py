@@ -12,11 +12,13 @@ from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import TextOutput
 from specc.preprocessing.text_codec import encode_text_ids
-from specc.preprocessing.tokenizer_files import MAX_INSIDE, TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, TextTokenizer, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
 SMALL = TokenizerFile.of('{"model": {"type": "WordLevel"}}')
-LARGE = TokenizerFile.of(json.dumps({"model": {"note": "é" * MAX_INSIDE}}, ensure_ascii=False))
+LARGE = TokenizerFile.of(
+    json.dumps({"model": {"note": "é" * MAX_EMBEDDED_BYTES}}, ensure_ascii=False)
+)
 READING = PreprocessingConfig(
     (
         ("ids", TextTokenizer(file=SMALL, end=1)),

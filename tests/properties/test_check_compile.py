@@ -22,7 +22,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
-from specc.driver.reading_section import OF_FILES
+from specc.driver.reading_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
 from specc.driver.tied_weights import count_own_parameters
 from specc.driver.weight_sources import WeightSources, load_parameter_values
@@ -66,7 +66,7 @@ def compiles(spec: OpenedSpec, folder: Path) -> list[str]:
     try:
         compile_model(spec, CompileOptions(output=str(folder / "model.onnx"), init=0, no_load=True))
     except Failed as failed:
-        return [d.code for d in failed.diagnostics if d.code not in OF_FILES]
+        return [d.code for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return []
 
 

@@ -16,7 +16,7 @@ from specc.analysis import (
 )
 
 SPECS, MANY, CHUNK = 120, 20_000, 1000
-LEAST_SHARE = 0.8
+MIN_SHARE = 0.8
 """Of warned specs, how many show an effect."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -29,7 +29,7 @@ def compare_range(start: int, stop: int) -> None:
     warned = [f for f in found if f and f.warned]
     assert not [f for f in clean_specs if f.effect]
     assert len(clean_specs) > (stop - start) // 4
-    assert sum(bool(f.effect) for f in warned) >= LEAST_SHARE * len(warned)
+    assert sum(bool(f.effect) for f in warned) >= MIN_SHARE * len(warned)
 
 
 def test_a_proof_is_not_contradicted() -> None:

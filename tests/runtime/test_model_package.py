@@ -187,9 +187,9 @@ def test_an_index_of_the_largest_size_is_read_and_one_byte_more_is_not(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = (pair / INDEX_FILE).stat().st_size
-    monkeypatch.setattr(package_index, "MOST_BYTES", size)
+    monkeypatch.setattr(package_index, "MAX_BYTES", size)
     open_package(pair)
-    monkeypatch.setattr(package_index, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(package_index, "MAX_BYTES", size - 1)
     assert fault(pair).code == "E0802"
 
 

@@ -10,7 +10,7 @@ from specc.driver.python_arguments import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.preprocessing.images import read_image
 from specc.preprocessing.records import ImageRecord
-from specc.runtime.training_batches import PASSED_OVER, TrainingBatches
+from specc.runtime.training_batches import IGNORE_INDEX, TrainingBatches
 
 DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 WORDS = """specc 1
@@ -84,14 +84,14 @@ def test_of_texts_without_a_start_the_first_token_is_only_given() -> None:
     given, wanted = made.batch([{"ids": "abc"}, {"ids": "d"}])
     assert given["ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
     assert given["keep"].tolist() == [[True, True, True], [True, False, False]]
-    assert wanted["logits"].tolist() == [[2, 3, 8], [8, PASSED_OVER, PASSED_OVER]]
+    assert wanted["logits"].tolist() == [[2, 3, 8], [8, IGNORE_INDEX, IGNORE_INDEX]]
 
 
 def test_a_start_of_several_tokens_is_not_learned() -> None:
     made = lessons(WORDS.replace("SAID", "start = [7, 6]"))
     given, wanted = made.batch([{"ids": "ab"}])
     assert given["ids"].tolist() == [[7, 6, 1, 2]]
-    assert wanted["logits"].tolist() == [[PASSED_OVER, 1, 2, 8]]
+    assert wanted["logits"].tolist() == [[IGNORE_INDEX, 1, 2, 8]]
 
 
 def test_who_says_what_is_wanted_has_taken_texts_apart() -> None:
@@ -110,7 +110,7 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
     ]
     given, wanted = made.batch(rows)
     assert given["keep"].tolist() in ([[True, True], [True, False]], [[True, True], [False, True]])
-    assert wanted["logits"].tolist() == [[2, 3], [8, PASSED_OVER]]
+    assert wanted["logits"].tolist() == [[2, 3], [8, IGNORE_INDEX]]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.backend import EmittedModel, PackageGraph, PackageMetadata, Texts, WrittenModel
+from specc.backend import EmittedModel, MetadataTexts, PackageGraph, PackageMetadata, WrittenModel
 from specc.driver import reading_section as readings
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
@@ -61,7 +61,7 @@ def manifest_text(
     reading: PreprocessingConfig,
     sources: Mapping[str, str],
     weights: Mapping[str, Any],
-) -> Texts:
+) -> MetadataTexts:
     """The manifest of a graph, once it is built."""
 
     def made(emitted: EmittedModel) -> dict[str, str]:

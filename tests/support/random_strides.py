@@ -11,7 +11,7 @@ from specc.ir.graph import Graph, Input, Value
 from specc.ir.types import Type
 from support.random_graphs import BATCH, SEQ, WIDTH, Drawn
 
-MOST_STRIDE = 12
+MAX_STRIDE = 12
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Strided(Drawn):
         return self.keeps[x.type.shape[1]]
 
     def step(self) -> Value:
-        if self.rng.random() < 0.4 and self.stride < MOST_STRIDE:
+        if self.rng.random() < 0.4 and self.stride < MAX_STRIDE:
             return self.shorter()
         if self.rng.random() < 0.07:
             return self.across()

@@ -11,7 +11,7 @@ from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import WeightReaders
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.weights.quantized_values import FactorOf, PrequantizedWeight, WeightQuantizationError
+from specc.weights.quantized_values import GetFactor, PrequantizedWeight, WeightQuantizationError
 
 
 def factors(
@@ -33,7 +33,7 @@ def factors(
     def opened(graph: Graph) -> Iterator[Part]:
         yield Part(graph)
 
-    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         found[name] = [factor(n) for n in range(readers.experts[name])]
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 

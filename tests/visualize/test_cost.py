@@ -4,7 +4,7 @@ import pytest
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.visualize.cost_plot import COMPARED_WINDOW, LEAST, MOST, compute_cost_curves
+from specc.visualize.cost_plot import COMPARED_WINDOW, MAX_LENGTH, MIN_LENGTH, compute_cost_curves
 
 ATTENTION = """specc 1
 model m
@@ -45,18 +45,18 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
 def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
     found = curves(graph_of(ATTENTION.replace("MASK", "causal & window(32)"), tmp_path))
     whole, done = found["all at once"], found["all of it"]
-    assert whole[MOST] == MOST * MOST * 2 * 8 + 4 * 8 * 8 * MOST
-    assert done[MOST] < whole[MOST] / 50
+    assert whole[MAX_LENGTH] == MAX_LENGTH * MAX_LENGTH * 2 * 8 + 4 * 8 * 8 * MAX_LENGTH
+    assert done[MAX_LENGTH] < whole[MAX_LENGTH] / 50
     assert f"with a window of {COMPARED_WINDOW}" not in found
     # from some length on it grows as the length does
-    assert done[MOST] / done[MOST // 2] == pytest.approx(2, rel=0.01)
+    assert done[MAX_LENGTH] / done[MAX_LENGTH // 2] == pytest.approx(2, rel=0.01)
     assert all(done[n] <= whole[n] for n in done)
 
 
 def test_lengths_end_where_the_model_does() -> None:
     cost = compute_cost_curves(elaborate_spec(open_spec("gpt2")).graph)
     assert cost is not None
-    assert cost.lengths[0] == LEAST
+    assert cost.lengths[0] == MIN_LENGTH
     assert cost.lengths[-1] == 1024
     assert cost.stops.startswith("seq is at most 1024")
 

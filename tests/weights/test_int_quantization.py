@@ -90,7 +90,7 @@ def test_streamed_by_pieces_it_is_the_same(
     values = QuantizedValues(base, {"w": form})
     whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = stored(whole.T if form.turned else whole, form)
-    monkeypatch.setattr("specc.weights.quantized_values.AT_ONCE", 30)
+    monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 30)
     got = b"".join(values.chunks(form.numbers("w"), form.dtype))
     assert got == (halves(numbers) if form.dtype == "i4" else numbers.tobytes())
     assert b"".join(values.chunks(form.scales("w"), "f32")) == scales.tobytes()

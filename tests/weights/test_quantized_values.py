@@ -93,8 +93,8 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
 def test_every_byte_is_that_of_the_plain_way(
     dtype: str, bits: int, block: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specc.weights.quantized_values.AT_ONCE", 10 * many)
-    monkeypatch.setattr("specc.weights.quantized_values.IN_CACHE", many)
+    monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 10 * many)
+    monkeypatch.setattr("specc.weights.quantized_values.CACHED_VALUES", many)
     rows = weight().astype(KINDS[dtype])
     form = QuantizationFormat(bits=bits, block=block, layout="rows", rounding="none")
     values = QuantizedValues(Lying(rows, dtype), {"w": form})

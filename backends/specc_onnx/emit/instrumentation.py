@@ -24,10 +24,10 @@ from specc_onnx.lower.emitter import iterate_node_bodies
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """The name of the added output."""
 MAX_SEARCH_DEPTH = 16
-"""Nodes between a condition and the constants that it compares with, at most."""
+"""Maximum number of nodes between a condition and the constants it compares with."""
 MAX_COMPARED_CONSTANT = 2**16
 MAX_CONSTANT_ELEMENTS = 64
-"""Elements of a constant that may stand in a condition."""
+"""Maximum number of elements of a constant in a condition."""
 
 
 def list_subgraphs(model: ModelProto) -> Subgraphs:
@@ -197,7 +197,8 @@ def _insert_repeated(field: Any, at: int, value: Any) -> None:
 
 
 PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
-"""Providers whose `Attention` gives no weights when it is asked for them (1.31)."""
+"""Providers whose `Attention` does not return attention weights when requested (ONNX Runtime 1.31).
+"""
 
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -26,10 +26,10 @@ from specc_onnx.lower.kv_buffer_attention import get_buffer_type
 from specc_onnx.lower.registry import lower_nodes
 
 MIN_KV_BUFFER_OPSET = 18
-"""The opset from which reductions take their axes as they are given here."""
+"""The first opset whose reductions take their axes as an input."""
 
 HEAD_WIDTH_MULTIPLE = 8
-"""The kernel takes heads whose width is a multiple of this."""
+"""The kernel supports head sizes that are multiples of this."""
 
 
 def find_kv_buffers(

@@ -33,7 +33,7 @@ from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
 from specc_onnx.lower.registry import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " in front", "right": " behind", "any": ""}
-"""Where rows that do not exist stand."""
+"""On which side padding is, for the model's metadata."""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
@@ -108,7 +108,7 @@ def _rename_list(field: Any, names: Mapping[str, str]) -> None:
 
 
 NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
-"""The entries of a note on an attention that are names of values."""
+"""Fields of an attention's metadata that are names of values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from specc_onnx.lower.emitter import iterate_node_bodies
 from specc_onnx.lower.route import EXPERT_LOOP_NAME
 
 EXACT_ACCURACY_LEVEL = 1
-"""The accuracy level of `MatMulNBits` at which rows are not rounded."""
+"""The accuracy level of `MatMulNBits` that does not quantize activations."""
 FIRST_SCALE_OPERAND = 8
-"""Where the operands begin that `DynamicQuantizeLSTM` has behind those of `LSTM`."""
+"""Index of the first operand that `DynamicQuantizeLSTM` has after those of `LSTM`."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
@@ -34,13 +34,13 @@ QUANTIZED_OPERANDS = {
         "scales": (2, TensorProto.FLOAT),
     },
 }
-"""The operands of operators that give floats, by role, and their element types."""
+"""Quantized operands of operators with float results, by role, and their element types."""
 PER_TENSOR_ROUNDING_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
-"""Operators that round what they read by one scale."""
+"""Operators that quantize their activations with one scale per tensor."""
 UNROUNDED_TYPES = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL})
-"""Types of values that rounding has no part in."""
+"""Types of values that quantization does not affect."""
 
 
 def iterate_model_graphs(model: ModelProto) -> Iterator[GraphProto]:

@@ -85,7 +85,7 @@ def _emit_suppressed_scores(
 
 
 GENERATED_COUNT_DIM = Dim.symbol("made")
-"""How many tokens were made."""
+"""The number of generated tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,23 +13,21 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 
 MAX_TOKENS_INPUT = "max_tokens"
-"""i64[]: how many tokens are made at most; an input of every model that decodes."""
+"""i64[]: maximum number of generated tokens; an input of every generation model."""
 
 SEED_INPUT = "seed"
-"""i64[]: what the draws of a model that samples are made from; not negative."""
+"""i64[]: the seed of sampling; not negative."""
 
 PENALTY_INPUT = "repetition_penalty"
-"""f32[]: 1 changes nothing; more makes tokens that were there before less likely."""
+"""f32[]: the repetition penalty; 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
-"""The scalars a model that samples takes. 0 (`top_k`, `min_p`) and 1 (`temperature`,
-`top_p`) change nothing.
-"""
+"""The scalar inputs of a sampling model. 0 (`top_k`, `min_p`) and 1 (`temperature`, `top_p`) have
+no effect."""
 
 NO_TOKEN = -1
-"""What stands for a token where the model gives no number: no token of any model. Its
-log-probability is NaN.
-"""
+"""The token that is returned if all logits are NaN: not a token of any model. Its log-probability
+is NaN."""
 
 
 def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:

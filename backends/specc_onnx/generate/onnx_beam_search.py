@@ -18,12 +18,10 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_slice, emit_unsqueeze
 
 NO_SCORE = float("-inf")
-"""The score of what is no text: where there are fewer ways to go on than beams, and
-what cannot be chosen.
-"""
+"""The score of an unused beam and of a token that cannot be chosen."""
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The lowest score of a text."""
+"""The lowest score of a sequence."""
 
 SEQUENCES_DIM, GENERATED_DIM = Dim.symbol("sentences"), Dim.symbol("written")
 

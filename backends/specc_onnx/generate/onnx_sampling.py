@@ -85,7 +85,7 @@ def _emit_right_shift(g: Emitter, z: str, bits: int) -> str:
 
 
 MAX_SAMPLED_CANDIDATES = 1000
-"""So many of the best tokens are looked at when top-p or min-p is asked for without top-k."""
+"""Number of candidates for top-p and min-p without top-k."""
 
 PROBABILITY_DTYPE = "f64"
 """The element type of probabilities."""

@@ -40,7 +40,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""What a note says of the form in which an attention is done, and why."""
+"""The metadata text that says how an attention is computed, and why."""
 
 
 @lower(ops.Attend)

@@ -40,13 +40,13 @@ from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_att
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""How many keys a block looks at, where that is not the same for all blocks."""
+"""The number of keys of a block, if blocks differ in it."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
-"""How many queries are done by themselves."""
+"""The number of global queries, which are computed separately."""
 
 BLOCKS_SCOPE = "blocks"
-"""The scope of what only cuts rows out and puts them together again."""
+"""The scope of nodes that only slice and concatenate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 PROBABILITIES_OUTPUT_MODE = 3
-"""`qk_matmul_output_mode` of the weights after cap, mask and softmax."""
+"""`qk_matmul_output_mode` of the attention weights after softcap, mask and softmax."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

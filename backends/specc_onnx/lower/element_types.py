@@ -26,18 +26,18 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-"""NumPy's form of each element type."""
+"""NumPy dtype of each element type."""
 
 ONNX_TYPE_CODES: dict[str, int] = {
     name: helper.np_dtype_to_tensor_dtype(dtype) for name, dtype in NUMPY_DTYPES.items()
 }
-"""ONNX's number of each element type."""
+"""ONNX data type of each element type."""
 
 DTYPES_BY_CODE: dict[int, str] = {code: name for name, code in ONNX_TYPE_CODES.items()}
-"""The element type behind ONNX's number."""
+"""Element type of each ONNX data type."""
 
 FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
-"""Element types that a graph computes with and that hold fractions."""
+"""Floating-point types that a graph computes with."""
 
 HALF_DTYPES = frozenset({"f16", "bf16"})
-"""Those of 16 bits, in which nothing is summed up one by one."""
+"""The 16-bit floating-point types, in which no long sum is accumulated."""

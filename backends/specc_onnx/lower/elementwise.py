@@ -26,7 +26,7 @@ from specc_onnx.lower.tensor_helpers import (
 INTEGER_DTYPES = frozenset({"i64", "i32"})
 PLAIN_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 FLOAT_OPERATORS = {**PLAIN_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
-"""Functions that one operator is."""
+"""Functions that are one ONNX operator."""
 
 
 @lower(ops.Arith)
@@ -221,7 +221,7 @@ DIRECT_OPERATORS = {
 """Functions that are one standard operator."""
 
 FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
-"""Functions without a double kernel in ONNX Runtime; a double goes through f32 there."""
+"""Functions without a double kernel in ONNX Runtime; doubles are cast to f32."""
 
 
 @lower(ops.Pointwise)

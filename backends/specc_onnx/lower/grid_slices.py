@@ -24,10 +24,10 @@ from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower_nodes
 
 GridAxes: TypeAlias = tuple[int | None, int | None]
-"""Which axis of a value is that of the queries, and which that of the keys."""
+"""The query axis and the key axis of a value."""
 
 LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
-"""What stands for a value that is not made again: rows of it."""
+"""Returns the slice of a value that is not recomputed."""
 
 
 @dataclass(kw_only=True)

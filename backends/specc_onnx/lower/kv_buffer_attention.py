@@ -24,7 +24,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
-"""How many rows a buffer has room for."""
+"""The capacity of a KV buffer, in positions."""
 
 
 def get_buffer_type(type: Type) -> Type:
@@ -33,9 +33,8 @@ def get_buffer_type(type: Type) -> Type:
 
 
 MASKED_BIAS = float("-inf")
-"""The bias of a key that is not seen, below any that is. A row that sees none is made
-zeros afterwards.
-"""
+"""The bias of a masked key, below that of any visible one. Rows without visible keys are set to
+zero afterwards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.target import Target
 
 MIN_OPSET, MAX_OPSET, DEFAULT_OPSET = 17, 26, 23
-"""The opsets we write, and the one we write when nobody asks for another."""
+"""The range of supported opsets, and the default."""
 
 OPERATOR_SINCE: dict[str, int] = {
     "Attention": 23,
@@ -25,13 +25,13 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""The opset in which an operator appeared, for those younger than the oldest opset we write."""
+"""The opset that introduced an operator, if later than the oldest supported opset."""
 
 BF16_CONV_SINCE = 22
-"""From this opset on convolutions take bfloat16."""
+"""The first opset whose convolutions take bfloat16."""
 
 REDUCE_AXES_INPUT_SINCE = 18
-"""From this opset on `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an operand."""
+"""The first opset whose `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an input."""
 
 
 def is_operator_available(kind: str, opset: int) -> bool:
@@ -57,20 +57,18 @@ def check_opset(opset: int) -> None:
 FUSED_OPERATORS = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
 VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
-"""Layers over rows of different lengths."""
+"""Recurrent layers that take sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
-"""Besides, an `RNN` of other than tanh, a `GRU` that resets before its linear map, an
-`LSTM` whose gates see its cell.
-"""
+"""Further variants: `RNN` with an activation other than tanh, `GRU` with linear_before_reset=0,
+`LSTM` with peepholes."""
 
 INT8_LSTM = "whole numbers"
-"""An `LSTM` by weights of 8 bits, which rounds what it reads: `DynamicQuantizeLSTM`."""
+"""An `LSTM` with int8 weights and dynamically quantized activations: `DynamicQuantizeLSTM`."""
 
 CUDA_LACKS = frozenset({"ArgMax i64", "ArgMax i32", "Equal bf16", "MaxPool"})
-"""What the CUDA provider of ONNX Runtime 1.31 has no kernel of: of `MaxPool` it has those
-up to opset 21 alone.
-"""
+"""Operators without a kernel in the CUDA provider of ONNX Runtime 1.31; `MaxPool` has kernels up to
+opset 21."""
 
 TARGETS: Mapping[str, Target] = {
     t.name: t

@@ -23,13 +23,13 @@ from specc_onnx.lower.grid_slices import PositionSpan, recompute_slice, slice_po
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 NEAR_KEYS_DIM = Dim.symbol("near.keys")
-"""How many keys lie near a center of some text."""
+"""The number of keys near the window center of any batch element."""
 
 WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
-"""Weights from scores and a mask."""
+"""Computes attention weights from scores and a mask."""
 
 MIN_KEYS = 1000
-"""Up to so many keys it is no faster to read fewer: choosing them has its price."""
+"""Up to this many keys, gathering the window is not faster than attending to all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MIN_ROW_MAXIMUM = 1e-30
-"""The least size that a row of zeros is taken to have, so that nothing is divided by 0."""
+"""Minimum absolute maximum of a row, so that the scale of a zero row is not 0."""
 BLOCK_DEQUANTIZE_SINCE = 21
-"""From this opset on `DequantizeLinear` knows blocks, and there are numbers of 4 bits."""
+"""The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
-"""The accuracy level of `MatMulNBits` at which it rounds each block of a row; 1 does not."""
+"""The accuracy level at which `MatMulNBits` quantizes activations per block; 1 does not."""
 
 
 @lower(ops.LinearQ)

@@ -75,12 +75,11 @@ def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int 
 
 
 FUSED_LAYER_DTYPES = ("f32", "f16")
-"""The element types for which ONNX Runtime has these operators."""
+"""The element types for which ONNX Runtime implements these operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""Where each of ONNX's gates stands in our order: input, forget, cell, output; reset,
-update, new; of peepholes.
-"""
+"""Index of each of ONNX's gates in specc's order: input, forget, cell, output; reset, update, new;
+peepholes."""
 
 LayerOperands = tuple[Tensor | None, ...]
 

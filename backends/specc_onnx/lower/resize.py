@@ -14,7 +14,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_arange, emit_cast, emit_reshape, emit_unsqueeze
 
 CUBIC_COEFFICIENT = -0.75
-"""The `a` of cubic convolution (Keys 1981) that PyTorch takes."""
+"""The coefficient `a` of cubic convolution (Keys, 1981) in PyTorch."""
 
 
 @lower(ops.Resize)
@@ -136,7 +136,7 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
     "bilinear": lambda far: np.maximum(1 - far, 0),
     "bicubic": _evaluate_cubic,
 }
-"""What a row counts by its distance, in widths."""
+"""The weight of a source position by its distance, in units of the scale."""
 
 
 @dataclass(frozen=True)

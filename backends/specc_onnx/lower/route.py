@@ -42,15 +42,14 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MAX_INLINE_ELEMENTS = 1 << 26
-"""Numbers that all of them hold together: 256 MiB, which are in memory twice while a
-model is loaded. A loop reads what it needs from the file.
-"""
+"""Maximum number of elements of all expert weights together (256 MiB) if the experts are unrolled:
+such weights are in memory twice during loading, while a loop reads them from the file."""
 
 EXPERT_LOOP_NAME = "experts"
-"""What the body of a loop over experts is called, behind its place."""
+"""Name of the body of a loop over experts, after its scope."""
 
 MAX_INLINE_NODES = 24
-"""Nodes of a body that is written down once for each expert."""
+"""Maximum number of nodes of an expert that is unrolled."""
 
 
 @lower(ops.Route)

@@ -155,14 +155,14 @@ def make_typed_tensor(name: str, dtype: str, shape: Sequence[Dim]) -> Tensor:
 
 
 MAX_SIGN_SEARCH_DEPTH = 48
-"""Operations that are looked back through."""
+"""Maximum number of operations between a value and the one that determines its sign."""
 
 VALUE_PRESERVING_OPS = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll),
     *(ops.Sort, ops.TopK, ops.Stride),
 )
-"""Operations whose results are numbers of their first operand."""
+"""Operations whose results are elements of their first operand."""
 
 MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 

@@ -15,9 +15,9 @@ from specc.ir.graph import Graph
 from specc.ir.length_constraints import find_valid_lengths
 
 MAX_FOLDED_ELEMENTS = 4096
-"""Values of more numbers than this are not followed: no shape has so many."""
+"""Maximum number of elements of a constant-folded value; no shape is longer."""
 FOLDED_DTYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
-"""The element types of values that are followed."""
+"""The element types of constant-folded values."""
 
 PartialShape: TypeAlias = tuple[int | None, ...]
 
@@ -241,7 +241,7 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""A length that is a name alone. Those of carries that change are dotted: `state.2`."""
+"""A symbolic dimension. Those of carries whose length changes are dotted: `state.2`."""
 
 
 def find_type_conflict(declared: TypeProto, found: TypeProto) -> str:

@@ -241,7 +241,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
     "Scan": _infer_scan,
     "Loop": _infer_loop,
 }
-"""Operators with graphs inside."""
+"""Rules of operators with subgraphs."""
 
 
 def verify_built_model(built: BuiltModel, *, load: bool = True) -> None:

@@ -36,7 +36,7 @@ DATA_DEPENDENT_OPS = {
     # these are young: an older onnx knows less
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
-"""Operators whose rule may know nothing though it is given all shapes."""
+"""Operators whose result shape may be unknown although all operand shapes are known."""
 
 
 def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
@@ -174,7 +174,7 @@ CONTRIB_SHAPES = {
         kinds=dict.fromkeys((1, 2, 9, 11), TensorProto.INT8),
     ),
 }
-"""ONNX Runtime's operators, which ONNX has no rules for, in the forms that are written."""
+"""Shape rules of ONNX Runtime's contrib operators, for which ONNX has none."""
 
 RECURRENT_SHAPES = {
     kind: OperatorShapes(
@@ -183,7 +183,8 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Whether rows, weights and states fit each other; ONNX's rule looks at the rows alone."""
+"""Checks that input, weights and states of recurrent layers fit; ONNX's rule checks only the input.
+"""
 
 
 def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -224,7 +225,7 @@ SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
         for kind in RECURRENT_SHAPES
     },
 }
-"""Questions that ONNX's rules do not ask."""
+"""Checks that ONNX's shape inference does not make."""
 
 
 ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]

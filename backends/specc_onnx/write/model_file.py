@@ -97,7 +97,7 @@ def _iterate_body_graphs(nodes: Iterable[NodeProto]) -> Iterable[GraphProto]:
 
 
 MAX_MODEL_BYTES = 2**31
-"""Bytes of an ONNX file; protobuf can hold no more."""
+"""Maximum size of an ONNX file, the limit of protobuf."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ def _parse_byte_count(text: str) -> int:
 HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
-"""How protobuf writes the key and the length of the text."""
+"""The protobuf encoding of the key and the length of the hash."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:

@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from specc.artifact.manifest import DOC_METADATA_KEY
 from specc.artifact.weight_files import WeightFileFacts, checkpoint_facts
-from specc.backend import EmittedModel, How, Texts, WrittenModel
+from specc.backend import EmittedModel, MetadataTexts, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_signatures import find_unused_side_files
 from specc.ir.derived_graphs import KVBufferGraph, ModelSource, SelfDecodingGraph
@@ -43,9 +43,9 @@ def write_model(
     *,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
-    weights_as: How = "auto",
+    weights_as: WeightStorage = "auto",
     dtype: str = "",
-    metadata: Texts | None = None,
+    metadata: MetadataTexts | None = None,
     load: bool = True,
     beside: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
@@ -88,7 +88,7 @@ def prepare_graphs(
     *,
     target: Target,
     opset: int,
-    weights_as: How,
+    weights_as: WeightStorage,
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
@@ -147,7 +147,7 @@ def write_prepared_graphs(
     stem: str,
     prepared: PreparedGraphs,
     values: ParameterValues,
-    entries: Sequence[tuple[str, Texts | None]],
+    entries: Sequence[tuple[str, MetadataTexts | None]],
 ) -> str | None:
     """Write weights once and each graph; return the name of our weight file, if any."""
     stored = prepared.stored

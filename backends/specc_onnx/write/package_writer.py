@@ -19,7 +19,7 @@ from specc.artifact.package_index import (
     read_former_index,
 )
 from specc.artifact.weight_files import file_sha256, regular_file_size
-from specc.backend import ExtraFile, How, PackageGraph, PackageMetadata, WrittenModel
+from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
 from specc.io.atomic_write import FileDigest, OutputDirectory
 from specc.io.file_signatures import filter_unreferenced_files, is_package_index, is_specc_model
 from specc.io.output_paths import (
@@ -44,7 +44,7 @@ def write_package(
     target: Target,
     about: PackageMetadata,
     opset: int = onnx_targets.DEFAULT_OPSET,
-    weights_as: How = "auto",
+    weights_as: WeightStorage = "auto",
     dtype: str = "",
     extras: Sequence[ExtraFile] = (),
     stem: str = "model",

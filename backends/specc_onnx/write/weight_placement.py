@@ -12,7 +12,7 @@ from pathlib import Path
 from onnx import TensorProto
 
 from specc.artifact.weight_files import WeightFileFacts
-from specc.backend import How
+from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.graph import Graph
 from specc.ir.quantization_format import is_quantized_part_name
@@ -31,12 +31,10 @@ from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.element_types import FLOAT_DTYPES
 
 MAX_INLINE_BYTES = 1 << 20
-"""Weights of fewer bytes than this stand in the ONNX file itself unless something else
-is asked for.
-"""
+"""Smaller weights are stored in the ONNX file itself, unless requested otherwise."""
 
 WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
-"""Stored element types that a graph can widen, and the opset from which it can."""
+"""Storage types that a graph can cast to a wider type, and the first opset that can."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def plan_weight_placement(
     graphs: Sequence[Graph],
     values: ParameterValues,
     folder: Path,
-    how: How,
+    how: WeightStorage,
     opset: int,
     *,
     alignment: int = 1,

@@ -19,7 +19,7 @@ STATE_DESCRIPTIONS = {
     "carry": "the state of a loop or a cumulative sum",
     "rows": "a cache that is not keys or values of an attention",
 }
-"""Kinds of state other than keys and values, as messages describe them."""
+"""Kinds of state other than keys and values, for messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,7 +347,7 @@ def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder's end"
-"""Contains blanks, so that no output of a graph has this name."""
+"""Contains a space, so that no graph output has this name."""
 
 
 def _declare_cross_mask(

@@ -196,7 +196,7 @@ class TupleRule:
 
 
 FLAG_FIELDS = ("reverse", "optional")
-"""Fields that say whether a word or a sign is there."""
+"""Boolean fields: whether a keyword or sign is present."""
 
 
 class NodeRule(Generic[N]):

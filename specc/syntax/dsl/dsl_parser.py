@@ -18,9 +18,7 @@ from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
 T = TypeVar("T", covariant=True)
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that no text has: most mean that a file is no text, or is in another
-encoding than UTF-8.
-"""
+"""Characters that no text contains: most mean a binary file, or an encoding other than UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from specc.syntax.dsl.line_breaking import (
 )
 
 INDENT_STEP = 2
-"""Columns a body is moved in."""
+"""Indentation of a body, in columns."""
 
 
 def print_dsl(file: ast.File) -> str:
@@ -58,7 +58,7 @@ def is_spaced_item(item: ast.Item) -> bool:
 
 
 COMPACT_ITEMS = ast.Use | ast.Dims | ast.Require | ast.Definition | ast.Stream
-"""Items of one line."""
+"""Items that fit on one line."""
 
 
 def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
@@ -165,7 +165,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
         lambda n: (n.settings, n.end),
     ),
 }
-"""The header of each section, how many entries fit on its line, and its entries."""
+"""The header of each section, the maximum number of entries on its line, and its entries."""
 
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
@@ -355,4 +355,4 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ],
     ast.Block: layout_block_header,
 }
-"""The first lines of what has a body of statements."""
+"""First lines of statements with a body."""

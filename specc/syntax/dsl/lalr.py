@@ -13,16 +13,14 @@ from specc.syntax import source_limits
 from specc.syntax.dsl.lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""Rules whose first child adds nothing to the height: sums of 5 000 terms are flat to
-their readers.
-"""
+"""Rules whose first child does not add nesting depth: a sum of 5 000 terms counts as flat."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""Rules that make an expression longer; one that is too long is not read to its end."""
+"""Rules that lengthen an expression; parsing stops at the limit."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )
-"""Rules that put one expression inside another."""
+"""Rules that nest one expression in another."""
 
 
 class LalrRule(NamedTuple):

@@ -12,7 +12,7 @@ from lark.lexer import TerminalDef
 
 GRAMMAR_DIRECTORY = Path(__file__).parent
 REDUCE_ACTION = 1
-"""Lark's mark of a reduce action; 0 shifts."""
+"""Lark's code of a reduce action; 0 is a shift."""
 
 
 class LarkSymbol(TypedDict):

@@ -79,7 +79,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""Maximum characters of a number; the longest useful one has some 310."""
+"""Maximum number of characters of a number; the longest useful one has about 310."""
 
 CHARACTER_HINTS = {
     "'": 'texts stand in double quotes: "…"',

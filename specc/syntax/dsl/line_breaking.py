@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 MAX_LINE_WIDTH = 110
 CONTINUATION_INDENT = 4
-"""Columns that a continued line is moved in, where it does not stand under an opening bracket."""
+"""Indentation of a continued line that is not aligned with an opening bracket, in columns."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""Columns of a line that are given up rather than broken one bracket deeper."""
+"""Columns that may stay unused to avoid breaking one bracket deeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LineBreak:
 
 SPACE_BREAK = LineBreak(" ")
 SECTION_BREAK = LineBreak(" ", 80)
-"""Between the parts of a first line: before `->` and `where`."""
+"""A break between the parts of a header: before `->` and `where`."""
 
 Pieces = list[str | LineBreak]
 

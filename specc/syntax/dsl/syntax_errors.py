@@ -353,7 +353,8 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "times",
     ),
 )
-"""When each hint holds: of the error, the token that does not fit and the one before it."""
+"""The condition of each hint: a predicate of the error, the unexpected token and the previous one.
+"""
 
 
 def _join_hyphenated_name(here: UnexpectedToken) -> str:

@@ -13,9 +13,9 @@ from specc.syntax.dsl.lexer import Fragment, Token
 RESERVED_TERMINALS = frozenset(
     {"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"}
 )
-"""Words that are never names."""
+"""Reserved words, which cannot be names."""
 HYPHENATED_NAMES = frozenset({"int8-weights", "int8-tensor"})
-"""Words of `quantize` that are no names."""
+"""Hyphenated words of the `quantize` section."""
 DEFINITION_TERMINALS = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
 """Words that begin the definition of an expression."""
 ITEM_TERMINALS = frozenset(
@@ -48,7 +48,7 @@ TERMINAL_SIGNS = {
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
-"""Names of signs in messages, most often missing first."""
+"""Descriptions of punctuation in messages, the most frequently missing first."""
 KEYWORD_TERMINALS = frozenset(
     {
         *ITEM_TERMINALS,
@@ -186,7 +186,7 @@ VALUE_END_TERMINALS = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
 """Tokens that can end a value."""
 
 FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
-"""Operators that are words elsewhere."""
+"""Logical operators that are words in other languages."""
 
 
 def explain_foreign_syntax(here: UnexpectedToken) -> Diagnostic | None:

@@ -15,7 +15,7 @@ from specc.syntax.yaml.yaml_printer import print_yaml
 
 CODE_PIECE = re.compile(r"`([^`\n]+)`")
 PLACEHOLDER = "what_is_left_out"
-"""Stands for `…` while a piece is read."""
+"""Stands for `…` while an example is parsed."""
 EMPTY_BODY = f"{{ {PLACEHOLDER} = {PLACEHOLDER} }}"
 """Stands for `{ … }`."""
 OPTION_PIECE = re.compile(r"([a-z_]+)=([^=\s].*)")

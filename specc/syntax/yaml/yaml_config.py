@@ -25,7 +25,7 @@ from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, get_first_
 
 FIELD_KEYS = ("type", "from", "default", "doc")
 IGNORED_KEYS = "ignore keys"
-"""No name of a value can have a space in it."""
+"""Keys with a space, which cannot be names."""
 
 
 def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:

@@ -88,7 +88,7 @@ class YamlDocument:
 
 
 COMMENT_PATTERN = re.compile(r"(?:(?<=[ \t\n\r\x85\u2028\u2029])|\A)#[^\n]*")
-"""A `#` begins a comment only after a blank: `a#b` is a text."""
+"""A `#` begins a comment only after whitespace: `a#b` is text."""
 YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
@@ -317,7 +317,7 @@ YAML_ESCAPE_VALUES = {
     "P": "\u2029",
 }
 HEX_ESCAPE_LENGTHS = {"x": 2, "u": 4, "U": 8}
-"""Escapes that are followed by so many hexadecimal digits."""
+"""Number of hexadecimal digits after each escape."""
 
 
 def scalar_to_fragment(node: YamlScalar) -> Fragment:

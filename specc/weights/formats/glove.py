@@ -13,8 +13,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
 from specc.ir.array import Array
 
-MOST_LINE_BYTES = 1 << 20
-MOST_WORDS = 1 << 24
+MAX_LINE_BYTES = 1 << 20
+MAX_WORDS = 1 << 24
 DEFAULT_TENSOR = "embedding.weight"
 """Default name of the tensor of the vectors."""
 
@@ -61,11 +61,11 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
         )
     with os.fdopen(fd, "rb") as file:
         number = 0
-        while line := file.readline(MOST_LINE_BYTES + 1):
+        while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             try:
-                if len(line) > MOST_LINE_BYTES or number > MOST_WORDS:
-                    raise _Wrong(f"at most {MOST_WORDS} lines of {MOST_LINE_BYTES} bytes are read")
+                if len(line) > MAX_LINE_BYTES or number > MAX_WORDS:
+                    raise _Wrong(f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read")
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
                 _refuse(path, f"line {number}: it is not UTF-8 (byte {error.start + 1})")

@@ -18,7 +18,7 @@ from specc.weights.formats.quantized_decoders import (
 from specc.weights.formats.tensor_patterns import Lengths, TensorMisfit, expect_equal
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Place in a word of AWQ of each of eight consecutive outputs."""
+"""Position in an AWQ word of each of eight consecutive outputs."""
 
 
 def _signed(codes: Array, zeros: Array | int) -> Array:

@@ -15,9 +15,9 @@ from specc.ir.array import Array
 from specc.weights.formats.tensor_patterns import Lengths, TensorMisfit, expect_equal
 
 Parts: TypeAlias = Mapping[str, Array]
-"""The tensors of one weight, by their suffixes; those of files are read where sliced."""
+"""The tensors of one weight by suffix; those of files are read when sliced."""
 Codes: TypeAlias = tuple[Array, Array]
-"""Codes with the zero point subtracted, and the scale of each; both broadcast to the shape."""
+"""Codes minus the zero point, and their scales; both broadcast to the weight's shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,5 @@ WEIGHT_FORMATS = (
         decode=decode_llm_int8,
     ),
 )
-"""Every format. Of formats with one mark none share a method, and earlier marks are
-looked for first: a weight with `.weight_shape` also has `.weight_packed`.
-"""
+"""All formats. Formats with the same marker have different methods, and earlier markers take
+precedence: a weight with `.weight_shape` also has `.weight_packed`."""

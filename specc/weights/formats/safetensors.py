@@ -22,17 +22,15 @@ from specc.io.safe_read import Closeable, UnreadableFile, escape_text, open_regu
 from specc.ir.array import Array
 from specc.weights.formats.safetensors_header import (
     DTYPE_BITS,
-    MOST_HEADER_BYTES,
-    NATIVE_ONLY,
+    MAX_HEADER_BYTES,
+    NATIVE_ORDER_DTYPES,
     NUMPY_DTYPES,
     dtype_of_array,
     read_header,
 )
 
 AS_SPECIFIED = {"specc.layout": "spec"}
-"""Metadata of a file that holds a spec's parameters as the spec has them: no `load`
-rule is meant for it.
-"""
+"""Metadata of a file with a spec's parameters under their own names: no `load` rules apply."""
 
 CHUNK_BYTES = 1 << 20
 """Bytes read at once when a tensor is streamed: a multiple of every element's width."""
@@ -261,7 +259,7 @@ def _native(array: Array) -> Array:
 
     NumPy's own dtypes carry their byte order; those of ml_dtypes are always native.
     """
-    if dtype_of_array(array) in NATIVE_ONLY:
+    if dtype_of_array(array) in NATIVE_ORDER_DTYPES:
         return array.byteswap() if sys.byteorder == "big" else array
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
@@ -275,7 +273,7 @@ def _refuse_impostors(path: Path, head: bytes) -> None:
     `{`).
     """
     possible = (
-        int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES and head[8:].lstrip()[:1] == b"{"
+        int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES and head[8:].lstrip()[:1] == b"{"
     )
     found = None if possible else identify_foreign_file(head, escape_text(path.name))
     if found:

@@ -37,9 +37,7 @@ NUMPY_KINDS: dict[str, str | type | None] = {
     "f8_e8m0": ml_dtypes.float8_e8m0fnu,
     **dict.fromkeys(("f6_e2m3", "f6_e3m2", "f4")),
 }
-"""NumPy's kind of each type of safetensors, which writes our name in capitals; packed ones have
-none.
-"""
+"""NumPy dtype of each safetensors dtype (its name in capitals); packed types have none."""
 
 DTYPE_BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
 """Bits per element; includes 4-bit integers, which no checkpoint stores."""
@@ -47,16 +45,18 @@ DTYPE_BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*
 NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     ours: np.dtype(kind) for ours, kind in NUMPY_KINDS.items() if kind is not None
 }
-"""NumPy's dtype, little-endian, of those that have one. Packed types have none."""
+"""NumPy dtype, little-endian, of each type that has one; packed types have none."""
 
-FROM_FILE: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
-"""Our name of a safetensors dtype."""
+DTYPES_BY_FILE_NAME: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
+"""specc's name of each safetensors dtype."""
 
 FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
 """The floating-point types."""
 
-NATIVE_ONLY = frozenset(ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type))
-"""The types of ml_dtypes, which have no byte order of their own."""
+NATIVE_ORDER_DTYPES = frozenset(
+    ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type)
+)
+"""The types of ml_dtypes, which have native byte order only."""
 
 # no two of our types have one NumPy dtype
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
@@ -72,9 +72,9 @@ def dtype_of_array(array: Array) -> str:
     return _BY_NAME[name]
 
 
-MOST_HEADER_BYTES = 100_000_000
-MOST_LENGTH = 1 << 53
-"""Lengths and offsets stay below this, as every number in a spec does."""
+MAX_HEADER_BYTES = 100_000_000
+MAX_LENGTH = 1 << 53
+"""Upper bound of lengths and offsets, as for numbers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 """The exact fields of a tensor in the header."""
 
@@ -123,10 +123,10 @@ def _header_bytes(fd: int, size: int) -> bytes:
         raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
     # a file of another kind begins with any number, so this comes before reading
-    if length > MOST_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         raise _Wrong(
             f"it begins with a header length of {length} bytes; at most "
-            f"{MOST_HEADER_BYTES} are allowed"
+            f"{MAX_HEADER_BYTES} are allowed"
         )
     if length > size - 8:
         raise _Wrong(
@@ -190,7 +190,7 @@ def _tensor(name: str, fields: Json) -> RawTensor:
     _check_name(name, what)
     fields = _entry(fields, what)
     dtype = fields["dtype"]
-    if not isinstance(dtype, str) or dtype not in FROM_FILE:
+    if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _Wrong(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
     shape = _lengths(fields["shape"])
     if shape is None or len(shape) > 64:
@@ -205,7 +205,7 @@ def _tensor(name: str, fields: Json) -> RawTensor:
             f"{what}, {dtype} of shape {shape}, takes {needed} bytes, "
             f"but its data_offsets span {end - begin}"
         )
-    return RawTensor(name, FROM_FILE[dtype], tuple(shape), begin, end)
+    return RawTensor(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), begin, end)
 
 
 def _entry(fields: Json, what: str) -> dict[str, Json]:
@@ -230,9 +230,9 @@ def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
     count = 1
     for dim in shape:
         count *= dim
-        if count >= MOST_LENGTH:  # checked on the way: a later 0 must not hide it
+        if count >= MAX_LENGTH:  # checked on the way: a later 0 must not hide it
             raise _Wrong(f"{what} has more elements than any file can hold")
-    bits = count * DTYPE_BITS[FROM_FILE[dtype]]
+    bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed
         raise _Wrong(f"{what} of {dtype} does not fill whole bytes")
     return bits // 8
@@ -242,7 +242,7 @@ def _lengths(value: Json) -> list[int] | None:
     """Return a JSON list of non-negative integers, else None; true and 1.0 are rejected."""
     if not isinstance(value, list):
         return None
-    numbers = [v for v in value if isinstance(v, int) and type(v) is int and 0 <= v < MOST_LENGTH]
+    numbers = [v for v in value if isinstance(v, int) and type(v) is int and 0 <= v < MAX_LENGTH]
     return numbers if len(numbers) == len(value) else None
 
 

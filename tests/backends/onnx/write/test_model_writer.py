@@ -21,7 +21,7 @@ import specc_numpy
 from specc.backend import EmittedModel, WrittenModel
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
-from specc.weights.external_data import MOST_INLINE
+from specc.weights.external_data import MAX_INLINE
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, dtype_of_array
 from specc.weights.parameter_values import ByteRange
 from specc.weights.weight_rules import RequiredParameter
@@ -217,7 +217,7 @@ def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
 def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     graph = decoder(layers=1, width=16384, heads=4)
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
-    assert sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values()) > MOST_INLINE
+    assert sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values()) > MAX_INLINE
     with pytest.raises(Failed, match=r"E0823\]: .* GiB of weights do not fit into one ONNX file"):
         write(graph, values, tmp_path / "m.onnx", weights_as="inline")
     assert values.read == []
