@@ -60,7 +60,7 @@ from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.op import Op
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
-"""Ops that prepend or remove positions at the start of a growing axis."""
+"""Ops that prepend or remove positions at the start of a time axis."""
 
 
 def build_position_ids(

@@ -27,7 +27,7 @@ import specc_torch
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "digits.yaml"
 HELD_OUT = 5  # every fifth picture, as in make_samples.py
-MOST_INK = 16  # the greatest value of the data
+MAX_INK = 16  # the greatest value of the data
 BATCH = 64
 RATE = 2e-3
 DECAY = 0.05
@@ -41,7 +41,7 @@ def pictures(model: Module) -> tuple[Tensor, Tensor]:
     they are, `i64[n]`.
     """
     digits = load_digits()
-    paper = np.round(255 * (1 - digits.images / MOST_INK)).astype(np.uint8)
+    paper = np.round(255 * (1 - digits.images / MAX_INK)).astype(np.uint8)
     rows = [
         {"pixel_values": Image.fromarray(page), "logits": str(digit)}
         for page, digit in zip(paper, digits.target, strict=True)
