@@ -55,8 +55,8 @@ MODEL_GROUPS = (
     ("Time series", "patchtst"),
     (
         "Multimodal",
-        "clip clip_text clip_vision image_captioner llava paligemma siglip siglip_text "
-        "siglip_vision trocr vision_encoder_decoder",
+        "clip clip_text clip_vision image_captioner llava paligemma qwen2_5_vl qwen2_vl "
+        "siglip siglip_text siglip_vision trocr vision_encoder_decoder",
     ),
     (
         "Recurrent models and state space models",

@@ -35,7 +35,8 @@ class RopeDefaults:
     `context` is the maximum sequence length, `original` the one before scaling. `layers`
     selects a layer type in files with settings per layer type; `base` is the key of theta
     in older files, and `scaled` whether `rope_scaling` applies to these layers. `attention`
-    is the key of the factor of cos and sin.
+    is the key of the factor of cos and sin, `section` the sub-config that has the settings
+    where the file has it.
     """
 
     theta: float = 10000.0
@@ -45,6 +46,12 @@ class RopeDefaults:
     base: str = "rope_theta"
     scaled: bool = True
     attention: str = "attention_factor"
+    section: str = ""
+
+    def find_section(self, data: JsonObject) -> JsonObject:
+        """Return the table of a config file that has the settings."""
+        member = data.given(self.section)
+        return member.value if member and isinstance(member.value, JsonObject) else data
 
 
 def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
@@ -64,6 +71,8 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                 usual = replace(usual, base=value)
             case ast.Option("attention", ast.TextLiteral(value)):
                 usual = replace(usual, attention=value)
+            case ast.Option("section", ast.TextLiteral(value)):
+                usual = replace(usual, section=value)
             case ast.Option("scaled", ast.Name("true" | "false" as truth)):
                 usual = replace(usual, scaled=truth == "true")
             case _:
@@ -73,7 +82,7 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                     option.span,
                     helps=[
                         "it takes the numbers `theta`, `context` and `original`, the texts "
-                        "`layers`, `base` and `attention`, and `scaled=false`"
+                        "`layers`, `base`, `attention` and `section`, and `scaled=false`"
                     ],
                 )
     return usual
@@ -87,6 +96,7 @@ def read_rope_config(
     numbers, and the scaling kind of `default` holds where the file names none.
     """
     usual = parse_rope_defaults(source)
+    data = usual.find_section(data)
     inner = _select_layer_type(_get_settings("rope_parameters", data, entry), usual, entry)
     old = _get_settings("rope_scaling", data, entry) if usual.scaled else None
     theta, stated = _read_theta(inner, data, entry, usual.base)

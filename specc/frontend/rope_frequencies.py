@@ -109,6 +109,13 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     return _compute_yarn(plain, d, theta, numbers), given if given is not None else usual
 
 
+def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
+    """Return, for each position axis, the frequencies of a head with the pairs of its section."""
+    if isinstance(rope.theta, RuntimeNumber):
+        return ()
+    return tuple(rope.theta ** (-n / pairs) for pairs in sections for n in range(pairs))
+
+
 def _scale_frequency(kind: str, frequency: float, numbers: _ScalingNumbers) -> float:
     """Scale a frequency by a kind that needs nothing else."""
     if kind == "linear":

@@ -81,7 +81,8 @@ def find_limited_contexts(entries: list[ast.ConfigEntry], data: JsonObject) -> I
                 case ast.Call(function=ast.Name(path="rope_config")):
                     rope = read_rope_config(source, entry, data, None)
                     if original := get_max_rope_length(rope):
-                        yield _make_context_warning(rope.kind, original, data, entry)
+                        table = parse_rope_defaults(source).find_section(data)
+                        yield _make_context_warning(rope.kind, original, table, entry)
 
 
 def _make_context_warning(

@@ -240,3 +240,34 @@ def test_position_axes_of_feature_pairs(
 def test_position_axes_that_are_refused(at: str, options: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=code):
         rotation(tmp_path, at, options)
+
+
+AXIAL = "rope(theta=100.0, kind=axial)"
+
+
+def test_axial_frequencies_start_again_on_each_axis(tmp_path: Path) -> None:
+    path, options = tmp_path / "m.specc", ", sections=[2, 6], order=contiguous"
+    at = "[positions(x), positions(x)]"
+    path.write_text(AXES.format(source="", usual=AXIAL, at=at, options=options))
+    graph = elaborate_spec(open_spec(str(path))).graph
+    (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
+    assert made.axes == (0,) * 2 + (1,) * 6
+    wanted = [100.0 ** (-n / 2) for n in range(2)] + [100.0 ** (-n / 6) for n in range(6)]
+    assert made.frequencies == pytest.approx(wanted)
+
+
+def test_axial_frequencies_need_several_axes(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="E0203"):
+        angles(tmp_path, "", AXIAL)
+
+
+def test_settings_in_a_section(tmp_path: Path) -> None:
+    """The keys of the section count where the file has it, those beside it where it does not."""
+    source, file = 'from rope_config(theta=10.0, section="text_config")', tmp_path / "config.json"
+    for config, theta in (
+        ({"rope_theta": 3.0, "text_config": {"rope_theta": 5.0}}, 5.0),
+        ({"rope_theta": 3.0}, 3.0),
+        ({"rope_theta": 3.0, "text_config": {}}, 10.0),
+    ):
+        file.write_text(json.dumps(config))
+        assert angles(tmp_path, source, "rope(theta=1.0)", str(file)).theta == theta

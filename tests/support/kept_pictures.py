@@ -124,6 +124,52 @@ def among_words(at: Sequence[Sequence[int]], picture: int) -> Samples:
     return made
 
 
+class AnySize(Case):
+    """A class that is given the patches of all images one after the other."""
+
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        given = {name: x[name].flatten(0, 1) for name in ("pixel_values", "image_grid_thw")}
+        text = {name: x[name].long() for name in ("input_ids", "attention_mask")}
+        kinds = (x["input_ids"] == IMAGE_TOKEN).int()
+        made = theirs(**text, **given, mm_token_type_ids=kinds)
+        return {name: made[name] for name in self.results}
+
+
+IMAGE_TOKEN = 30
+THREE_AXES: dict[str, Any] = {
+    **SIDE, "vocab_size": VOCAB, "num_key_value_heads": 1, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0,
+                                                                              "mrope_section": [2, 1, 1]},
+}  # fmt: skip
+PATCHES: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 1, "in_channels": 1}
+
+
+def any_size(family: str, text: Mapping[str, Any] = {}, **vision: Any) -> Asked:
+    """Three sequences, each with two images of 12 patches in all."""
+    made = samples(
+        {
+            "input_ids": Ids("seq", 26),
+            "attention_mask": Keep("seq"),
+            "pixel_values": Numbers((12, 2)),
+            "image_grid_thw": Numbers((2, 3)),
+        },
+        {"seq": (9, 6, 7)},
+    )
+    for row, sides in zip(made.rows, ((2, 4, 2, 2), (4, 2, 2, 2), (2, 2, 2, 4)), strict=True):
+        row["image_grid_thw"] = np.insert(np.reshape(sides, (2, 2)), 0, 1, axis=1)
+        first = sides[0] * sides[1] // 4
+        row["input_ids"][1 : 1 + first] = IMAGE_TOKEN
+        row["input_ids"][2 + first : 5] = IMAGE_TOKEN
+    case = AnySize(
+        config=f"{family}Config", model=f"{family}ForConditionalGeneration", sides=("left", "right"),
+        tiny={
+            "text_config": {**THREE_AXES, **text}, "vision_config": {**PATCHES, **vision},
+            "image_token_id": IMAGE_TOKEN, "video_token_id": 29, "vision_start_token_id": 28, "vision_end_token_id": 27,
+        },
+        given=coarse(made),
+    )  # fmt: skip
+    return Asked(case=case)
+
+
 PAINTED: dict[str, Any] = {
     "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 8, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 12, "decoder_ffn_dim": 10, "num_queries": 2, "use_timm_backbone": False,
@@ -229,6 +275,10 @@ VISION = {
             given=among_words([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 2, 3, 6]], 30),
             results={"logits": "seq"},
         )
+    ),
+    "qwen2_vl": any_size("Qwen2VL", embed_dim=16, hidden_size=16, mlp_ratio=2),
+    "qwen2_5_vl": any_size(
+        "Qwen2_5_VL", hidden_size=16, intermediate_size=20, out_hidden_size=16, window_size=2, fullatt_block_indexes=[1],
     ),
     "donut": Asked(
         case=Case(

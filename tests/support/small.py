@@ -39,6 +39,17 @@ MIXER = {
     "kernel": 3,
     "stop": [2],
 }
+ANY_SIZE = GROUPED | {
+    "mrope_section": [2, 1, 1],
+    "vision_d": 8,
+    "vision_heads": 2,
+    "vision_layers": 2,
+    "channels": 1,
+    "patch": 2,
+    "image_token": 16,
+    "stop": [2],
+}
+"""Images of any size, whose tokens have three position axes."""
 HYBRID = {"mamba_heads": 4, "mamba_head_dim": 8, "groups": 2, "state_size": 4, "kernel": 3}
 LATENT = TRANSFORMER | {
     "expert_hidden": 12,
@@ -245,6 +256,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "phi": TRANSFORMER,
     "phi3": GROUPED | {"sliding_window": 3, "stop": [2]},
     "qwen2": GROUPED,
+    "qwen2_vl": ANY_SIZE | {"mlp_ratio": 2},
+    "qwen2_5_vl": ANY_SIZE | {"vision_hidden": 12, "window_size": 8, "full_attention_layers": [1]},
     "qwen3": GROUPED | {"head_dim": 8},
     "qwen3_moe": SPARSE | {"mlp_only_layers": [0], "expert_hidden": 12},
     "roberta": WORDS,

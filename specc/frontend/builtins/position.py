@@ -1,10 +1,11 @@
 """Built-in position functions: position ids, sinusoids, rotary embedding."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.rope_frequencies import (
+    compute_axial_frequencies,
     compute_rope_frequencies,
     compute_yarn_scale,
     explain_invalid_rope,
@@ -76,6 +77,7 @@ OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "dynamic": ("factor", "original", "longest"),
     "longrope": (*("factor", "original", "attention_factor", "divisors", "beyond", "longest"),),
     "proportional": ("part", "factor"),
+    "axial": (),
 }
 """The options of each kind of RoPE scaling."""
 LENGTH_OPTIONS = ("original", "longest")
@@ -94,7 +96,7 @@ def rope(
     *,
     theta: float,
     kind: Literal[
-        "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"
+        "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "axial"
     ] = "default",
     factor: float | None = None,
     low_freq_factor: float | None = None,
@@ -120,7 +122,8 @@ def rope(
     divides the frequencies by `divisors` (`short_factor`), or by `beyond`
     (`long_factor`) if `longest` exceeds the `original` length. `dynamic`: `factor`,
     `original` and `longest`, from which theta is computed. `proportional` rotates only
-    the fraction `part` of a head's pairs, with `factor=1.0`. `longest` is the maximum
+    the fraction `part` of a head's pairs, with `factor=1.0`. `axial` gives each position axis
+    of `rotate` the frequencies of its own section. `longest` is the maximum
     sequence length, by default `original`; `--context-length` sets it, and the model rejects
     longer sequences.
     """
@@ -174,7 +177,7 @@ def _collect_scaling_numbers(kind: str, known: Mapping[str, RopeNumber]) -> dict
     without the original context length.
     """
     numbers: dict[str, RopeNumber] = (
-        {"factor": known.get("factor", 1.0)} if kind != "default" else {}
+        {"factor": known.get("factor", 1.0)} if kind not in ("default", "axial") else {}
     )
     if kind == "proportional":
         numbers["part"] = known["part"]
@@ -220,6 +223,10 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> N
         site.fail("E0203", title, "dim", helps=["remove `dim`"])
 
 
+PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
+"""The order of the feature pairs of several position axes."""
+
+
 @register_builtin()
 def rotate(
     site: CallSite,
@@ -230,7 +237,7 @@ def rotate(
     pairs: Literal["half", "interleaved"],
     dim: Dim | None = None,
     sections: tuple[Dim, ...] | None = None,
-    order: Literal["contiguous", "interleaved"] | None = None,
+    order: PairOrder | None = None,
 ) -> Tensor:
     """Apply rotary position embedding to [batch, heads, length, d] at position ids `at`
     (arXiv:2104.09864).
@@ -254,7 +261,8 @@ def rotate(
             "E0203", f"`rotate` rotates 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
         )
     _check_rotated_width(site, rope, width, x.shape[-1])
-    made, factor = compute_rope_frequencies(rope, width)
+    lengths = _measure_sections(site, len(axes), width, sections, order)
+    made, factor = _compute_frequencies(site, rope, width, lengths, order)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail(
             "E0203",
@@ -262,30 +270,49 @@ def rotate(
             "rope",
         )
     most = get_max_rope_length(rope)
-    pair_axes = _assign_pair_axes(site, len(axes), width, sections, order)
+    pair_axes = _assign_pair_axes(lengths, order)
     angles = ops.RopeAngles(width, cast_to_attribute(rope.theta), factor, made, most, pair_axes)
     cos, sin = site.add(angles, *ids)
     return site.one(ops.Rotate(pairs), x, cos, sin)
 
 
-def _assign_pair_axes(
+def _compute_frequencies(
+    site: CallSite, rope: Rope, width: Dim, lengths: tuple[int, ...], order: PairOrder | None
+) -> tuple[tuple[float, ...], float]:
+    """Return the frequencies of the feature pairs, and the attention factor."""
+    if rope.kind != "axial":
+        return compute_rope_frequencies(rope, width)
+    if order != "contiguous":
+        site.fail("E0203", "`axial` frequencies need several axes in contiguous sections", "rope")
+    return compute_axial_frequencies(rope, lengths), 1.0
+
+
+def _measure_sections(
     site: CallSite,
     count: int,
     width: Dim,
     sections: tuple[Dim, ...] | None,
-    order: Literal["contiguous", "interleaved"] | None,
+    order: PairOrder | None,
 ) -> tuple[int, ...]:
-    """Return the position axis of each feature pair; () for a single axis."""
+    """Return the number of feature pairs of each position axis; () for a single axis."""
     for name, value in (("sections", sections), ("order", order)):
         if (value is None) != (count == 1):
             title = f"`{name}` goes with position ids for several axes: `at=[t, h, w]`"
             site.fail("E0201", title, name)
     if sections is None:
         return ()
-    lengths = [site.number(n, "sections") for n in sections]
+    lengths = tuple(site.number(n, "sections") for n in sections)
     if len(lengths) != count or (width.number is not None and 2 * sum(lengths) != width.number):
-        title = f"`sections` divides {width} features into pairs for {count} axes, not {lengths}"
+        title = (
+            f"`sections` divides {width} features into pairs for {count} axes, not {list(lengths)}"
+        )
         site.fail("E0203", title, "sections")
+    return lengths
+
+
+def _assign_pair_axes(lengths: tuple[int, ...], order: PairOrder | None) -> tuple[int, ...]:
+    """Return the position axis of each feature pair; () for a single axis."""
+    count = len(lengths)
     if order == "contiguous":
         return tuple(axis for axis, length in enumerate(lengths) for _ in range(length))
     turns = [(pair, pair % count) for pair in range(sum(lengths))]

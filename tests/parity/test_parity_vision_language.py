@@ -1,0 +1,255 @@
+"""Vision-language models with images of any size (M-RoPE): logits, generation and text models as
+transformers has them.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from support.families import TOKENS, Case, check_scores, ended
+from support.padded import Arrays, Ids, Keep, Samples, Side, samples
+from support.published import assert_published, loaded, randomized
+
+import specc
+
+pytestmark = pytest.mark.parity
+
+IMAGE, WORDS = 30, 26
+"""The image placeholder token id, and the number of text tokens."""
+TEXT: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [1, 2, 1]},
+}  # fmt: skip
+TOKEN_IDS = {
+    "image_token_id": IMAGE,
+    "video_token_id": 29,
+    "vision_start_token_id": 28,
+    "vision_end_token_id": 27,
+}
+VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 2, "in_channels": 1}
+WINDOWS = {"hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 32, "window_size": 8}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "qwen2_vl": ("Qwen2VL", TEXT, VISION | {"hidden_size": 32, "embed_dim": 16, "mlp_ratio": 2}),
+    "qwen2_vl, sliding windows": (
+        "Qwen2VL",
+        TEXT | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "tie_word_embeddings": True},
+        VISION | {"hidden_size": 32, "embed_dim": 24, "num_heads": 1, "spatial_merge_size": 1, "hidden_act": "gelu"},
+    ),
+    "qwen2_5_vl": ("Qwen2_5_VL", TEXT, VISION | WINDOWS | {"fullatt_block_indexes": [1]}),
+}  # fmt: skip
+"""The family, and the configurations of text and image model."""
+GRIDS = [[(1, 4, 6), (1, 2, 2)], [(1, 6, 4)], []]
+"""Frames, rows and columns of the images of three sequences."""
+
+
+def saved(name: str, folder: Path, head: str = "ForConditionalGeneration", seed: int = 0) -> Any:
+    """A published model, random, as files in `folder`."""
+    family, text, vision = CASES[name]
+    config = getattr(transformers, f"{family}Config")(
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=text.get("tie_word_embeddings", False),
+        **TOKEN_IDS,
+    )
+    kind = getattr(transformers, f"{family}{head}")
+    theirs = randomized(kind(config), seed)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    return kind.from_pretrained(folder, experts_implementation="eager").eval()
+
+
+@dataclass(frozen=True)
+class ImageSamples(Samples):
+    """Sequences with images: their patches are padded at the end, on whichever side text is."""
+
+    images: tuple[Arrays, ...]
+
+    def alone(self, row: int) -> Arrays:
+        return super().alone(row) | _stack([self.images[row]], extra=0)
+
+    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
+        return super().together(side, extra) | _stack(self.images, extra=4)
+
+
+def _stack(images: Sequence[Arrays], extra: int) -> Arrays:
+    """Patches and grids of several sequences; random patches and zero grids stand behind them."""
+    rng = np.random.default_rng(9)
+    made: Arrays = {}
+    for name in ("pixel_values", "image_grid_thw"):
+        parts = [one[name] for one in images]
+        longest = max(1, *map(len, parts)) + (extra if name == "pixel_values" else 0)
+        whole = rng.standard_normal((len(parts), longest, parts[0].shape[1])).astype(parts[0].dtype)
+        whole *= name == "pixel_values"
+        for row, part in zip(whole, parts, strict=True):
+            row[: len(part)] = part
+        made[name] = whole
+    return made
+
+
+def given(vision: Mapping[str, Any], least: int = 0) -> ImageSamples:
+    """Three sequences with images of the sizes in `GRIDS`, among tokens from `least` on."""
+    merged = vision.get("spatial_merge_size", 2) ** 2
+    features = 2 * vision["in_channels"] * vision["patch_size"] ** 2
+    counts = [[t * h * w for t, h, w in grids] for grids in GRIDS]
+    lengths = tuple(3 + sum(2 + n // merged for n in each) for each in counts)
+    made = samples(
+        {"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": lengths}
+    )
+    rng, images = np.random.default_rng(5), []
+    for row, each, grids in zip(made.rows, counts, GRIDS, strict=True):
+        row["input_ids"] = np.maximum(row["input_ids"], least)
+        start = 2
+        for count in each:
+            row["input_ids"][start : start + count // merged] = IMAGE
+            start += count // merged + 2
+        pixels = rng.standard_normal((sum(each), features)).astype(np.float32)
+        grid = np.array(grids, np.int64).reshape(-1, 3)
+        images.append({"pixel_values": pixels, "image_grid_thw": grid})
+    return ImageSamples(made.fields, made.rows, made.lengths, made.seed, tuple(images))
+
+
+def as_published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Their inputs: the patches of all images of a batch in one tensor."""
+    keep = x["attention_mask"]
+    present = [grid[grid.prod(-1) > 0] for grid in x["image_grid_thw"]]
+    counts = [int(grid.prod(-1).sum()) for grid in present]
+    ids = x["input_ids"].where(keep, 0)
+    made = {
+        "input_ids": ids,
+        "attention_mask": keep.long(),
+        "mm_token_type_ids": ((ids == IMAGE) & keep).int(),
+    }
+    if sum(counts):
+        pixels = [row[:count] for row, count in zip(x["pixel_values"], counts, strict=True)]
+        made |= {"pixel_values": torch.cat(pixels), "image_grid_thw": torch.cat(present)}
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores(name: str, tmp_path: Path) -> None:
+    theirs = saved(name, tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    inputs = given(CASES[name][2])
+    assert_published(
+        ours,
+        inputs,
+        lambda x: {"logits": theirs(**as_published(x)).logits},
+        {"logits": "seq"},
+        ("left", "right"),
+    )
+
+
+FIRST = ["qwen2_vl", "qwen2_5_vl"]
+"""One configuration of each family."""
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_without_a_head(name: str, tmp_path: Path) -> None:
+    theirs = saved(name, tmp_path, "Model")
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    assert_published(
+        ours,
+        given(CASES[name][2]),
+        lambda x: {"last_hidden_state": theirs(**as_published(x)).last_hidden_state},
+        {"last_hidden_state": "seq"},
+        ("left",),
+    )
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_text_model(name: str, tmp_path: Path) -> None:
+    family, text, _ = CASES[name]
+    case = Case(
+        config=f"{family}TextConfig",
+        model=f"{family}TextModel",
+        tiny=text,
+        results={"last_hidden_state": "seq"},
+        sides=("left", "right"),
+        places=True,
+    )
+    check_scores(case, tmp_path)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_generation(name: str, tmp_path: Path) -> None:
+    """Greedy and by beams, alone and padded on the left."""
+    theirs = saved(name, tmp_path, seed=1).double()
+    inputs = given(CASES[name][2], least=3)
+    package, one = tmp_path / "package", tmp_path / "one.onnx"
+    specc.compile(str(tmp_path), package, graphs="step")
+    specc.compile(str(tmp_path), one, graphs="generate")
+    for whole in (inputs.alone(0), inputs.together("left", extra=0)):
+        alone = {name: x for name, x in whole.items() if name != "attention_mask"}
+        for beams in (1, 4):
+            wanted = written_by(theirs, whole, beams)
+            how: dict[str, Any] = {"max_tokens": TOKENS}
+            how |= (
+                {"strategy": "beam", "num_beams": beams, "early_stopping": False}
+                if beams > 1
+                else {}
+            )
+            files = [(package, whole)] + ([(one, alone)] if len(wanted) == 1 and beams == 1 else [])
+            for path, told in files:
+                made = specc.load(path, threads=1).generate(**told, **how)
+                assert [list(row[0].tokens) for row in made.results()] == wanted, path.name
+
+
+def written_by(theirs: Any, whole: Arrays, beams: int) -> list[list[int]]:
+    """What transformers' `generate` writes behind each prompt."""
+    inputs = as_published({name: torch.tensor(x) for name, x in whole.items()})
+    inputs["pixel_values"] = inputs["pixel_values"].double()
+    with torch.no_grad():
+        made = theirs.generate(
+            **inputs,
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=TOKENS,
+            pad_token_id=0,
+            eos_token_id=2,
+        )
+    return [ended(row[whole["input_ids"].shape[1] :].tolist(), 2) for row in made]
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_other_files(name: str, tmp_path: Path) -> None:
+    """Weights under the names of the class, and a config.json with the keys of the language model
+    at the top level, give the same graph.
+    """
+    saved(name, tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    weights = load_file(tmp_path / "a" / "model.safetensors")
+    renamed = {name_in_class(key): value for key, value in weights.items()}
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, tmp_path / "b" / "model.safetensors")
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    text = config.pop("text_config")
+    text["rope_scaling"] = {
+        "type": "mrope",
+        "mrope_section": text["rope_parameters"]["mrope_section"],
+    }
+    text["rope_theta"] = text.pop("rope_parameters")["rope_theta"]
+    (tmp_path / "b" / "config.json").write_text(json.dumps(text | config))
+    inputs = given(CASES[name][2]).alone(0)
+    made = []
+    for part in ("a", "b"):
+        specc.compile(str(tmp_path / part), tmp_path / f"{part}.onnx")
+        made.append(specc.load(tmp_path / f"{part}.onnx", threads=1).run(**inputs)["logits"])
+    assert np.array_equal(*made)
+
+
+def name_in_class(key: str) -> str:
+    """The name of a weight in the class, from that in its files."""
+    prefix, _, rest = key.partition(".")
+    renamed = {"model": "model.language_model", "visual": "model.visual"}.get(prefix, prefix)
+    return f"{renamed}.{rest}"
