@@ -218,11 +218,6 @@ def _is_exact_in_all_dtypes(*numbers: float) -> bool:
     return all(isinf(n) or (n.is_integer() and abs(n) <= 256) for n in numbers)
 
 
-def truncate_masked_value(number: float) -> float:
-    """Truncate a float to an integer; infinity gives NaN."""
-    return nan if isinf(number) else float(int(number))
-
-
 def _divide(a: float, b: float) -> float:
     return a / b if b else nan
 

@@ -19,7 +19,7 @@ from specc.analysis.query_key_grids import (
     solve_any,
     solve_memoized,
 )
-from specc.analysis.value_ranges import find_constant_value, find_element_lower_bound
+from specc.analysis.value_ranges import find_constant_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node
 
@@ -76,12 +76,9 @@ def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
     """
     if not isinstance(standing.node.op, ops.Where):
         return standing.node.op.view and any(standing.at("floor", axis))
-    filled, least = (
-        _get_fill_number(standing),
-        find_element_lower_bound(ops.Where.yes(standing.node)),
-    )
+    filled = _get_fill_number(standing)
     # -1 is enough below `arange(n)`, whose least is 0.
-    below = filled <= LOW_SCORE or (least is not None and filled < least)
+    below = filled <= LOW_SCORE or filled < find_value_range(ops.Where.yes(standing.node))[0]
     return standing.at("zero", axis)[0] and below and not standing.given[1].wild
 
 

@@ -33,7 +33,7 @@ The softmax over keys gives zeros where the scores are minus infinity:
 
 from collections.abc import Generator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf, isinf
 from typing import TypeAlias
 
@@ -51,7 +51,6 @@ from specc.analysis.grid_constants import (
     is_reduction_fixed_point,
     map_masked_values,
     split_product_factors,
-    truncate_masked_value,
 )
 from specc.analysis.mask_bands import (
     ATTENTION_GRID_AXES,
@@ -73,7 +72,7 @@ from specc.analysis.query_key_grids import (
     solve_memoized,
     split_concat,
 )
-from specc.analysis.value_ranges import find_uniform_value, find_value_range
+from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
@@ -136,8 +135,7 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
         case ops.Pointwise(fn=fn):
             return map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), (yield operands[0]))
         case ops.Cast(to=to):
-            whole = to in ("i64", "i32")
-            return map_masked_values(truncate_masked_value if whole else float, (yield operands[0]))
+            return map_masked_values(partial(convert_number, dtype=to), (yield operands[0]))
     return (yield from _find_axis_op_values(grid, node))
 
 

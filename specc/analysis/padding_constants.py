@@ -22,11 +22,10 @@ from specc.analysis.grid_constants import (
     combine_masked_values,
     intersect_masked_values,
     map_masked_values,
-    truncate_masked_value,
 )
 from specc.analysis.masked_values import compute_absorbed_result, is_sorted_last
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
-from specc.analysis.value_ranges import find_uniform_value, find_value_range
+from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL
@@ -191,12 +190,7 @@ def _infer_number(standing: PaddedResult, axis: int) -> float | None:
                 map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), _make_masked_values(numbers[0]))
             )
         case ops.Cast(to=to):
-            whole = to in ("i64", "i32")
-            return _get_only_number(
-                map_masked_values(
-                    truncate_masked_value if whole else float, _make_masked_values(numbers[0])
-                )
-            )
+            return None if numbers[0] is None else convert_number(numbers[0], to)
         case ops.Compare(fn=fn):
             return _get_only_number(
                 combine_masked_values(COMPARISON_FUNCTIONS[fn], *map(_make_masked_values, numbers))

@@ -1,8 +1,8 @@
 """Value ranges and constants that hold for all inputs.
 
 Input: any value. Output: its minimum and maximum, infinite where unknown. Softmax weights lie
-between 0 and 1, position ids are 0 and above, a position id plus one is 1 and above. NaN is not
-considered.
+between 0 and 1, position ids are 0 and above, a position id plus one is 1 and above. NaN and
+overflow of integers are not considered.
 
 Masks are applied to scores by constants that were cast, expanded and given axes; the constant
 is found behind such nodes.
@@ -10,12 +10,14 @@ is found behind such nodes.
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import reduce
 from math import exp, inf, isfinite, isnan, log1p, sqrt, trunc
 from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.op import Op
+from specc.ir.types import FLOAT32_INTEGER_RANGES
 
 ValueRange: TypeAlias = tuple[float, float]
 """Minimum and maximum."""
@@ -192,9 +194,16 @@ def _rising(fn: str, low: float, high: float) -> ValueRange:
 
 
 def _convert_range(bounds: ValueRange, dtype: str) -> ValueRange:
-    """Return the bounds in another element type: integers are truncated towards zero."""
-    low, high = (float(trunc(b)) if isfinite(b) and dtype[0] == "i" else b for b in bounds)
-    return low, high
+    """Return the bounds in another element type."""
+    return convert_number(bounds[0], dtype), convert_number(bounds[1], dtype)
+
+
+def convert_number(number: float, dtype: str) -> float:
+    """Return what a `Cast` makes of a number: integers are truncated and clipped."""
+    if dtype not in FLOAT32_INTEGER_RANGES:
+        return float(number != 0) if dtype == "bool" else number
+    least, most = FLOAT32_INTEGER_RANGES[dtype]
+    return float(trunc(min(max(number, least), most)))
 
 
 def _merge_ranges(given: list[ValueRange]) -> ValueRange:
@@ -247,48 +256,26 @@ def get_viewed_op(value: Value | None, *through: type[Op]) -> Op | None:
 
 def find_constant_fraction(value: Value | None) -> Fraction | None:
     """Return the finite constant that a value is everywhere, or None."""
-    while value and value.node and value.node.args:
-        op = value.node.op
-        passed = op.view or isinstance(op, ops.Cast)
-        if isinstance(op, ops.Extent) or not passed or value.type.dtype == "bool":
-            return None
-        value = value.node.first
-    match value and value.op:
-        case ops.Constant(value=number) if not isinstance(number, bool) and isfinite(number):
-            return Fraction(number)
-    return None
+    number = find_constant_value(value)
+    return None if number is None or not isfinite(number) else Fraction(number)
 
 
 def find_constant_value(value: Value | None) -> float | None:
     """Return the constant that a value is everywhere, infinity included, or None."""
-    if (found := find_constant_fraction(value)) is not None:
-        return float(found)
-    match get_viewed_op(value):
-        # True is a number for Python, and no score.
-        case ops.Constant(value=number) if not isinstance(number, bool):
-            return float(number)
-    return None
+    # True is a number for Python, and no score.
+    return None if value is None or value.type.dtype == "bool" else find_uniform_value(value)
 
 
 def find_uniform_value(value: Value | None) -> float | None:
     """Return the number or truth value that a value has at every position, or None."""
-    if value is None or value.type.dtype != "bool":
-        return find_constant_value(value)
-    match get_viewed_op(value):
-        case ops.Constant(value=truth):
-            return float(truth)
+    casts: list[str] = []
+    while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
+        casts.append(value.type.dtype)
+        value = value.node.first if value.node else None
+    match value and value.op:
+        case ops.Constant(value=number):
+            return reduce(convert_number, reversed(casts), float(number))
     return None
-
-
-def find_element_lower_bound(value: Value | None) -> float | None:
-    """Return a lower bound of all elements, or None."""
-    inner = skip_views(value, ops.Cast)
-    match inner and inner.op:
-        case ops.Extent() | ops.Range():
-            return 0.0
-        case ops.Constant():
-            return find_constant_value(inner)
-    return 0.0 if inner and inner.node is None and inner.type.dtype == "bool" else None
 
 
 def is_zero_everywhere(value: Value | None) -> bool:

@@ -1,13 +1,28 @@
-"""Extremes are found of each value once: residual paths part and meet again at every
-layer, so that walking every path would take time without end.
-"""
+"""Value ranges and constants hold for every input, and are found of each value once."""
 
+import random
 from math import inf
 
-from specc.analysis.value_ranges import find_value_range
+import numpy as np
+import pytest
+
+import specc_numpy
+from specc.analysis import value_ranges
+from specc.analysis.value_ranges import (
+    find_constant_fraction,
+    find_constant_value,
+    find_uniform_value,
+    find_value_range,
+    is_zero_everywhere,
+)
 from specc.ir import ops
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.types import Type
+
+GRAPHS = 400
+LENGTH = 3
+NUMBERS = (0.9, -0.9, 0.0, 2.5, -1.0, 3.0, 1e-9, 1e30, -1e30, inf, -inf)
+"""What constants are: integers, numbers that a cast truncates or rounds, and infinity."""
 
 
 def test_paths_that_part_and_meet() -> None:
@@ -19,3 +34,93 @@ def test_paths_that_part_and_meet() -> None:
     for _ in range(100):
         x = b.one(ops.Arith("add"), x, b.one(ops.Arith("mul"), x, x))
     assert find_value_range(x) == (0.0, inf)
+
+
+def draw_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value:
+    """Return a constant, position ids, or a value drawn before."""
+    match rng.choice(("constant", "constant", "extent", "integer", "old", "old", "old")):
+        case "constant":
+            return b.one(ops.Constant(rng.choice(NUMBERS), "f64"))
+        case "integer":
+            return b.one(ops.Constant(rng.choice((-2, 0, 1, 7)), "i64"))
+        case "extent":
+            return b.one(ops.Extent(0), values[0])
+    return rng.choice(values[-4:])
+
+
+def draw_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
+    """Return a random function of values drawn before; casts and views are the most frequent."""
+    x = draw_operand(rng, b, values)
+    kind = rng.choice(("cast", "cast", "cast", "insert", "expand", "arith", "function", "where"))
+    number = x.type.dtype not in ("bool", "i64", "i32")  # integers may overflow
+    match kind:
+        case "cast":
+            whole = ("i64",) if x.type.dtype == "i64" else ("i64", "i32")
+            return b.one(ops.Cast(rng.choice(("f32", "f64", "f16", "bf16", *whole))), x)
+        case "insert" if x.type.rank < 2:
+            return b.one(ops.Insert(0), x)
+        case "expand" if x.type.rank and x.type.shape[0] == 1:
+            return b.one(ops.Expand(0, values[0].type.shape[0]), x)
+        case "arith" if number:
+            y = draw_operand(rng, b, values)
+            y = y if y.type.dtype == x.type.dtype else b.one(ops.Cast(x.type.dtype), y)
+            if x.type.shape == y.type.shape or not (x.type.rank and y.type.rank):
+                return b.one(ops.Arith(rng.choice(("add", "sub", "mul", "min", "max"))), x, y)
+        case "function" if x.type.dtype == "f64":
+            return b.one(ops.Pointwise(rng.choice((*value_ranges.FUNCTION_RANGES, "neg"))), x)
+        case "where" if number:
+            zero = b.one(ops.Cast(x.type.dtype), b.one(ops.Constant(rng.choice(NUMBERS), "f64")))
+            return b.one(ops.Where(), b.one(ops.Compare("gt"), x, zero), x, zero)
+    return x
+
+
+def draw_graph(seed: int) -> Graph:
+    """Return a graph of random values, all of them outputs."""
+    rng, b = random.Random(seed), Builder()
+    values = [
+        b.input("x", Input(Type.of("f64", LENGTH))),
+        b.input("keep", Input(Type.of("bool", LENGTH))),
+    ]
+    for _ in range(10):
+        values.append(draw_value(rng, b, values))
+    return b.finish("g", {f"v{n}": v for n, v in enumerate(values) if v.node})
+
+
+def find_wrong_facts(seed: int) -> list[str]:
+    """Return what is claimed of values of a random graph and is not so."""
+    graph, rng = draw_graph(seed), np.random.default_rng(seed)
+    given = {"x": rng.normal(size=LENGTH) * 3, "keep": rng.random(LENGTH) < 0.5}
+    given = {n: v for n, v in given.items() if n in graph.inputs}
+    with np.errstate(all="ignore"):
+        found = specc_numpy.evaluate_graph(graph, given, {})
+    wrong = []
+    for name, value in graph.outputs.items():
+        numbers = found[name].astype("f8")
+        numbers = numbers[~np.isnan(numbers)]
+        constants = (find_constant_fraction, find_constant_value, find_uniform_value)
+        for claim in constants:
+            number = claim(value)
+            if number is not None and (numbers != float(number)).any():
+                wrong.append(f"{claim.__name__} of {value.op} is {number}")
+        low, high = find_value_range(value)
+        if (numbers < low).any() or (numbers > high).any():
+            wrong.append(f"{value.op} leaves [{low}, {high}]")
+        if is_zero_everywhere(value) and numbers.any():
+            wrong.append(f"{value.op} is not zero")
+    return wrong
+
+
+@pytest.mark.parametrize("many", [GRAPHS, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_values_are_what_is_claimed(many: int) -> None:
+    assert [w for seed in range(many) for w in find_wrong_facts(seed)] == []
+
+
+def test_constants_are_found_behind_casts() -> None:
+    graphs = [draw_graph(seed) for seed in range(40)]
+    casts = [v for g in graphs for v in g.outputs.values() if v.node and isinstance(v.op, ops.Cast)]
+    assert sum(find_constant_value(v) is not None for v in casts) > len(casts) // 8
+
+
+def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_ranges, "convert_number", lambda number, dtype: number)
+    assert any(find_wrong_facts(seed) for seed in range(40))
