@@ -6,12 +6,12 @@ j", w, mix)` does over heads. Where one factor is zero for a query and a key, so
 unless another factor is infinite or NaN.
 
 Of constants at masked positions only those are tracked that every dtype represents exactly
-(integers up to 256, and infinity), so that the facts hold in the compiled model, too.
+(halves of integers up to 256, and infinity), so that the facts hold in the compiled model, too.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import reduce
-from math import ceil, floor, inf, isinf, isnan, nan
+from math import ceil, floor, inf, isclose, isinf, isnan, nan
 from operator import and_, or_
 from typing import TypeAlias
 
@@ -172,15 +172,15 @@ def map_masked_values(
     return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
 
-def combine_masked_values(
-    function: Callable[[float, float], float], one: MaskedValues, other: MaskedValues
-) -> MaskedValues:
-    """Return the constants after a binary function, outside of both intervals."""
+def combine_masked_values(fn: str, one: MaskedValues, other: MaskedValues) -> MaskedValues:
+    """Return the constants after arithmetic or a comparison, outside of both intervals."""
+    function = BINARY_FUNCTIONS[fn]
     return intersect_masked_values(
         {made: i | j}
         for n, i in one.items()
         for m, j in other.items()
         if _is_exact_in_all_dtypes(made := float(function(n, m)), n, m)
+        or (fn in COMPARISON_FUNCTIONS and _is_apart_in_all_dtypes(n, m))
     )
 
 
@@ -214,8 +214,17 @@ def is_reduction_fixed_point(fn: str, number: float, length: int) -> bool:
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers exactly."""
-    return all(isinf(n) or (n.is_integer() and abs(n) <= 256) for n in numbers)
+    """Return True if every dtype represents the numbers exactly: `p / 2**k` of 8 bits."""
+    if any(isnan(n) for n in numbers):
+        return False
+    ratios = [n.as_integer_ratio() for n in numbers if not isinf(n)]
+    return all(abs(p) <= 256 and q <= 1024 for p, q in ratios)
+
+
+def _is_apart_in_all_dtypes(n: float, m: float) -> bool:
+    """Return True if rounding to any dtype leaves one number less than the other."""
+    largest = max(abs(x) for x in (n, m, 0.0) if not isinf(x))
+    return largest < 6e4 and not isclose(n, m, rel_tol=0.01, abs_tol=1e-4)
 
 
 def _divide(a: float, b: float) -> float:
@@ -227,7 +236,15 @@ def _raise_to_power(a: float, b: float) -> float:
     return a**b if b in (1, 2) and not isinf(a) else nan
 
 
-ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
+COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+BINARY_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -237,14 +254,7 @@ ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "pow": _raise_to_power,
     "floordiv": lambda a, b: nan,
     "mod": lambda a, b: nan,
-}
-COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    **COMPARISON_FUNCTIONS,
 }
 
 EXACT_UNARY_FUNCTIONS: Mapping[str, Callable[[float], float]] = {

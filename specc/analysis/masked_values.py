@@ -38,8 +38,6 @@ from math import inf, isinf
 from typing import TypeAlias
 
 from specc.analysis.grid_constants import (
-    ARITHMETIC_FUNCTIONS,
-    COMPARISON_FUNCTIONS,
     EXACT_UNARY_FUNCTIONS,
     MAX_GRIDS,
     NO_MASKED_VALUES,
@@ -72,7 +70,12 @@ from specc.analysis.query_key_grids import (
     solve_memoized,
     split_concat,
 )
-from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
+from specc.analysis.value_ranges import (
+    SELECTION_OPS,
+    convert_number,
+    find_uniform_value,
+    find_value_range,
+)
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
@@ -81,7 +84,7 @@ from specc.ir.time_axis import TimeAxis
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
 """Computes the masked pairs of one grid; it may request those of others."""
 
-REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
+REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 """Ops that permute or select positions of an axis."""
 
 
@@ -205,9 +208,11 @@ def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues)
     match node.op:
         case ops.CumSum(axis=axis):
             given = {n: i for n, i in given.items() if isinf(n) or not n}
-        case ops.Flip(axis=axis) | ops.Gather(axis=axis):
+        case ops.Pad(axis=axis, value=added) | ops.Delay(axis=axis, first=added):
+            given = {n: i for n, i in given.items() if n == added}
+        case ops.Flip(axis=axis) | ops.Roll(axis=axis) | ops.Gather(axis=axis):
             pass
-        case ops.Sort(axis=axis) if grid.value.index == 0:
+        case ops.Sort(axis=axis) | ops.TopK(axis=axis) if grid.value.index == 0:
             pass
         case _:
             return NO_MASKED_VALUES
@@ -254,16 +259,14 @@ def _find_boolean_values(
             return intersect_masked_values([*found, find_common_values(given)])
         case ops.Compare(fn=fn):
             rows = {0.0: find_side_band(grid), 1.0: find_side_band(grid, negated=True)}
-            return intersect_masked_values(
-                [rows, combine_masked_values(COMPARISON_FUNCTIONS[fn], *given)]
-            )
+            return intersect_masked_values([rows, combine_masked_values(fn, *given)])
     return NO_MASKED_VALUES
 
 
 def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
     """Return the constants of arithmetic on two constants, or on one that absorbs any operand."""
     given: list[MaskedValues] = yield from solve_each(operands)
-    found = [combine_masked_values(ARITHMETIC_FUNCTIONS[fn], *given)]
+    found = [combine_masked_values(fn, *given)]
     for here, there, turned in ((0, 1, False), (1, 0, True)):
         other = operands[there]
         # Zero times infinity is no number, nor is infinity less infinity.

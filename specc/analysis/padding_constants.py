@@ -15,8 +15,6 @@ from dataclasses import replace
 from math import inf, isinf
 
 from specc.analysis.grid_constants import (
-    ARITHMETIC_FUNCTIONS,
-    COMPARISON_FUNCTIONS,
     EXACT_UNARY_FUNCTIONS,
     MaskedValues,
     combine_masked_values,
@@ -192,9 +190,7 @@ def _infer_number(standing: PaddedResult, axis: int) -> float | None:
         case ops.Cast(to=to):
             return None if numbers[0] is None else convert_number(numbers[0], to)
         case ops.Compare(fn=fn):
-            return _get_only_number(
-                combine_masked_values(COMPARISON_FUNCTIONS[fn], *map(_make_masked_values, numbers))
-            )
+            return _get_only_number(combine_masked_values(fn, *map(_make_masked_values, numbers)))
         case ops.Arith(fn=fn):
             return _infer_arithmetic_number(standing, fn, numbers, axis)
         case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat():
@@ -236,7 +232,7 @@ def _infer_arithmetic_number(
     """Return the constant of arithmetic on two constants, or on one that absorbs the other
     operand.
     """
-    found = [combine_masked_values(ARITHMETIC_FUNCTIONS[fn], *map(_make_masked_values, numbers))]
+    found = [combine_masked_values(fn, *map(_make_masked_values, numbers))]
     along = standing.along(axis)
     for here, there in ((0, 1), (1, 0)):
         number, rows = numbers[here], standing.given[there]

@@ -92,7 +92,7 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
     match node.op:
         case ops.Insert(axis=axis):
             return grid.at(x, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis))
-        case ops.Squeeze(axis=axis) | ops.Index(axis=axis):
+        case ops.Squeeze(axis=axis) | ops.Index(axis=axis) | ops.Last(axis=axis):
             return grid.at(x, shift_axis(q, axis), shift_axis(k, axis))
         case ops.Transpose(order=order):
             query, key = (None if a is None else order[a] for a in (q, k))

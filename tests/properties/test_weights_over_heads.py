@@ -1,8 +1,8 @@
 """Attention weights rearranged or mixed along their heads axis: causality is proved where
 the weights are masked, a proof is never wrong, and steps equal the full pass.
 
-Random chains of split, merge, slices, transpose, einsum, matmul, linear, 1x1 conv, sums
-and elementwise ops over the heads of weights [batch, heads, query, key].
+Random chains of ops over the heads of weights [batch, heads, query, key]: views, products,
+reductions, sorts, and ops of each weight by itself.
 """
 
 import random
@@ -106,6 +106,27 @@ class Weights(Drawn):
                 return self.one(op, w, self.weight(3, heads, 1, 1), None)
             case "flip":
                 return self.one(ops.Flip(1), w)
+            case "roll":
+                return self.one(ops.Roll(1, D(1)), w)
+            case "topk":
+                return self.all(ops.TopK(1, D(min(heads, 2)), True), w)[0]
+            case "sort":
+                return self.all(ops.Sort(1, descending=self.rng.random() < 0.5), w)[0]
+            case "gather":
+                ids = [self.number(self.rng.randrange(heads)) for _ in range(2)]
+                order = self.one(ops.Concat(0), *(self.one(ops.Insert(0), n) for n in ids))
+                each = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), order))
+                return self.one(ops.Gather(1), w, each)
+            case "last":
+                return self.one(ops.Insert(1), self.one(ops.Last(1), w))
+            case "pad":
+                return self.one(ops.Pad(1, D(1), D(0)), w)
+            case "delay":
+                return self.one(ops.Delay(1, 1, 0.0), w)
+            case "cumsum":
+                return self.one(ops.CumSum(1), w)
+            case "max":
+                return self.one(ops.Insert(1), self.one(ops.Reduce("max", 1), w))
             case "sum":
                 return self.one(ops.Insert(1), self.one(ops.Reduce("sum", 1), w))
             case "join":
@@ -116,6 +137,7 @@ class Weights(Drawn):
 CHANGES = (
     *("split", "merge", "slice", "stride", "difference", "einsum", "einsum of two"),
     *("linear", "matmul", "matmul of merged", "conv", "flip", "sum", "join"),
+    *("roll", "topk", "sort", "gather", "last", "pad", "delay", "cumsum", "max"),
 )
 MASKED = ("attend", "softmax", "zeros", "nothing")
 

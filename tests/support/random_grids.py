@@ -69,7 +69,7 @@ def reduced(drawn: Drawing, x: Value, y: Value) -> Value:
         high = drawn.one(ops.Compare("gt"), scores, number(drawn, 0.25))
         pair = ops.And() if fn == "any" else ops.Or()
         seen = seen if fn == "any" else drawn.one(ops.Not(), seen)
-        scores = drawn.one(pair, high, seen)
+        scores = high if drawn.rng.random() < 0.5 else drawn.one(pair, high, seen)
         rows = drawn.one(ops.Cast("f64"), drawn.one(ops.Reduce(fn, KEY), scores))
     else:
         if drawn.rng.random() < 0.3:
