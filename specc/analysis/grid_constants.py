@@ -24,7 +24,7 @@ from specc.analysis.query_key_grids import (
     solve_any,
     solve_memoized,
 )
-from specc.analysis.value_ranges import find_uniform_value, find_value_range
+from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.graph import Node, Value
@@ -236,14 +236,6 @@ def _raise_to_power(a: float, b: float) -> float:
     return a**b if b in (1, 2) and not isinf(a) else nan
 
 
-COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
 BINARY_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,

@@ -19,7 +19,7 @@ from specc.analysis.query_key_grids import (
     solve_any,
     solve_memoized,
 )
-from specc.analysis.value_ranges import find_constant_value, find_value_range
+from specc.analysis.value_ranges import find_constant_value, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node
 
@@ -91,9 +91,10 @@ def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
             # With one wild side, where that has its peak; with both, the peaks may
             # stand at different rows.
             wild = [r.wild for r in standing.given]
-            if not all(wild):
-                side = wild.index(True) if any(wild) else 0
-                yield from (a for a in axes if standing.at("peaks", a)[side])
+            for axis in axes:
+                peaks = standing.at("peaks", axis)
+                if any(peaks) if not any(wild) else not all(wild) and peaks[wild.index(True)]:
+                    yield axis
         case op if op.view or isinstance(op, ops.Cast) or _is_scaled(standing):
             yield from (a for a in axes if any(standing.at("peaks", a)))
 
@@ -141,15 +142,13 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
         if grid.value is standing.keep:
             return True
         # A mask that is an input may be false anywhere.
-        if node is None:
-            return False
+        if node is None or (known := find_uniform_value(grid.value)) is not None:
+            return bool(node and known)
         if (inner := follow_view(grid)) is not None:
             return (yield inner)
         operands = [align_operand(grid, a) for a in node.args if a]
         match node.op:
-            case ops.Constant(value=value):
-                return bool(value)
-            case ops.And() | ops.Concat():
+            case ops.And() | ops.Concat() | ops.KeepRows():
                 return (yield from solve_all(operands))
             case ops.Or():
                 return (yield from solve_any(operands))

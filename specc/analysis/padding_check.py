@@ -37,19 +37,18 @@ from specc.analysis.padding_constants import (
 )
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
+    PaddedRead,
     PaddedResult,
     PaddingFacts,
     PaddingSource,
     attach_loop_body,
+    find_reversed_axes,
     is_order_exposed,
+    is_order_mixed,
     join_padding_facts,
     shift_fact_axes,
 )
-from specc.analysis.padding_invariance import (
-    PaddedRead,
-    can_keep_padding_facts,
-    is_unaffected_by_padding,
-)
+from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
 from specc.analysis.padding_messages import PaddingLeak, make_padding_diagnostic
 from specc.analysis.padding_offsets import (
     PaddingOffsets,
@@ -158,7 +157,8 @@ def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
 class _PaddingWalk:
     """The walk along one padded axis: its mask `keep`, the `side` of the padding, and all
     `lengths` that the axis has after strides and next to other positions, where `places`
-    gives their offsets. With `finite`, as if no value were NaN or infinite.
+    gives their offsets. With `finite`, as if no value were NaN or infinite. `inside`: in the
+    body of a loop along another axis.
     """
 
     keep: Value
@@ -166,6 +166,7 @@ class _PaddingWalk:
     lengths: frozenset[Dim]
     places: PaddingOffsets
     finite: bool = False
+    inside: bool = False
 
     def run(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
         """Return the facts of every value."""
@@ -211,7 +212,7 @@ class _PaddingWalk:
         inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
         while True:
             own = dict(zip(inputs, (*rows, *carries), strict=True))
-            found = self.states(body, {**outside_body, **own})
+            found = replace(self, inside=True).states(body, {**outside_body, **own})
             made = [found.get(v, NO_PADDING_FACTS) for v in outputs]
             after = [
                 join_padding_facts(old, new)
@@ -248,7 +249,7 @@ class _PaddingWalk:
             node=node,
             link=link,
             given=given,
-            side=self.side,
+            side=given[link.operand].get_side(link.operand_axis, self.side),
             merged=length in self.places.merged,
             apart=self.places.apart(length),
             ends=self.places.ends(length),
@@ -266,13 +267,10 @@ class _PaddingWalk:
         self, node: Node, value: Value, given: list[PaddingFacts], here: list[Dependence]
     ) -> PaddingFacts:
         """Return the facts of one result."""
-        keeps = {
-            k
-            for k in here
-            if k.result_axis is not None
-            and self.padded(node, k)
-            and can_keep_padding_facts(self.reading(node, k, given))
-        }
+        if isinstance(node.op, ops.Flip):
+            here = [replace(k, result_axis=k.operand_axis) for k in here]
+        padded = [k for k in here if k.result_axis is not None and self.padded(node, k)]
+        keeps = {k for k in padded if can_keep_padding_facts(self.reading(node, k, given))}
         standing = PaddedResult(
             node=node,
             value=value,
@@ -281,7 +279,7 @@ class _PaddingWalk:
             keep=self.keep,
             lengths=self.lengths,
             joined=self.places.joined,
-            after=self._alike,
+            after=self._alike and not any(r.reversed for r in given),
         )
         counts = _collect_padding_counts(standing)
         turned = infer_rotation(node, [s.turned for s in given], counts)
@@ -299,6 +297,7 @@ class _PaddingWalk:
             count=count,
             turned=None if dirt else turned,
             points=rows.points or picks,
+            reversed=find_reversed_axes(node, given, padded),
             dirt=dirt,
         )
 
@@ -323,6 +322,8 @@ class _PaddingWalk:
                 return rows.dirt
         if self._counted(node, given, counts) or (turned and turned.shown):
             return PaddingSource(node, counted=True)
+        if is_order_mixed(node, given, [k for k in here if self.padded(node, k)], self.inside):
+            return PaddingSource(node)
         for link in here:
             # Links of other axes never lead to a padded row.
             if self.padded(node, link):

@@ -193,7 +193,7 @@ def _infer_number(standing: PaddedResult, axis: int) -> float | None:
             return _get_only_number(combine_masked_values(fn, *map(_make_masked_values, numbers)))
         case ops.Arith(fn=fn):
             return _infer_arithmetic_number(standing, fn, numbers, axis)
-        case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat():
+        case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip():
             return _infer_common_number(standing, numbers, axis)
     # A view shows what stands there; row numbers it makes are its own.
     shows = node.op.view and not isinstance(node.op, ops.Extent)

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from math import isfinite
+from typing import Literal, TypeAlias
 
 from specc.analysis.padding_positions import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotation import RotationFact
+from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op_dependence import Dependence
-
-if TYPE_CHECKING:
-    from specc.analysis.padding_invariance import PaddedRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,8 @@ class PaddingFacts:
     its features by such angles. `points`: it holds indices of valid positions. `held`: the
     constant at padded positions, by axis. `fill`: the same if positions added by `pad` or
     `concat` hold it, too. `repeated`: axes along which padded positions repeat the last valid
-    one. `ranked`: axes in sorted order, padded positions last. `behind`: the mask outside of
+    one. `ranked`: axes in sorted order, padded positions last. `reversed`: axes that `flip`
+    reversed, and padding with them. `behind`: the mask outside of
     which infinity was filled in, from which all NaN comes. `dirt`: the source through which
     padded positions reached valid ones.
     """
@@ -61,6 +61,7 @@ class PaddingFacts:
     fill: Mapping[int, float] = field(default_factory=dict)
     repeated: frozenset[int] = frozenset()
     ranked: frozenset[int] = frozenset()
+    reversed: frozenset[int] = frozenset()
     behind: Value | None = None
     dirt: PaddingSource | None = None
 
@@ -73,6 +74,11 @@ class PaddingFacts:
         """Return the number that stands wherever an axis is padded, if it is known."""
         return 0.0 if axis in self.zero else self.held.get(axis)
 
+    def get_side(self, axis: int, side: str) -> str:
+        """Return on which side of an axis padding lies if `side` is that of the padding mask."""
+        other = {"left": "right", "right": "left"}
+        return other.get(side, side) if axis in self.reversed else side
+
     def covered(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
         return axis in self.floor or (axis in self.low and axis in self.peaks)
@@ -83,11 +89,12 @@ NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
 
 
 def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) -> bool:
-    """Return True if valid positions of an output are the first ones, in sorted order, while the
-    padding may stand before them or between others.
+    """Return True if valid positions of an output are in reverse order, or the first ones in
+    sorted order while the padding may stand before them or between others.
     """
     length = graph.inputs[name].type.shape[-1:]
     away = any(value.type.shape[axis : axis + 1] != length for axis in rows.ranked)
+    away = away or bool(rows.reversed)
     return away or (bool(rows.ranked) and graph.input_facts[name].keep != "right")
 
 
@@ -112,6 +119,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
         fill=numbers(rows.fill),
         repeated=changed(rows.repeated),
         ranked=changed(rows.ranked),
+        reversed=changed(rows.reversed),
         behind=None,
         turned=turned,
     )
@@ -135,6 +143,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
         fill=dict(one.fill.items() & other.fill.items()),
         repeated=one.repeated & other.repeated,
         ranked=one.ranked | other.ranked,
+        reversed=one.reversed | other.reversed,
         turned=one.turned or other.turned,
         points=one.points and other.points,
         dirt=one.dirt or other.dirt,
@@ -195,3 +204,110 @@ def attach_loop_body(
     if rows.dirt is None or rows.dirt in outside or rows.dirt.inside:
         return rows
     return replace(rows, dirt=replace(rows.dirt, inside=body))
+
+
+def find_reversed_axes(
+    node: Node, given: Sequence[PaddingFacts], padded: Sequence[Dependence]
+) -> frozenset[int]:
+    """Return the axes of a result that are in reverse order, from its links along padded axes."""
+    found = {k.result_axis for k in padded if k.operand_axis in given[k.operand].reversed}
+    if isinstance(node.op, ops.Flip):
+        found ^= {k.result_axis for k in padded if k.operand_axis == node.op.axis}
+    return frozenset(a for a in found if a is not None)
+
+
+def is_order_mixed(
+    node: Node, given: Sequence[PaddingFacts], padded: Sequence[Dependence], inside: bool
+) -> bool:
+    """Return True if an op reads reversed axes in another way than windows and reductions do, or
+    together with others; `inside` a loop it may not reverse any.
+    """
+    if isinstance(node.op, ops.Flip):
+        return inside and bool(padded)
+    if not any(r.reversed for r in given):
+        return False
+    whole = isinstance(node.op, ops.Reduce | ops.Softmax)
+    return any(
+        k.operand_axis not in given[k.operand].reversed
+        or not (whole or k.kind in ("same", "window", "newest"))
+        for k in padded
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedRead:
+    """One dependence through which a result may read padded positions, with the facts of the
+    operands and the side of the padding.
+
+    `apart`: padding separates always-valid positions of the operand, `ends` many before and
+    after it; `into_apart`: those of the result. `merged`: the axis is batch and positions in
+    one.
+    """
+
+    node: Node
+    link: Dependence
+    given: Sequence[PaddingFacts]
+    side: str
+    merged: bool = False
+    apart: bool = False
+    ends: tuple[int | None, int | None] = (0, 0)
+    into_apart: bool = False
+
+    @property
+    def read_length(self) -> Dim:
+        """The length of the axis that is read."""
+        operand = self.node.args[self.link.operand]
+        assert operand is not None, "a link has an operand"
+        return operand.type.shape[self.link.operand_axis]
+
+    @property
+    def fill(self) -> float | None:
+        """The constant at padded positions and at positions added next to them, or None."""
+        return self.read.fill.get(self.link.operand_axis)
+
+    @property
+    def read(self) -> PaddingFacts:
+        """The facts of the operand that is read."""
+        return self.given[self.link.operand]
+
+    @property
+    def after(self) -> bool:
+        """True if padding comes after all valid positions."""
+        return self.side == "right" and not self.apart
+
+    @property
+    def first(self) -> bool:
+        """True if padding comes before all valid positions."""
+        return self.side == "left" and not self.apart
+
+    @property
+    def may_be_left(self) -> bool:
+        """True if padding may come before valid positions."""
+        return self.side != "right"
+
+    @property
+    def may_be_right(self) -> bool:
+        """True if padding may come after valid positions."""
+        return self.side != "left"
+
+    @property
+    def zero(self) -> bool:
+        """True if the operand is zero at padded positions."""
+        return self.link.operand_axis in self.read.zero
+
+    @property
+    def held(self) -> float | None:
+        """The constant at padded positions, or None."""
+        return self.read.at_padded(self.link.operand_axis)
+
+    @property
+    def finite(self) -> bool:
+        """True if the operand is finite at padded positions."""
+        if self.held is not None:
+            return isfinite(self.held)
+        return self.read.finite
+
+    @property
+    def shifted(self) -> bool:
+        """True if left padding decides which positions a stride selects."""
+        return self.link.kind == "strided" and self.link.stride > 1 and self.side != "right"

@@ -10,95 +10,18 @@ if padded positions and those added next to them hold the same constant (`Paddin
 padding then only makes a constant run longer.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite, nan
+from collections.abc import Iterator
+from math import inf, nan
 
 from specc.analysis.masked_values import is_sorted_last
 from specc.analysis.padding_constants import is_gather_in_sort_order
-from specc.analysis.padding_facts import PaddingFacts
+from specc.analysis.padding_facts import PaddedRead
 from specc.analysis.padding_values import is_padding_skipped
 from specc.analysis.time_dataflow import resolve_dependence
-from specc.analysis.value_ranges import find_uniform_value
+from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.graph import Node
 from specc.ir.interval import SAME_POSITION
-from specc.ir.op_dependence import Dependence
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddedRead:
-    """One dependence through which a result may read padded positions, with the facts of the
-    operands and the side of the padding.
-
-    `apart`: padding separates always-valid positions of the operand, `ends` many before and
-    after it; `into_apart`: those of the result. `merged`: the axis is batch and positions in
-    one.
-    """
-
-    node: Node
-    link: Dependence
-    given: Sequence[PaddingFacts]
-    side: str
-    merged: bool = False
-    apart: bool = False
-    ends: tuple[int | None, int | None] = (0, 0)
-    into_apart: bool = False
-
-    @property
-    def read_length(self) -> Dim:
-        """The length of the axis that is read."""
-        operand = self.node.args[self.link.operand]
-        assert operand is not None, "a link has an operand"
-        return operand.type.shape[self.link.operand_axis]
-
-    @property
-    def fill(self) -> float | None:
-        """The constant at padded positions and at positions added next to them, or None."""
-        return self.read.fill.get(self.link.operand_axis)
-
-    @property
-    def read(self) -> PaddingFacts:
-        """The facts of the operand that is read."""
-        return self.given[self.link.operand]
-
-    @property
-    def after(self) -> bool:
-        """True if padding comes after all valid positions."""
-        return self.side == "right" and not self.apart
-
-    @property
-    def may_be_left(self) -> bool:
-        """True if padding may come before valid positions."""
-        return self.side != "right"
-
-    @property
-    def may_be_right(self) -> bool:
-        """True if padding may come after valid positions."""
-        return self.side != "left"
-
-    @property
-    def zero(self) -> bool:
-        """True if the operand is zero at padded positions."""
-        return self.link.operand_axis in self.read.zero
-
-    @property
-    def held(self) -> float | None:
-        """The constant at padded positions, or None."""
-        return self.read.at_padded(self.link.operand_axis)
-
-    @property
-    def finite(self) -> bool:
-        """True if the operand is finite at padded positions."""
-        if self.held is not None:
-            return isfinite(self.held)
-        return self.read.finite
-
-    @property
-    def shifted(self) -> bool:
-        """True if left padding decides which positions a stride selects."""
-        return self.link.kind == "strided" and self.link.stride > 1 and self.side != "right"
 
 
 def is_unaffected_by_padding(reading: PaddedRead) -> bool:
@@ -108,6 +31,8 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
     if is_padding_skipped(reading.node, reading.given):
         return True
     if reading.merged and reading.link.kind not in ("same", "extent"):
+        if isinstance(reading.node.op, ops.CumSum):
+            return reading.zero
         return isinstance(reading.node.op, ops.Reduce) and _is_neutral_full_read(reading)
     if not reading.after and reading.link.operand_axis in reading.read.ranked:
         return _is_rank_safe(reading)
@@ -131,18 +56,23 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
 
 
 def _is_padding_behind(reading: PaddedRead) -> bool:
-    """Return True if padding lies outside of what is read: left of the newest position, or right
-    of positions that only look back.
+    """Return True if padding lies outside of what is read: left of the newest position and of
+    positions that only look ahead, or right of positions that only look back.
     """
     if reading.link.kind == "newest":
         return reading.side == "left" and reading.link.hi == 0
-    return reading.after and reading.link.lo >= 0
+    return (reading.after and reading.link.lo >= 0) or (reading.first and reading.link.hi <= 0)
 
 
 def _is_rank_safe(reading: PaddedRead) -> bool:
     """Return True if an op along ranks, where padded positions come last, does not read those."""
     if reading.link.kind in ("same", "extent") or isinstance(reading.node.op, ops.CumSum):
         return True
+    match reading.node.op:
+        case ops.Index(at=at):
+            return at.number is not None  # a value that exists, or the constant after those
+        case ops.Slice(start=start, stop=stop):
+            return start.number is not None and stop.number is not None
     return isinstance(reading.node.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(reading)
 
 
@@ -236,12 +166,21 @@ def _is_neutral_reduction(reading: PaddedRead, fn: str) -> bool:
         case "sum" | "any":
             return reading.zero
         case "max":
-            return reading.read.covered(reading.link.operand_axis)
+            return reading.read.covered(reading.link.operand_axis) or _is_held_last(reading, -inf)
         case "min":
-            return reading.held == inf
+            return _is_held_last(reading, inf)
         case "all":
             return reading.held == 1
     return False
+
+
+def _is_held_last(reading: PaddedRead, end: float) -> bool:
+    """Return True if the constant at padded positions is the least possible value, or the greatest
+    if `end` is positive.
+    """
+    least, most = find_value_range(reading.node.args[reading.link.operand])
+    held = reading.held
+    return held is not None and (held <= least if end < 0 else held >= most)
 
 
 def _is_neutral_full_read(reading: PaddedRead) -> bool:
@@ -254,6 +193,10 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
             number = reading.held
             last = number is not None and is_sorted_last(reading.node, number)
             return last and along == axis
+        case ops.TopK(k=k, largest=largest):
+            # Where fewer exist than are taken, the others hold that constant.
+            values = reading.link.result == 0 and k.number is not None
+            return values and _is_held_last(reading, -inf if largest else inf)
         case ops.Softmax():
             # Where no row is left, a softmax over low scores is 1/n, and n counts
             # padding.
@@ -264,6 +207,9 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
             return rows.covered(axis) and first
         case ops.Gather():
             return reading.given[1].points or is_gather_in_sort_order(reading.node, reading.given)
+        case ops.Flip():
+            alone = reading.ends == (0, 0) and not reading.merged
+            return alone and axis not in rows.ranked
         case ops.Index(at=at):
             # Row 0 exists if padding stands on the right.
             return reading.side == "right" and at.number == 0
@@ -277,7 +223,7 @@ def can_keep_padding_facts(reading: PaddedRead) -> bool:
     if reading.link.kind == "same":
         return True
     match reading.node.op:
-        case ops.KeepRows():
+        case ops.KeepRows() | ops.Flip():
             return True
         case ops.Stride():
             return is_slice_to_end(reading.node)
@@ -287,7 +233,16 @@ def can_keep_padding_facts(reading: PaddedRead) -> bool:
             return all(over <= 0 for over in _dropped_positions(reading))
         case ops.Pad() | ops.Concat():
             return reading.link.kind == "strided"
+        case ops.Conv() | ops.AveragePool() | ops.CumSum() | ops.Delay():
+            return reading.link.kind == "window" and _is_padding_alone(reading)
     return False
+
+
+def _is_padding_alone(reading: PaddedRead) -> bool:
+    """Return True if padded positions of a window's result read padded positions only."""
+    back, ahead = reading.first, reading.after
+    here = (back and reading.link.lo >= 0) or (ahead and reading.link.hi <= 0)
+    return here and not reading.merged
 
 
 def is_window_unaffected(reading: PaddedRead) -> bool:

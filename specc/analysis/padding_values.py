@@ -177,9 +177,15 @@ def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool])
             return zero[0] and (not along[1] or not can_be_zero_at_padding(standing, 1))
         case ops.Pointwise(fn=fn):
             return fn in ZERO_PRESERVING_FUNCTIONS and zero[0]
-        case ops.Linear():
+        case ops.Linear() | ops.Conv():
             # A bias is added at padded rows too: nothing is zero behind it.
             return zero[0] and node.op.bias(node) is None
+        case ops.RMSNorm(eps=eps):
+            return zero[0] and eps > 0
+        case ops.Delay(first=first):
+            return zero[0] and not first
+        case ops.AveragePool() | ops.CumSum() | ops.Flip():
+            return zero[0]
         case ops.Cast() | ops.Rotate() | ops.KeepRows():
             return zero[0]
         case ops.Stride() | ops.Slice() | ops.Pad():

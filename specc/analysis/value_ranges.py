@@ -8,6 +8,7 @@ Masks are applied to scores by constants that were cast, expanded and given axes
 is found behind such nodes.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import reduce
@@ -42,6 +43,11 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
     "tanh": (-1.0, 1.0),
 }
 """The range of `Pointwise` functions over all arguments."""
+
+COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
+    f.__name__: f
+    for f in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+}
 
 INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
 """Monotonically increasing functions."""
@@ -272,9 +278,14 @@ def find_uniform_value(value: Value | None) -> float | None:
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.type.dtype)
         value = value.node.first if value.node else None
-    match value and value.op:
-        case ops.Constant(value=number):
+    match value and value.node:
+        case Node(ops.Constant(value=number)):
             return reduce(convert_number, reversed(casts), float(number))
+        case Node(ops.Compare(fn=fn), (left, right)):
+            one, other = find_uniform_value(left), find_uniform_value(right)
+            if one is not None and other is not None:
+                truth = float(COMPARISON_FUNCTIONS[fn](one, other))
+                return reduce(convert_number, reversed(casts), truth)
     return None
 
 
