@@ -288,24 +288,24 @@ class _PaddingWalk:
         rows = infer_padding_facts(standing)
         if self.finite:
             rows = replace(rows, broken=False, endless=frozenset())
-        # The greatest row is one that exists: `argmax` over what is low elsewhere.
-        picks = isinstance(node.op, ops.ArgMax) and (
-            count == EVERY_POSITION or self._from_the_first(node, node.op)
-        )
         return replace(
             rows,
             count=count,
             turned=None if dirt else turned,
-            points=rows.points or picks,
+            points=rows.points or self._is_valid_index(node, count),
             reversed=find_reversed_axes(node, given, padded),
             dirt=dirt,
         )
 
-    def _from_the_first(self, node: Node, op: ops.ArgMax) -> bool:
-        """Return True if an argmax indexes positions that all come before padding."""
-        length = node.first.type.shape[op.axis] if node.first else self.length
+    def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
+        """Return True for an argmax over values that are low at padded positions: it counts those
+        before it, or all come after it.
+        """
+        if not isinstance(node.op, ops.ArgMax) or node.first is None:
+            return False
+        length = node.first.type.shape[node.op.axis]
         counted = length in self.lengths and not self.places.among(length)
-        return self.side == "right" and counted
+        return count == EVERY_POSITION or (self.side == "right" and counted)
 
     def _dirt(
         self,

@@ -31,9 +31,7 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
     if is_padding_skipped(reading.node, reading.given):
         return True
     if reading.merged and reading.link.kind not in ("same", "extent"):
-        if isinstance(reading.node.op, ops.CumSum):
-            return reading.zero
-        return isinstance(reading.node.op, ops.Reduce) and _is_neutral_full_read(reading)
+        return _is_merged_read_neutral(reading)
     if not reading.after and reading.link.operand_axis in reading.read.ranked:
         return _is_rank_safe(reading)
     match reading.link.kind:
@@ -53,6 +51,13 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
         case "band":
             return _is_masked_at_padding(reading)
     return _is_neutral_full_read(reading) or _is_padding_after_reads(reading)
+
+
+def _is_merged_read_neutral(reading: PaddedRead) -> bool:
+    """Return True if a sum or reduction over batch and positions in one ignores padding."""
+    if isinstance(reading.node.op, ops.CumSum):
+        return reading.zero
+    return isinstance(reading.node.op, ops.Reduce) and _is_neutral_full_read(reading)
 
 
 def _is_padding_behind(reading: PaddedRead) -> bool:
@@ -189,14 +194,6 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
     match reading.node.op:
         case ops.Reduce(fn=fn):
             return _is_neutral_reduction(reading, fn)
-        case ops.Sort(axis=along):
-            number = reading.held
-            last = number is not None and is_sorted_last(reading.node, number)
-            return last and along == axis
-        case ops.TopK(k=k, largest=largest):
-            # Where fewer exist than are taken, the others hold that constant.
-            values = reading.link.result == 0 and k.number is not None
-            return values and _is_held_last(reading, -inf if largest else inf)
         case ops.Softmax():
             # Where no row is left, a softmax over low scores is 1/n, and n counts
             # padding.
@@ -207,14 +204,26 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
             return rows.covered(axis) and first
         case ops.Gather():
             return reading.given[1].points or is_gather_in_sort_order(reading.node, reading.given)
+        case ops.Einsum() | ops.MatMul():
+            return _is_zero_product(reading)
+    return _is_neutral_move(reading)
+
+
+def _is_neutral_move(reading: PaddedRead) -> bool:
+    """Through an op that moves or selects positions of the axis."""
+    rows, axis, held = reading.read, reading.link.operand_axis, reading.held
+    match reading.node.op:
+        case ops.Sort(axis=along):
+            return held is not None and is_sorted_last(reading.node, held) and along == axis
+        case ops.TopK(k=k, largest=largest):
+            # Where fewer exist than are taken, the others hold that constant.
+            values = reading.link.result == 0 and k.number is not None
+            return values and _is_held_last(reading, -inf if largest else inf)
         case ops.Flip():
-            alone = reading.ends == (0, 0) and not reading.merged
-            return alone and axis not in rows.ranked
+            return reading.ends == (0, 0) and not reading.merged and axis not in rows.ranked
         case ops.Index(at=at):
             # Row 0 exists if padding stands on the right.
             return reading.side == "right" and at.number == 0
-        case ops.Einsum() | ops.MatMul():
-            return _is_zero_product(reading)
     return False
 
 

@@ -63,6 +63,12 @@ MASK_KEY_AXIS = 3
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.Weigh)
 """Ops that may multiply a zero by an element of another operand."""
 
+ZERO_MOVING_OPS = (
+    *(ops.Cast, ops.Rotate, ops.KeepRows, ops.Stride, ops.Slice, ops.Pad),
+    *(ops.AveragePool, ops.CumSum, ops.Flip),
+)
+"""Ops that make zeros of zeros."""
+
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 """Reductions over another axis that map zeros to zero; `all` of an empty axis is true."""
 
@@ -175,24 +181,24 @@ def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool])
         case ops.Arith(fn="div" | "floordiv"):
             # Zero by zero is NaN: a divisor that has padded positions too may be zero.
             return zero[0] and (not along[1] or not can_be_zero_at_padding(standing, 1))
+    return (zero[0] and _is_zero_preserving(node)) or (node.op.view and any(zero))
+
+
+def _is_zero_preserving(node: Node) -> bool:
+    """Return True if an op of one operand gives zero for zero."""
+    match node.op:
         case ops.Pointwise(fn=fn):
-            return fn in ZERO_PRESERVING_FUNCTIONS and zero[0]
+            return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
             # A bias is added at padded rows too: nothing is zero behind it.
-            return zero[0] and node.op.bias(node) is None
+            return node.op.bias(node) is None
         case ops.RMSNorm(eps=eps):
-            return zero[0] and eps > 0
+            return eps > 0
         case ops.Delay(first=first):
-            return zero[0] and not first
-        case ops.AveragePool() | ops.CumSum() | ops.Flip():
-            return zero[0]
-        case ops.Cast() | ops.Rotate() | ops.KeepRows():
-            return zero[0]
-        case ops.Stride() | ops.Slice() | ops.Pad():
-            return zero[0]
-        case ops.Reduce(fn=fn) if fn in ZERO_PRESERVING_REDUCTIONS:
-            return zero[0]
-    return node.op.view and any(zero)
+            return not first
+        case ops.Reduce(fn=fn):
+            return fn in ZERO_PRESERVING_REDUCTIONS
+    return isinstance(node.op, ZERO_MOVING_OPS)
 
 
 def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
