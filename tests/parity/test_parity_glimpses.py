@@ -3,6 +3,7 @@ between linear layers.
 """
 
 from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from support.padded import Numbers, samples
 from support.published import assert_matches, from_module, randomized, with_weights
 from torch import Tensor, nn
 from torch.nn import functional
+
+import specc_torch
 
 pytestmark = pytest.mark.parity
 
@@ -58,46 +61,107 @@ class Glimpses(nn.Module):
         h, places = torch.zeros(len(pixels), HIDDEN, dtype=pixels.dtype), []
         for turn in range(GLIMPSES):
             places.append(place)
-            cut = [self.retina(*one) for one in zip(pixels, place, strict=True)]
-            what = self.glimpse["what"](torch.stack(cut)).relu()
-            spot = self.glimpse["where"](place).relu()
-            g = self.glimpse["from_what"](what) + self.glimpse["from_where"](spot)
-            h = (self.core["state"](h) + self.core["input"](g.relu())).relu()
-            place = self.location(h).clamp(-1, 1)
+            h, place = self.step(pixels, place, h)
             if noise is not None:
                 place = (place + SPREAD * noise[:, turn]).clamp(-1, 1)
         return {"logits": self.action(h), "locations": torch.stack(places, 1)}
 
+    def step(self, pixels: Tensor, place: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The state after one glimpse at a location, and the mean of the next location."""
+        cut = [self.retina(*one) for one in zip(pixels, place, strict=True)]
+        what = self.glimpse["what"](torch.stack(cut)).relu()
+        spot = self.glimpse["where"](place).relu()
+        g = self.glimpse["from_what"](what) + self.glimpse["from_where"](spot)
+        h = (self.core["state"](h) + self.core["input"](g.relu())).relu()
+        return h, self.location(h).clamp(-1, 1)
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["pointed", "drawn"])
+    def policy(self, pixels: Tensor, locations: Tensor) -> dict[str, Tensor]:
+        """Logits and the means of the policy for given locations [batch, glimpses, 2]."""
+        h, means = torch.zeros(len(pixels), HIDDEN, dtype=pixels.dtype), []
+        for place in locations.unbind(1):
+            h, mean = self.step(pixels, place, h)
+            means.append(mean)
+        return {"logits": self.action(h), "means": torch.stack(means, 1)}
+
+
+def settings(patch: int, scales: int, wider: int) -> dict[str, object]:
+    """The config of the spec for `Glimpses(patch, scales, wider)`."""
+    return {
+        "image": [HIGH, WIDE],
+        "channels": CHANNELS,
+        "patch": patch,
+        "scales": scales,
+        "scale_factor": wider,
+        "glimpses": GLIMPSES,
+        "glimpse_dim": SEEN,
+        "hidden": HIDDEN,
+        "classes": CLASSES,
+        "location_std": SPREAD,
+    }
+
+
+@pytest.mark.parametrize("graph", ["", "sampled", "policy"])
 @pytest.mark.parametrize(("patch", "scales", "wider"), [(4, 1, 2), (3, 3, 2), (2, 2, 3)])
-def test_glimpses(patch: int, scales: int, wider: int, drawn: bool, tmp_path: Path) -> None:
+def test_glimpses(patch: int, scales: int, wider: int, graph: str, tmp_path: Path) -> None:
     theirs = randomized(Glimpses(patch, scales, wider))
     with torch.no_grad():  # places that lie apart, and not all at the edge
         theirs.location.weight.mul_(0.3)
-    ours = with_weights(
-        "glimpses",
-        from_module(theirs),
-        tmp_path,
-        "sampled" if drawn else "",
-        image=[HIGH, WIDE],
-        channels=CHANNELS,
-        patch=patch,
-        scales=scales,
-        scale_factor=wider,
-        glimpses=GLIMPSES,
-        glimpse_dim=SEEN,
-        hidden=HIDDEN,
-        classes=CLASSES,
-        location_std=SPREAD,
-    )
-    fields = {"pixel_values": Numbers((CHANNELS, HIGH, WIDE)), "start": Numbers((2,))}
-    if drawn:
+    weights = from_module(theirs)
+    ours = with_weights("glimpses", weights, tmp_path, graph, **settings(patch, scales, wider))
+    fields = {"pixel_values": Numbers((CHANNELS, HIGH, WIDE))}
+    if graph == "policy":
+        fields["locations"] = Numbers((GLIMPSES, 2))
+    else:
+        fields["start"] = Numbers((2,))
+    if graph == "sampled":
         fields["noise"] = Numbers((GLIMPSES, 2))
     given = samples(fields, {})
     exact = theirs.double()
 
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        if graph == "policy":
+            return exact.policy(x["pixel_values"], x["locations"])
         return exact(x["pixel_values"], x["start"], x.get("noise"))
 
-    assert_matches(ours, given, published, {"logits": "", "locations": ""})
+    named = "means" if graph == "policy" else "locations"
+    assert_matches(ours, given, published, {"logits": "", named: ""})
+
+
+def test_reinforce_gradient_of_the_demo() -> None:
+    """The loss of docs/demos/glimpses/train.py has the gradient of Williams' estimator, computed
+    with `torch.distributions` on a module of our own.
+    """
+    path = Path(__file__).parents[2] / "docs" / "demos" / "glimpses" / "train.py"
+    spec = spec_from_file_location("train_glimpses", path)
+    assert spec is not None
+    assert spec.loader is not None
+    demo = module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    demo.STD = SPREAD
+    theirs = randomized(Glimpses(3, 2, 2))
+    config = settings(3, 2, 2)
+    ours = specc_torch.module("glimpses", graph="policy", set=config, init=0)
+    ours.load_state_dict(theirs.state_dict())
+    generator = torch.Generator().manual_seed(3)
+    count = 6 * demo.SAMPLES
+    pixels = torch.randn(count, CHANNELS, HIGH, WIDE, generator=generator)
+    target = torch.randint(CLASSES, (count,), generator=generator)
+    sampled = specc_torch.module("glimpses", graph="sampled", set=config, init=0)
+    noise = torch.randn(count, GLIMPSES, 2, generator=generator)
+    locations = demo.sample_locations(sampled, ours, pixels, noise)
+    demo.compute_loss(ours, pixels, locations, target).backward()
+
+    outputs = theirs.policy(pixels, locations)
+    reward = (outputs["logits"].argmax(-1) == target).float().reshape(-1, demo.SAMPLES)
+    assert 0 < reward.mean() < 1
+    others = [
+        reward[:, [k for k in range(demo.SAMPLES) if k != n]].mean(1) for n in range(demo.SAMPLES)
+    ]
+    advantage = (reward - torch.stack(others, 1)).reshape(-1)
+    policy = torch.distributions.Normal(outputs["means"][:, :-1], SPREAD)
+    score = policy.log_prob(locations[:, 1:]).sum((1, 2))
+    entropy = functional.cross_entropy(outputs["logits"], target)
+    (entropy - demo.POLICY_WEIGHT * (advantage * score).mean()).backward()
+    wanted = dict(theirs.named_parameters())
+    for name, ours_parameter in ours.named_parameters():
+        torch.testing.assert_close(ours_parameter.grad, wanted[name].grad)
