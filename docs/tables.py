@@ -9,12 +9,12 @@ import re
 from pathlib import Path
 
 from specc.diagnostics.codes import DIAGNOSTIC_CODES
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
 from specc.library.spec_files import list_builtin_specs, read_spec_file
-from specc.lsp import json_schema, textmate_grammar
+from tools import json_schema, textmate_grammar
 
 ROOT = Path(__file__).parents[1]
 EXTENSION = ROOT / "editors" / "vscode"

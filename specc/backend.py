@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir.derived_graphs import DecodeState, KVCache, ModelSource
 from specc.ir.graph import Graph, Value
+from specc.ir.model import DecodeState, KVCache, ModelSource
 from specc.ir.target import Target
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # only loads this module no NumPy.
     import numpy as np
 
-    from specc.artifact.weight_files import WeightFileFacts
+    from specc.artifact.package_index import WeightFileFacts
     from specc.ir.array import Array
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_values import ParameterValues

@@ -17,7 +17,7 @@ import pytest
 import specc
 from specc import api
 from specc.api import Model
-from specc.diagnostics.object_repr import MAX_REPR_LENGTH, format_repr, render_html_table
+from specc.diagnostics.render import MAX_REPR_LENGTH, format_repr, render_html_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\n" * 9
 WRITER = """specc 1

@@ -22,7 +22,6 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc_onnx.denormals import FLUSH_DENORMALS_OPTION, flush_denormals
-from specc_onnx.device_tensors import concat_on_device, copy_to_host, gather_on_device
 from specc_onnx.execution_providers import (
     FORBID_CPU_FALLBACK_OPTION,
     PROVIDER_DEVICES,
@@ -31,6 +30,9 @@ from specc_onnx.execution_providers import (
     SILENT_LOG_LEVEL,
     can_report_placement,
     check_node_placement,
+    concat_on_device,
+    copy_to_host,
+    gather_on_device,
     get_ort_provider,
     raise_missing_provider,
     silence_provider_startup,

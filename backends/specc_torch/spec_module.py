@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import format_repr, group_thousands
+from specc.diagnostics.render import format_repr, group_thousands
 from specc.ir.array import Array
 from specc.ir.evaluation import raise_missing_input, raise_unknown_input
 from specc.ir.graph import Graph, Value
-from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.model import resolve_absent_inputs
 from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 from specc.runtime.training_batches import TrainingBatches

@@ -183,25 +183,23 @@ def _get_highest_value(x: Tensor) -> float:
     return math.inf if x.is_floating_point() else torch.iinfo(x.dtype).max
 
 
+REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, axis: x.sum(axis, dtype=x.dtype),
+    "mean": lambda x, axis: x.sum(axis) / max(x.shape[axis], 1),
+    "any": Tensor.any,
+    "all": Tensor.all,
+    "max": Tensor.amax,
+    "min": Tensor.amin,
+}
+
+
 @evaluate(ops.Reduce)
 def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
-    match op.fn:
-        case "sum":
-            return x.sum(op.axis, dtype=x.dtype)
-        case "mean":
-            return x.sum(op.axis) / max(x.shape[op.axis], 1)
-        case "any":
-            return x.any(op.axis)
-        case "all":
-            return x.all(op.axis)
-        case _ if not x.shape[op.axis]:
-            nothing = _get_lowest_value(x) if op.fn == "max" else _get_highest_value(x)
-            return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
-        case "max":
-            return x.amax(op.axis)
-        case _:
-            return x.amin(op.axis)
+    if op.fn in ("max", "min") and not x.shape[op.axis]:
+        nothing = _get_lowest_value(x) if op.fn == "max" else _get_highest_value(x)
+        return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
+    return REDUCTIONS[op.fn](x, op.axis)
 
 
 @evaluate(ops.ArgMax)

@@ -45,7 +45,7 @@ from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
-from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.model import resolve_absent_inputs
 from specc.ir.op import Op
 
 

@@ -217,9 +217,12 @@ def _sum_lengths(types: list[Type], axis: int) -> Dim:
 
 def _get_op_axis(op: Op) -> int | None:
     match op:
-        case ops.Concat(axis=axis) | ops.Slice(axis=axis) | ops.Index(axis=axis):
-            return axis
-        case ops.Pad(axis=axis, mode="constant"):
+        case (
+            ops.Concat(axis=axis)
+            | ops.Slice(axis=axis)
+            | ops.Index(axis=axis)
+            | ops.Pad(axis=axis, mode="constant")
+        ):
             return axis
     return None
 

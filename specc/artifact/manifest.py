@@ -8,7 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.io.json_io import (
     JsonFields,
     as_exact_integer,

@@ -15,7 +15,7 @@ from specc.batch_inference.part_files import BlockStatistics, read_block_statist
 from specc.batch_inference.plan import PLAN_DIRECTORY, JobPlan, check_same, read_plan
 from specc.batch_inference.planning import JobRequest, make_plan
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text

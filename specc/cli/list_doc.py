@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation

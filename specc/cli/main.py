@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from specc.cli import terminal
-from specc.cli.argument_errors import UsageError, describe_unknown_option
+from specc.cli.options import UsageError, describe_unknown_option
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Diagnostic, Failed

@@ -22,7 +22,7 @@ from specc.cli.options import (
 )
 from specc.cli.terminal import output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import group_thousands
+from specc.diagnostics.render import group_thousands
 from specc.driver.compile_options import refuse_uncompiled
 from specc.driver.option_table import (
     TEXT_OPTION,

@@ -13,7 +13,7 @@ import numpy as np
 from specc.cli.run_task_inputs import read_task_words
 from specc.cli.terminal import print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import align_columns
+from specc.diagnostics.render import align_columns
 from specc.drawing.png import require_pillow
 from specc.io.atomic_write import write_file_atomically
 from specc.io.file_signatures import PRODUCER_NAME

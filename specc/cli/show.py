@@ -25,7 +25,7 @@ from specc.cli.options import (
 )
 from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import align_columns
+from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_table import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options
 from specc.driver.spec_loader import elaborate_spec

@@ -6,10 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import Bools, Floats, Ints, Stepper, check_logits, check_prompt
 from specc.decode.token_choice import (
+    Bools,
     DecodePosition,
+    Floats,
+    Ints,
+    Stepper,
     apply_repetition_penalty,
+    check_logits,
+    check_prompt,
     initial_seen_tokens,
     log_softmax_f32,
     mask_disallowed_tokens,

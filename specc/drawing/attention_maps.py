@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specc.drawing.colormap import Bytes, Doubles
+from specc.drawing.drawing_marks import Bytes, Doubles
 
 Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
 """What the positions of an axis are: generated tokens, input tokens, audio frames, patches, or

@@ -13,27 +13,25 @@ from specc.drawing.attention_maps import (
     PatchGrid,
     max_pool_map,
 )
-from specc.drawing.colormap import (
-    MASKED_COLOR,
-    Bytes,
-    ColorScale,
-    Doubles,
-    blend_over_image,
-    format_scale_number,
-    scale_image,
-)
 from specc.drawing.drawing_marks import (
     FAINT,
     MARGIN,
+    MASKED_COLOR,
     BoxMark,
+    Bytes,
     CellsMark,
+    ColorScale,
+    Doubles,
     Drawing,
     Mark,
     PanelBlock,
     TextMark,
     arrange_panels,
+    blend_over_image,
     estimate_text_width,
+    format_scale_number,
     printable_label,
+    scale_image,
 )
 
 PANEL_GAP = 6

@@ -20,15 +20,15 @@ from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import with_task
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.derived_graphs import DerivedGraphs, ModelSource
 from specc.ir.graph import Graph
-from specc.ir.model import ModelDefinition
+from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
 from specc.ir.quantization_format import NormFold
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.transforms.fold_norms import find_norm_folds
 from specc.transforms.quantization_plan import QuantizationDecision
+from specc.weights.dequantized_checkpoint import find_stored_codes, read_stored_scales
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import (
@@ -38,7 +38,6 @@ from specc.weights.parameter_values import (
     find_ties,
 )
 from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
-from specc.weights.stored_codes import find_stored_codes, read_stored_scales
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:

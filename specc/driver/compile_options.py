@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.artifact.package_index import INDEX_FILE
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
-from specc.diagnostics.object_repr import format_repr, group_thousands, render_html_table
+from specc.diagnostics.render import format_repr, group_thousands, render_html_table
 from specc.driver.quantize_section import QuantizeOptions
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition

@@ -14,16 +14,18 @@ from specc.decode.settings_errors import VocabularySizes
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import CompileJob
 from specc.incremental.step_plan import OutputPositions
-from specc.ir.derived_graphs import (
+from specc.ir.graph import Graph
+from specc.ir.model import (
     PAST_LENGTH_INPUT,
     DecodeState,
     DecodingConfig,
     DerivedGraphs,
+    GenerateSection,
+    ModelDefinition,
     SelfDecodingGraph,
+    extract_tokenwise_default,
+    resolve_absent_inputs,
 )
-from specc.ir.graph import Graph
-from specc.ir.input_defaults import extract_tokenwise_default, resolve_absent_inputs
-from specc.ir.model import GenerateSection, ModelDefinition
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.text_batches import find_mask_input
 from specc.transforms import pass_pipeline

@@ -8,8 +8,8 @@ from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import decode_settings_of, spec_signature
 from specc.driver.weight_sources import weight_source_facts
-from specc.ir.derived_graphs import SelfDecodingGraph
 from specc.ir.graph import Graph
+from specc.ir.model import SelfDecodingGraph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 

@@ -18,7 +18,7 @@ from specc.huggingface.repository_files import (
 )
 from specc.io.atomic_write import sanitize_file_stem
 from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
-from specc.ir.derived_graphs import ModelSource
+from specc.ir.model import ModelSource
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.weights.parameter_values import CheckpointBinding
 

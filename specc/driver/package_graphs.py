@@ -21,11 +21,16 @@ from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.precision import convert_generator_dtype
 from specc.driver.profiles.export_profile import RETURNED_LOGITS, apply_profile
 from specc.driver.quantize_option_checks import fail_no_int8_cache
-from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph, SelfDecodingGraph
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.interval import SAME_POSITION
-from specc.ir.model import GenerateSection, StreamSection
+from specc.ir.model import (
+    DerivedGraphs,
+    GenerateSection,
+    KVBufferGraph,
+    SelfDecodingGraph,
+    StreamSection,
+)
 from specc.transforms import pass_pipeline
 
 

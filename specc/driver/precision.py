@@ -11,8 +11,8 @@ from specc.driver.quantize_option_checks import check_patterns_match, find_ineff
 from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
-from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.graph import Graph
+from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.ops.quantized import WeightLayout
 from specc.ir.quantization_format import NormFold, QuantizationPlan
 from specc.ir.target import Target

@@ -12,8 +12,8 @@ from specc.diagnostics.source import Source
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import make_explicit_path
+from specc.syntax.dsl.lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
-from specc.syntax.source_limits import MAX_NESTING
 
 SPEC_TEXT_NAME = "<spec>"
 """Name of a spec given as text, in messages."""

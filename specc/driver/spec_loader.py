@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.diagnostics.object_repr import format_repr, render_html_table
+from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.source import Source
 from specc.driver import reading_section as readings
 from specc.driver.config_settings import parse_config_settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from specc.artifact.weight_files import WeightFileFacts
+from specc.artifact.package_index import WeightFileFacts
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section as readings
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec

@@ -37,7 +37,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.syntax import ast
-from specc.syntax.ast_walk import flatten_binary_chain
+from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
 """Number of names in scope that are copied in the time of one step."""

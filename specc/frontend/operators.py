@@ -242,9 +242,7 @@ def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecV
             return add_op(context, ops.Pointwise("neg"), value, span=expr.span)
         case RuntimeNumber():
             return scalar_arithmetic.apply_unary_function(context, "neg", value, expr.span)
-        case Dim():
-            return -value
-        case float():
+        case Dim() | float():
             return -value
     raise_error("E0206", f"{describe_value(value)} cannot be negated", expr.span)
 

@@ -46,8 +46,7 @@ from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_
 from specc.frontend.weight_paths import register_share_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Builder, Graph, Input, Value
-from specc.ir.input_defaults import find_circular_default
-from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition
+from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition, find_circular_default
 from specc.syntax import ast
 
 PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {

@@ -10,7 +10,7 @@ from specc.frontend.context import Library
 from specc.frontend.spec_inheritance import iterate_item_names
 from specc.frontend.spec_modules import ConfigAssignment, Program, collect_field_paths
 from specc.syntax import ast
-from specc.syntax.ast_walk import CONTENT_FIELDS, NODE_CLASSES, walk_tree
+from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 

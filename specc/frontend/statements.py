@@ -33,7 +33,7 @@ from specc.frontend.spec_values import (
 from specc.frontend.weight_paths import resolve_weight_path
 from specc.ir.dim import Dim
 from specc.syntax import ast
-from specc.syntax.ast_walk import walk_tree
+from specc.syntax.ast import walk_tree
 
 Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
 """The `return` statement that ended a body, and its values."""

@@ -14,7 +14,7 @@ from specc.frontend.spec_values import SpecValue
 from specc.frontend.step_budget import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
 from specc.ir.dim import Dim
 from specc.syntax import ast
-from specc.syntax.ast_walk import flatten_binary_chain, walk_tree
+from specc.syntax.ast import flatten_binary_chain, walk_tree
 
 if TYPE_CHECKING:
     from specc.frontend.context import Library, SpecModule
@@ -194,9 +194,7 @@ class _ItemSteps(_ItemNames):
                 return 1 + self._mask(operand)
             case ast.Conditional(then=then, otherwise=otherwise):
                 return 1 + min(self._mask(then), self._mask(otherwise))
-            case ast.Name(path=name):
-                return 1 + self._definition(name)
-            case ast.Call(function=ast.Name(path=name)):
+            case ast.Name(path=name) | ast.Call(function=ast.Name(path=name)):
                 return 1 + self._definition(name)
         return self._value(expr)
 
@@ -233,9 +231,11 @@ def collect_bound_names(item: SpecItem) -> set[str]:
     bound = {p.name for p in item.params or ()}
     for node in walk_tree(item):
         match node:
-            case ast.Target(name=name):
-                bound.add(name)
-            case ast.Repeat(variable=name) | ast.ListComprehension(variable=name):
+            case (
+                ast.Target(name=name)
+                | ast.Repeat(variable=name)
+                | ast.ListComprehension(variable=name)
+            ):
                 bound.add(name)
             case ast.Scan():
                 bound |= {*node.variables, *node.collect}

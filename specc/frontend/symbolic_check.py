@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.context import Library, raise_undecided_structure
 from specc.frontend.spec_modules import Program

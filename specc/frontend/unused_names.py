@@ -10,7 +10,7 @@ from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.frontend.spec_inheritance import list_config_items
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.syntax import ast
-from specc.syntax.ast_walk import walk_tree
+from specc.syntax.ast import walk_tree
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")

@@ -8,7 +8,7 @@ from typing import NoReturn
 from specc.decode.settings_errors import check_spec_settings
 from specc.diagnostics.diagnostic import raise_error
 from specc.huggingface.processor_files import find_repository_file, read_json_object
-from specc.huggingface.token_id_checks import drop_unknown_tokens, unknown_token
+from specc.huggingface.tokenizer_settings import drop_unknown_tokens, unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 

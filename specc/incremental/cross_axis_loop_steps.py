@@ -20,9 +20,9 @@ from specc.incremental.demand_types import CrossAxisLoop, Demand
 from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_batch_blocks
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
+from specc.ir.model import DecodeState
 from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
 

@@ -18,8 +18,8 @@ from specc.incremental.encoder_graph import InitialValue, build_encoder_graph, h
 from specc.incremental.graph_boundary import add_length_inputs, remove_unused_inputs
 from specc.incremental.step_graph import StepGraphBuilder
 from specc.incremental.step_plan import OutputPositions, StepPlan
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.graph import Graph, Value
+from specc.ir.model import DecodeState, DerivedGraphs
 
 __all__ = ["DecodeState", "DerivedGraphs", "derive_encoder_and_step"]
 

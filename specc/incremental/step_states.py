@@ -21,9 +21,9 @@ from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_batch_blocks, split_batch
 from specc.incremental.step_plan import StepDraft, resize_type
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, StateRole
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
+from specc.ir.model import DecodeState, StateRole
 from specc.ir.time_axis import TimeAxisLayout
 from specc.ir.types import Type
 

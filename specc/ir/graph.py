@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from specc.diagnostics.object_repr import format_port_types, format_repr
+from specc.diagnostics.render import format_port_types, format_repr
 from specc.diagnostics.source import Span
 from specc.ir.dim import Dim
 from specc.ir.op import Op

@@ -72,15 +72,15 @@ def _find_largest_index(value: Value) -> Dim | None:
         case Node(ops.Arith(fn="add" | "sub" as fn), (Value() as x, Value() as y)):
             return _shift_largest_index(fn, _find_largest_index(x), y)
         # the number that padded rows are given is a small one: `max(cumsum(keep) - 1, 0)`
-        case Node(ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant())))):
-            return _find_largest_index(x)
-        case Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,)):
+        case (
+            Node(ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant()))))
+            | Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,))
+            | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
+        ):
             return _find_largest_index(x)
         # the last rows are the greatest: those of a step are behind those before it
         case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
             return _find_largest_index(x) if stop == x.type.shape[axis] else None
-        case Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant())))):
-            return _find_largest_index(x)
         case _:
             return None
 

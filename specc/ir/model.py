@@ -2,12 +2,15 @@
 `stream` sections.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.diagnostics.object_repr import format_repr
-from specc.ir.graph import Graph
+from specc.diagnostics.render import format_repr
+from specc.ir import ops
+from specc.ir.graph import Builder, Graph, Value, collect_needed_nodes
+from specc.ir.types import Type
 
 DEFAULTS_GRAPH_NAME = "input defaults"
 """The name of the graph that computes defaults of inputs; it contains a space, so no graph of a
@@ -55,3 +58,231 @@ class ModelDefinition:
 
     def __repr__(self) -> str:
         return format_repr(f"spec {self.name}, {self.graph.signed()}")
+
+
+StateRole = Literal["key", "value", "carry", "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeState:
+    """A decode state: input `name`, output `next` of a step.
+
+    `batch` is its batch axis or None; `rows` its time axis, None for a fixed shape, with at most
+    `most` positions. `initial` names the output of `encode` that it starts as, "" for zeros. `role`
+    and `layer` identify its attention, loop or running sum.
+    """
+
+    name: str
+    next: str
+    type: Type
+    batch: int | None
+    rows: int | None
+    most: float
+    initial: str
+    role: StateRole
+    layer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedGraphs:
+    """A generative graph split along the time axis. `encode` is computed once, if at all. `step`
+    takes new positions of `growing`, `handed` values (outputs of `encode`, or inputs of the spec),
+    inputs along the time axis (those in `whole` with the past), and the states. `first` names the
+    output of `encode` with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1,
+    vocabulary]`; "" if a sequence begins with a token.
+    """
+
+    encode: Graph | None
+    step: Graph
+    states: tuple[DecodeState, ...]
+    handed: tuple[str, ...]
+    whole: tuple[str, ...]
+    growing: str
+    first: str = ""
+
+
+PAST_LENGTH_INPUT = "past.rows"
+"""The past length input: a state if no other input has that length, given by the caller with
+in-place buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """One attention's cache: input names, and the outputs that replace them."""
+
+    key: str
+    value: str
+    next_key: str
+    next_value: str
+
+
+@dataclass(frozen=True)
+class KVBufferGraph:
+    """A step graph, and the caches of it that are buffers."""
+
+    graph: Graph
+    caches: tuple[KVCache, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs that are buffers."""
+        return tuple(n for c in self.caches for n in (c.key, c.value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingConfig:
+    """Decoding settings of a standalone decode graph. `source` is the output with the logits. Each
+    sequence starts with the tokens `start` (none if a prompt is given) and ends with one of `stop`,
+    followed by `pad`. Beam search follows `num_beams` and returns `best` hypotheses, scored by
+    `length ** length_penalty`; `early` stops with `num_beams` finished ones, "never" only when none
+    can improve. Token rules: `suppress_tokens`, `begin_suppress_tokens`, no stop before
+    `min_tokens` or `min_length` (with the prompt), one of each position of `begin` first,
+    `forced_eos_token_id` at the limit, `no_repeat_ngram_size`, `bad_words_ids`;
+    `renormalize_logits` after these, `penalized` takes `repetition_penalty`.
+    """
+
+    source: str
+    strategy: Literal["greedy", "sample", "beam"] = "greedy"
+    start: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+    pad: int | None = None
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    min_tokens: int = 0
+    min_length: int = 0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    begin: tuple[tuple[int, ...], ...] = ()
+    forced_eos_token_id: int | None = None
+    renormalize_logits: bool = False
+    penalized: bool = False
+    num_beams: int = 4
+    best: int = 1
+    length_penalty: float = 1.0
+    early: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.best <= self.num_beams, f"{self.best} of {self.num_beams} beams"
+
+    @property
+    def filler(self) -> int:
+        """The filler token after the end of a sequence."""
+        if self.pad is not None:
+            return self.pad
+        return self.stop[0] if self.stop else 0
+
+
+@dataclass(frozen=True)
+class SelfDecodingGraph:
+    """A self-decoding model's parts: the spec's graph, the derived ones, and the decoding.
+    `defaults` computes inputs that are then none of the model.
+    """
+
+    graph: Graph
+    derived: DerivedGraphs
+    decoding: DecodingConfig
+    defaults: Graph | None = None
+
+
+ModelSource: TypeAlias = Graph | KVBufferGraph | SelfDecodingGraph
+"""The source of a model: a graph, one with in-place caches, or a graph with decoding settings."""
+
+
+def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
+    """Return the defaults of the inputs `absent`, reading each other's defaults; inputs in a
+    circle, and all others, stay inputs.
+    """
+    made, now = Builder(), dict[Value, Value]()
+    for name, facts in defaults.input_facts.items():
+        if name not in absent:
+            now[defaults.inputs[name]] = made.input(name, facts)
+    waiting = [n for n in defaults.outputs if n in absent]
+    outputs: dict[str, Value] = {}
+    while waiting:
+        # In a circle nobody is first: one is taken, and what it reads becomes an input.
+        ready = (n for n in waiting if not find_default_sources(defaults, n) & {*waiting})
+        name = next(ready, waiting[0])
+        waiting.remove(name)
+        for other in find_default_sources(defaults, name) - {*made.inputs} - {*outputs}:
+            now[defaults.inputs[other]] = made.input(other, defaults.input_facts[other])
+        value = defaults.outputs[name]
+        made.copy_nodes(defaults, now, collect_needed_nodes([value]))
+        outputs[name] = now[value]
+        # Whoever reads it later reads the default, unless it already is such an input.
+        if name in defaults.inputs:
+            now.setdefault(defaults.inputs[name], outputs[name])
+    ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
+    return made.finish(defaults.name, ordered, least=defaults.least)
+
+
+def find_default_sources(defaults: Graph, name: str) -> set[str]:
+    """Return the inputs that the default of `name` depends on."""
+    value = defaults.outputs[name]
+    used = {value, *(a for node in collect_needed_nodes([value]) for a in node.args)}
+    return {n for n, v in defaults.inputs.items() if v in used}
+
+
+TOKENWISE_OPS = (
+    *(ops.Constant, ops.Pointwise, ops.Arith, ops.Compare, ops.Cast, ops.Where),
+    *(ops.And, ops.Or, ops.Not),
+)
+"""Elementwise ops."""
+
+
+def extract_tokenwise_default(defaults: Graph, name: str, growing: str) -> Graph | None:
+    """Return the default of `name` if it is token-wise (each position depends only on its own
+    token).
+    """
+    value = defaults.outputs[name]
+    if find_default_sources(defaults, name) != {growing}:
+        return None
+    if value.type.shape != defaults.inputs[growing].type.shape:
+        return None
+    if not all(isinstance(node.op, TOKENWISE_OPS) for node in collect_needed_nodes([value])):
+        return None
+    return resolve_absent_inputs(defaults, (name,))
+
+
+def find_circular_default(defaults: Graph) -> str:
+    """Return an input whose default depends on itself, or ""."""
+    waiting = set(defaults.outputs)
+    while ready := {n for n in waiting if not find_default_sources(defaults, n) & waiting}:
+        waiting -= ready
+    return next((n for n in defaults.outputs if n in waiting), "")
+
+
+def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
+    """Replace inputs of `graph` by the outputs of `defaults` with the same names."""
+    defaults = resolve_absent_inputs(defaults, defaults.outputs)
+    made = Builder()
+    for name, facts in graph.input_facts.items():
+        if name not in defaults.outputs:
+            made.input(name, facts)
+    for parameter in graph.parameter_facts.values():
+        made.parameter(parameter)
+    inside = _list_kept_inputs(defaults, made)
+    made.copy_nodes(defaults, inside)
+    now = _list_kept_inputs(graph, made)
+    now |= {graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs}
+    for name in defaults.outputs:
+        if name in graph.inputs and graph.input_facts[name].keep:
+            _zero_padding_ids(made, graph, now, graph.inputs[name])
+    now |= {v: made.parameters[n] for n, v in graph.parameters.items()}
+    made.copy_nodes(graph, now)
+    return made.finish_copy(graph, now)
+
+
+def _zero_padding_ids(made: Builder, graph: Graph, known: dict[Value, Value], keep: Value) -> None:
+    """Replace negative ids at padded positions by 0."""
+    for name, facts in graph.input_facts.items():
+        ids = graph.inputs[name]
+        if facts.below is None or ids not in known or ids.type.shape != keep.type.shape:
+            continue
+        zero = made.one(ops.Constant(0, ids.type.dtype))
+        below = made.one(ops.Compare("lt"), known[ids], zero)
+        unread = made.one(ops.And(), made.one(ops.Not(), known[keep]), below)
+        known[ids] = made.one(ops.Where(), unread, zero, known[ids])
+
+
+def _list_kept_inputs(graph: Graph, made: Builder) -> dict[Value, Value]:
+    return {v: made.inputs[n] for n, v in graph.inputs.items() if n in made.inputs}

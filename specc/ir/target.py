@@ -31,7 +31,7 @@ class Target:
     lacks: frozenset[str] = frozenset()
     """Operators without a kernel (`MaxPool`), or without one for an element type (`Equal bf16`)."""
     in_place: frozenset[str] = frozenset()
-    """The element types of in-place KV buffers (`specc.ir.derived_graphs.KVBufferGraph`)."""
+    """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     unmasked: bool = False
     """Whether attention has a faster kernel without a mask: with buffers, it is checked at run time
     whether the mask hides anything but future positions."""

@@ -15,7 +15,7 @@ from specc.frontend.context import Context, Env, SpecModule
 from specc.frontend.hf_config import read_published_field
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import build_module
-from specc.io import hub_cache
+from specc.io import safe_read
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file, resolve_links
 from specc.library.std import StdLibrary, read_spec_source
 from specc.syntax import ast
@@ -109,7 +109,7 @@ def format_shadow_note(spec: str) -> str:
 
 def _raise_missing_config(folder: str) -> NoReturn:
     """A folder that is given as a spec, and is no checkpoint."""
-    cached = hub_cache.suggest_for_cache_directory(Path(folder))
+    cached = safe_read.suggest_for_cache_directory(Path(folder))
     raise_error(
         "E0222",
         f"the folder `{folder}` holds no config.json, which says what model it is",
@@ -144,7 +144,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     if len(Path(spec).parts) > 1:
         # a path; no spec that comes with specc has such a name
         helps = ["check the path; it is taken relative to the folder you are in"]
-    if fetched := hub_cache.suggest_for_hub_name(spec):
+    if fetched := safe_read.suggest_for_hub_name(spec):
         helps.append(fetched)
     raise_error("E0222", f"there is no spec file and no built-in spec called `{spec}`", helps=helps)
 

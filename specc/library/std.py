@@ -18,8 +18,9 @@ from specc.diagnostics.source import Source, Span
 from specc.frontend.context import SpecModule
 from specc.frontend.spec_modules import build_module
 from specc.io.safe_read import UnreadableFile, open_regular_file
-from specc.syntax import ast, source_limits
-from specc.syntax.ast_walk import FIELD_NAMES, NODE_CLASSES
+from specc.syntax import ast
+from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
+from specc.syntax.dsl import lexer
 from specc.syntax.parse import decode_spec, parse_spec
 
 StdItem = ast.Block | ast.Definition
@@ -30,7 +31,7 @@ def read_spec_source(path: Path, shown: str, span: Span | None = None) -> Source
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             # one more than a spec may have is enough to refuse it (E0109)
-            data = file.read(source_limits.MAX_SPEC_BYTES + 1)
+            data = file.read(lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFile as error:
         raise_error("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
     except OSError as error:

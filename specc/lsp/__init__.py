@@ -1,1 +1,1 @@
-"""Editor support: language server, JSON Schema and TextMate grammar."""
+"""Editor support: language server."""

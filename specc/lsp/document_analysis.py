@@ -14,7 +14,7 @@ from specc.frontend.context import SpecModule
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, RecordedValues
 from specc.library.spec_files import SpecLibrary, get_specs_directory, list_builtin_specs
 from specc.syntax import ast
-from specc.syntax.ast_walk import NODE_CLASSES, iterate_children, walk_tree
+from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
 from specc.syntax.parse import detect_syntax as syntax_of
 from specc.syntax.parse import parse_spec, translate_advice
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.context import SpecModule
@@ -13,7 +13,7 @@ from specc.frontend.parameter_kinds import list_choice_words
 from specc.library.spec_files import list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis, bindings_at, config_fields, enclosing_item
 from specc.syntax import ast
-from specc.syntax.dsl.expected_tokens import ExpectedTokens, find_expected_tokens
+from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import print_type
 from specc.syntax.dsl.lexer import Token
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specc.diagnostics.object_repr import extract_docstring_summary
-from specc.diagnostics.render import escape_control_characters
+from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
 from specc.diagnostics.source import Span
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.context import SpecModule
@@ -20,8 +19,7 @@ from specc.lsp.document_analysis import (
 )
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import layout_header, layout_leaf, print_statement
-from specc.syntax.dsl.expression_printer import print_type
-from specc.syntax.dsl.line_breaking import join_pieces
+from specc.syntax.dsl.expression_printer import join_pieces, print_type
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {

@@ -16,7 +16,7 @@ from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem
 from specc.lsp.quick_fixes import FixEdit
 from specc.syntax import ast
-from specc.syntax.ast_walk import walk_tree
+from specc.syntax.ast import walk_tree
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}

@@ -17,7 +17,7 @@ from specc.lsp.document_analysis import (
     nodes_at,
 )
 from specc.syntax import ast
-from specc.syntax.ast_walk import walk_tree
+from specc.syntax.ast import walk_tree
 
 OPTION_TEXT = re.compile(r"(\w+)(?:=(?!=)|: )(\S.*)")
 DECLARATION_TEXT = re.compile(r"(\w+): \w.*")

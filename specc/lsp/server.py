@@ -22,7 +22,7 @@ from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
 from specc.lsp.hover import NameMeaning, find_meaning, meaning_as_markdown
 from specc.lsp.protocol import DocumentLines, split_document_lines
-from specc.syntax import source_limits
+from specc.syntax.dsl import lexer
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml
@@ -87,7 +87,7 @@ class RequestHandlers:
         """Return the completions at a position."""
         document = self.desk.get(params.text_document.uri)
         # a text that is too long to be read says so, and no more
-        if document is None or len(document.text) > source_limits.MAX_SPEC_BYTES:
+        if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # what was known before the text broke tells names; only the first has to come
         if document.best is None:

@@ -8,8 +8,7 @@ from functools import cache
 from specc.library.spec_files import get_specs_directory, list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem, call_options, expected_terminals
-from specc.syntax.dsl.dsl_parser import EXPR
-from specc.syntax.dsl.expected_tokens import find_expected_tokens
+from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
 
 KEY_LINE = re.compile(
     r"""(?P<blank>[ ]*(?:-[ ]+)*)(?P<key>[\w .]+|"[^"]*"|'[^']*')[ ]*:(?=[ ]|$)"""

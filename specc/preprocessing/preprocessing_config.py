@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from specc.diagnostics.object_repr import format_port_types, format_repr
+from specc.diagnostics.render import format_port_types, format_repr
 from specc.io.json_io import (
     FieldPath,
     Json,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.drawing.colormap import class_colors
+from specc.drawing.drawing_marks import class_colors
 from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -70,18 +70,19 @@ def show_output(
 ) -> ShownResults:
     """One output by its reading; `there` says which rows of a transcript exist."""
     match record:
-        case LabelsOutput():
-            return ShownResults(tuple(_choices(name, record, value)))
-        case TextOutput():
-            return ShownResults(tuple(_texts(name, record, value)))
-        case CtcTranscript():
-            return ShownResults(tuple(_transcripts(name, record, value, there)))
         case ImageOutput():
             return ShownResults((), tuple(_pictures(name, record, value)))
         case ClassMapOutput():
             return _class_maps(name, record, value)
+        case CtcTranscript():
+            lines = _transcripts(name, record, value, there)
+        case LabelsOutput():
+            lines = _choices(name, record, value)
+        case TextOutput():
+            lines = _texts(name, record, value)
         case NumbersOutput():
-            return ShownResults(tuple(_numbers(name, record, value)))
+            lines = _numbers(name, record, value)
+    return ShownResults(tuple(lines))
 
 
 def probabilities(logits: Array) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specc import backend
-from specc.diagnostics.object_repr import format_repr, render_html_table
+from specc.diagnostics.render import format_repr, render_html_table
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from specc.backend import DeviceTensor
-from specc.decode.stepper_protocol import Ints
+from specc.decode.token_choice import Ints
 from specc.ir.array import Array
-from specc.ir.derived_graphs import DecodeState
+from specc.ir.model import DecodeState
 from specc.ir.types import Type
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.model_inputs import ModelInputs

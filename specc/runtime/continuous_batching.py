@@ -6,12 +6,14 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from specc.decode.decode_loop import choose_next_tokens, token_log_probs
-from specc.decode.detokenizer import BatchDetokenizer
+from specc.decode.decode_loop import BatchDetokenizer, choose_next_tokens, token_log_probs
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import Bools, Floats, Ints, fail_no_logits
 from specc.decode.token_choice import (
+    Bools,
     DecodePosition,
+    Floats,
+    Ints,
+    fail_no_logits,
     initial_seen_tokens,
     prompt_lengths,
     prompt_tokens,

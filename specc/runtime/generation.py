@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.decode_loop import decode_steps
-from specc.decode.detokenizer import BatchDetokenizer, cut_at_stop, make_stop_check
-from specc.decode.stepper_protocol import DecodeStep
+from specc.decode.decode_loop import BatchDetokenizer, cut_at_stop, decode_steps, make_stop_check
+from specc.decode.token_choice import DecodeStep
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.ir.array import Array
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.standalone_generator import (

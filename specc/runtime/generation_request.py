@@ -9,7 +9,7 @@ from specc.artifact.manifest import RandomWeights
 from specc.backend import Session
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.settings_errors import VocabularySizes
-from specc.decode.stepper_protocol import Bools, Ints
+from specc.decode.token_choice import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.model import GenerateSection

@@ -18,7 +18,7 @@ from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.io.json_io import as_exact_integer
 from specc.ir.array import Array
 from specc.ir.graph import Graph

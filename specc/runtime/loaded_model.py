@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc import backend
-from specc.artifact import weight_files as beside
+from specc.artifact import package_index as beside
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
 from specc.backend import Computation, ModelFile, QuantizedProduct, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array

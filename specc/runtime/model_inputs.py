@@ -10,13 +10,12 @@ from specc import backend
 from specc.analysis.time_axis_strides import find_padding_strides
 from specc.artifact.generation_facts import find_length_bounds
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.ir.array import Array
-from specc.ir.derived_graphs import DecodeState
 from specc.ir.dim import DimError
-from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Graph
-from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
+from specc.ir.ir_lexer import parse_dim
+from specc.ir.model import DecodeState, find_default_sources, resolve_absent_inputs
 from specc.preprocessing.array_files import cast_exactly
 from specc.preprocessing.images import is_multi_image_input, merge_images, split_images
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs

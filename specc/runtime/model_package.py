@@ -11,21 +11,23 @@ from specc import backend
 from specc.artifact.generation_facts import GenerationFacts
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.artifact.package_index import INDEX_FILE, PackageIndex, read_index
-from specc.artifact.weight_files import (
+from specc.artifact.package_index import (
+    INDEX_FILE,
+    PackageIndex,
     WeightFileFacts,
     explain_mismatch,
     file_sha256,
     find_misplaced_tensors,
+    read_index,
     regular_file_size,
 )
 from specc.backend import ModelFile, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.object_repr import align_columns, format_repr, group_thousands
+from specc.diagnostics.render import align_columns, format_repr, group_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.atomic_write import FileDigest
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
-from specc.ir.derived_graphs import DecodeState
+from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
 from specc.runtime.steppers import BufferedStep
 

@@ -11,7 +11,7 @@ from specc.artifact.generation_facts import is_stream
 from specc.artifact.manifest import Manifest, RandomWeights
 from specc.artifact.package_index import INDEX_FILE, read_index
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import format_repr, render_html_table
+from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array

@@ -8,16 +8,12 @@ from typing import NoReturn
 import numpy as np
 
 from specc import backend
-from specc.decode.stepper_protocol import Bools, Ints
+from specc.decode.token_choice import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.input_defaults import (
-    extract_tokenwise_default,
-    find_default_sources,
-    resolve_absent_inputs,
-)
+from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_absent_inputs
 from specc.ir.types import Type
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.model_inputs import ModelInputs

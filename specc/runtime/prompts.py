@@ -8,10 +8,10 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import format_limit_reason
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import Ints
+from specc.decode.token_choice import Ints
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.ir.array import Array
-from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
+from specc.ir.model import find_default_sources, resolve_absent_inputs
 from specc.preprocessing.chat_template import parse_messages, render_chat_template
 from specc.preprocessing.python_values import is_pil_image
 from specc.preprocessing.text_batches import find_mask_input

@@ -11,10 +11,10 @@ from specc.analysis.length_limits import find_length_limits, find_min_lengths
 from specc.artifact.generation_facts import GenerationFacts
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.derived_graphs import PAST_LENGTH_INPUT
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
+from specc.ir.model import PAST_LENGTH_INPUT
 from specc.runtime.model_inputs import NUMPY_DTYPES
 
 DrawInputs: TypeAlias = Callable[

@@ -10,8 +10,8 @@ from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS
 from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import DecodeObserver, Ints, fail_no_logits
-from specc.decode.stepper_protocol import DecodeStep as Step
+from specc.decode.token_choice import DecodeObserver, Ints, fail_no_logits
+from specc.decode.token_choice import DecodeStep as Step
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.preprocessing.text_batches import find_mask_input

@@ -7,11 +7,11 @@ import numpy as np
 
 from specc.artifact.generation_facts import GenerationFacts
 from specc.backend import BoundRun, Computation, DeviceTensor, Session, TensorSlot
-from specc.decode.stepper_protocol import Bools, Floats, Ints
+from specc.decode.token_choice import Bools, Floats, Ints
 from specc.ir.array import Array
-from specc.ir.derived_graphs import PAST_LENGTH_INPUT
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
+from specc.ir.model import PAST_LENGTH_INPUT
 from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs, initial_state
 from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis
 

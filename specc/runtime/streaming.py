@@ -12,7 +12,7 @@ from specc.artifact.generation_facts import GenerationFacts, StreamChunks, max_c
 from specc.artifact.manifest import RandomWeights
 from specc.backend import DeviceTensor, Session
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.render import format_repr
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph

@@ -1,7 +1,8 @@
 """The abstract syntax tree of a spec, shared by the DSL and YAML syntaxes."""
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias, get_args
 
 from specc.diagnostics.source import Span
 
@@ -643,3 +644,45 @@ Node: TypeAlias = (
     | File
 )
 """Every class of this module."""
+
+
+NODE_CLASSES: tuple[type[Node], ...] = get_args(Node)
+FIELD_NAMES = {c: tuple(f.name for f in fields(c)) for c in NODE_CLASSES}
+"""All fields of each tree class, in order."""
+SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
+CONTENT_FIELDS = {
+    c: tuple(n for n in names if n not in SPAN_FIELDS) for c, names in FIELD_NAMES.items()
+}
+"""The fields of each AST class without comments and spans."""
+
+
+def iterate_children(node: Node) -> Iterator[Node]:
+    """Yield the tree nodes directly inside a node, in source order."""
+    for name in CONTENT_FIELDS[type(node)]:
+        value = getattr(node, name)
+        if isinstance(value, NODE_CLASSES):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (v for v in value if isinstance(v, NODE_CLASSES))
+
+
+def walk_tree(node: Node) -> Iterator[Node]:
+    """Yield a node and all its descendants, parents first."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(list(iterate_children(node))))
+
+
+def flatten_binary_chain(expr: Binary) -> tuple[Expr, list[Binary]]:
+    """Return the leftmost operand of `a + b - c` and the operations that follow it, left to
+    right.
+    """
+    operations: list[Binary] = []
+    left: Expr = expr
+    while isinstance(left, Binary):
+        operations.append(left)
+        left = left.left
+    operations.reverse()
+    return left, operations

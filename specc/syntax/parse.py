@@ -7,7 +7,8 @@ from typing import Literal, NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.source import Source, Span
-from specc.syntax import ast, source_limits
+from specc.syntax import ast
+from specc.syntax.dsl import lexer
 from specc.syntax.dsl.dsl_parser import check_source_characters, parse_dsl, parse_expression
 
 Syntax = Literal["specc", "yaml"]
@@ -90,7 +91,7 @@ def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     if not any(map(_is_about_yaml, found)):
         return found
     # YAML's own modules are read where a YAML file was
-    from specc.syntax.yaml.yaml_advice import translate_advice_to_yaml as in_yaml
+    from specc.syntax.yaml.yaml_printer import translate_advice_to_yaml as in_yaml
 
     return [in_yaml(d) if _is_about_yaml(d) else d for d in found]
 
@@ -110,10 +111,10 @@ def decode_spec(data: bytes, name: str) -> Source:
     """Decode a file's bytes. E0109 for more than 1 MiB, E0112 for anything but UTF-8."""
     nothing = Source(name, "")
     at_start = Span(nothing, 0, 0)
-    if len(data) > source_limits.MAX_SPEC_BYTES:
+    if len(data) > lexer.MAX_SPEC_BYTES:
         raise_error(
             "E0109",
-            f"a spec of {len(data)} bytes; at most {source_limits.MAX_SPEC_BYTES} are read",
+            f"a spec of {len(data)} bytes; at most {lexer.MAX_SPEC_BYTES} are read",
             at_start,
             helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
         )

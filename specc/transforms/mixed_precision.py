@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.op import Op
 
 ALWAYS_HALF_OPS: tuple[type[Op], ...] = (

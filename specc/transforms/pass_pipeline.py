@@ -26,11 +26,9 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.incremental.derivation import DerivedStep, add_encoder_graph, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
-from specc.ir.derived_graphs import DerivedGraphs, KVCache
 from specc.ir.graph import Graph
-from specc.ir.input_defaults import inline_defaults
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import GenerateSection, StreamSection
+from specc.ir.model import DerivedGraphs, GenerateSection, KVCache, StreamSection, inline_defaults
 from specc.ir.quantization_format import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph

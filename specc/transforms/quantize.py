@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from specc.ir import ops
-from specc.ir.derived_graphs import KVCache
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Parameter, Value
+from specc.ir.model import KVCache
 from specc.ir.op import Op
 from specc.ir.ops.quantized import ActivationRoundingMode
 from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan

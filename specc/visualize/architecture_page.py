@@ -8,8 +8,7 @@ from html import escape
 from specc.analysis.cost import format_dim_formula, format_magnitude, format_type_at, group_digits
 from specc.diagnostics.source import Source
 from specc.drawing.drawing_marks import printable_label
-from specc.drawing.html_page import read_page_resource, render_page
-from specc.drawing.svg import render_inline_svg, render_svg
+from specc.drawing.html_page import read_page_resource, render_inline_svg, render_page, render_svg
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text as printable
 from specc.ir.graph import Graph

@@ -228,9 +228,7 @@ def operation_label(node: Node) -> str:
     match node.op:
         case ops.Arith(fn):
             return ARITHMETIC_SIGNS.get(fn, fn)
-        case ops.Pointwise(fn):
-            return fn
-        case ops.Reduce(fn):
+        case ops.Pointwise(fn) | ops.Reduce(fn):
             return fn
     return node.op.name.replace("_", " ")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.analysis.cost import format_dim_formula
 from specc.analysis.model_summary import SummaryNode, summarize_graph
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.source import Span
 from specc.driver.generation_graphs import derive_graphs
 from specc.ir import ops

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.io import hub_cache
+from specc.io import safe_read
 from specc.io.file_signatures import format_conversion_command, identify_foreign_file
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import Closeable, UnreadableFile, escape_text, read_regular_file
@@ -200,7 +200,7 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
             *_unreadable(names),
         ],
         helps=[
-            hub_cache.suggest_for_cache_directory(folder)
+            safe_read.suggest_for_cache_directory(folder)
             or "give the folder or file that has them with --weights, or start from a "
             "seed with --init 0"
         ],

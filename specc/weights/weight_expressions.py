@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from specc.ir.axis_pattern import (
+from specc.ir.signature import (
     AxisGroup,
     RearrangePattern,
     RearrangePatternError,

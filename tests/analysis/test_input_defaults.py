@@ -10,8 +10,7 @@ import pytest
 import specc_numpy
 from specc.analysis.analysis_report import analyze_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.ir.input_defaults import resolve_absent_inputs
-from specc.ir.model import ModelDefinition
+from specc.ir.model import ModelDefinition, resolve_absent_inputs
 
 SPEC = """specc 1
 model m

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.batch_inference.block import BlockRunner
-from specc.batch_inference.crash_journal import CrashJournal
+from specc.batch_inference.block import BlockRunner, CrashJournal
 from specc.batch_inference.format_registry import find_files
 from specc.batch_inference.job import run_job
 from specc.batch_inference.plan import read_plan
@@ -21,7 +20,7 @@ from specc.diagnostics.diagnostic import Failed
 HOLDS = """
 import sys
 from pathlib import Path
-from specc.batch_inference.crash_journal import CrashJournal
+from specc.batch_inference.block import CrashJournal
 with CrashJournal.open(Path(sys.argv[1])) as journal:
     journal.begin([3, 4])
     print("begun", flush=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
-import specc.batch_inference.crash_journal
+import specc.batch_inference.block
 import specc.batch_inference.part_files
 from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.engines import LocalEngine
@@ -87,9 +87,9 @@ def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
             raise Died
         added(path, line)
 
-    added = specc.batch_inference.crash_journal.append_journal_line
+    added = specc.batch_inference.block.append_journal_line
     monkeypatch.setattr(specc.batch_inference.part_files, "write_file_atomically", write)
-    monkeypatch.setattr(specc.batch_inference.crash_journal, "append_journal_line", append)
+    monkeypatch.setattr(specc.batch_inference.block, "append_journal_line", append)
     return write
 
 
@@ -113,9 +113,9 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
             with suppress(Died):
                 run_job(job_of(small, data, out))
     twice = any(
-        count >= specc.batch_inference.crash_journal.MAX_ATTEMPTS
+        count >= specc.batch_inference.block.MAX_ATTEMPTS
         for path in out.glob("_specc/*.now")
-        for count in specc.batch_inference.crash_journal.CrashJournal.open(path).died.values()
+        for count in specc.batch_inference.block.CrashJournal.open(path).died.values()
     )
     report = run_job(job_of(small, data, out))
     # a batch that was begun twice is done row by row, which moves last digits

@@ -12,7 +12,7 @@ import pytest
 from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
-import specc.batch_inference.crash_journal
+import specc.batch_inference.block
 import specc.batch_inference.part_files
 from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.job import JobReport, run_job

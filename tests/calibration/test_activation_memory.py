@@ -14,7 +14,7 @@ import pytest
 
 from specc import backend
 from specc.backend import TensorSlot
-from specc.calibration import calibration_stages, gram_matrices
+from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import find_weight_readers
 from specc.ir import ops
 from specc.ir.array import Array
@@ -121,13 +121,13 @@ def peak(folder: Path) -> int:
 def test_no_more_than_a_few_sums_are_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_stages, "STAGE_GRAM_BYTES", SUM)
+    monkeypatch.setattr(gram_matrices, "STAGE_GRAM_BYTES", SUM)
     monkeypatch.setattr(gptq, "MAX_DIRECT_INVERSE", 16)
     few = peak(tmp_path)
     # the sums, what a sample adds to them, and parts of their factor while it is made
     assert few < 3 * SUM + SLACK
     # a mistake that the law would see: all of them at once
-    monkeypatch.setattr(calibration_stages, "STAGE_GRAM_BYTES", MANY * SUM)
+    monkeypatch.setattr(gram_matrices, "STAGE_GRAM_BYTES", MANY * SUM)
     assert peak(tmp_path) > few + (MANY - 3) * SUM
 
 
@@ -136,8 +136,8 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many weights a stage may hold: beside the products of the maps in NumPy."""
-    monkeypatch.setattr(calibration_stages, "STAGE_WEIGHT_BYTES", least)
-    parts = list(calibration_stages.split_stages(READERS))
+    monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
+    parts = list(gram_matrices.split_stages(READERS))
     assert len(parts) == {1: MANY - 1, 1 << 30: 1}.get(least, 3)
     held = [4 * WIDE**2 * len(part.graph.parameters) for part in parts]
     assert max(held) <= max(least, 4 * WIDE**2)

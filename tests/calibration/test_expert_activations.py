@@ -9,7 +9,7 @@ import pytest
 from support.sums import factors
 
 import specc
-from specc.calibration import calibration_stages
+from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import find_weight_readers
 from specc.driver.compile_job import open_job, plan_lowering
 from specc.driver.compile_options import CompileOptions
@@ -73,7 +73,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
     for least in (1, 1 << 30):
         folder = tmp_path / f"{least}"
         folder.mkdir()
-        monkeypatch.setattr(calibration_stages, "STAGE_WEIGHT_BYTES", least)
+        monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
         found = factors(readers, weights, SAMPLE, folder)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():

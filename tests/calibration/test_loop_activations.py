@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.sums import factors
 
-from specc.calibration import calibration_stages
+from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import find_weight_readers
 from specc.driver.compile_job import open_job, plan_lowering
 from specc.driver.compile_options import CompileOptions
@@ -54,7 +54,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert not readers.left
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
-        monkeypatch.setattr(calibration_stages, "STAGE_WEIGHT_BYTES", least)
+        monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
         found = factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():

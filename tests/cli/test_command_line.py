@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.argument_errors import OTHER_TOOLS
+from specc.cli.options import OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
 from specc.io.platform import ProcessTerminated
 

@@ -14,7 +14,7 @@ from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_printer import format_ir as as_text
 from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
-from specc.syntax.ast_walk import walk_tree
+from specc.syntax.ast import walk_tree
 
 SOME = ("han", "small_translator", "kv_lookup", "vit", "xor")
 

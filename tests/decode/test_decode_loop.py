@@ -13,7 +13,7 @@ from support.toy_steppers import Toy, following, hashed, log_probability
 
 from specc.decode.decode_loop import decode_steps
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import Bools, Ints
+from specc.decode.token_choice import Bools, Ints
 from specc.diagnostics.diagnostic import Failed
 
 VOCAB = 7

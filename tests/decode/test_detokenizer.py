@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_steppers import Toy, following
 
-from specc.decode.decode_loop import decode_steps
-from specc.decode.detokenizer import (
+from specc.decode.decode_loop import (
     CONTEXT,
     WINDOW,
     BatchDetokenizer,
     Detokenizer,
     cut_at_stop,
+    decode_steps,
     find_stop,
     make_stop_check,
     stop_prefix_length,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import Floats
 from specc.decode.token_choice import (
+    Floats,
     apply_repetition_penalty,
     apply_temperature,
     filter_candidates,

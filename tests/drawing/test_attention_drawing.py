@@ -13,10 +13,16 @@ from support.looks import HOSTILE, attention, axis, looks, over
 
 from specc.drawing.attention_maps import max_pool_map
 from specc.drawing.attention_sheet import MAX_LEGIBLE, draw_attention_maps
-from specc.drawing.colormap import MASKED_COLOR, ColorScale
-from specc.drawing.drawing_marks import CellsMark, Drawing, TextMark, printable_label
+from specc.drawing.drawing_marks import (
+    MASKED_COLOR,
+    CellsMark,
+    ColorScale,
+    Drawing,
+    TextMark,
+    printable_label,
+)
+from specc.drawing.html_page import MAX_PATHS, render_svg
 from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
-from specc.drawing.svg import MAX_PATHS, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")

@@ -10,7 +10,7 @@ from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.frontend.unused_names import FIELDS_OF_EXPORTS, collect_names, find_unused_in_files
 from specc.library.spec_files import list_builtin_specs
 from specc.syntax import ast
-from specc.syntax.ast_walk import iterate_children, walk_tree
+from specc.syntax.ast import iterate_children, walk_tree
 from specc.syntax.parse import decode_spec, parse_spec
 
 SPECS = Path(__file__).parents[2] / "specs"

@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.ir": {"specc.diagnostics"},
     # a type for annotations: the rest of ir needs no arrays
     "specc.ir.array": {"numpy"},
-    "specc.syntax": {"lark", "specc.diagnostics", "yaml"},
+    "specc.syntax": {"specc.diagnostics", "yaml"},
     # names and ranges alone: specs contain them too
     "specc.decode.setting_table": set(),
     "specc.decode.settings_errors": {"specc.decode.setting_table", "specc.diagnostics"},
@@ -62,24 +62,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc_numpy": {"numpy", "specc.backend", "specc.diagnostics", "specc.ir", "specc.ir.array"},
     "specc_onnx.execution_providers": {
-        "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
+        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
     },
     "specc_onnx.ort_input_check": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
         "specc_onnx.execution_providers",
     },
     "specc_onnx.denormals": set(),
-    "specc_onnx.device_tensors": {
-        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.ir.array", "specc_onnx.execution_providers",
-    },
     "specc_onnx.fixed_shape_session": {
         "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals",
         "specc_onnx.execution_providers", "specc_onnx.ort_session",
     },
     "specc_onnx.ort_session": {
         "google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
-        "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.device_tensors",
-        "specc_onnx.execution_providers", "specc_onnx.ort_input_check",
+        "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.execution_providers",
+        "specc_onnx.ort_input_check",
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",

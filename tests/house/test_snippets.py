@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.cli.argument_errors import UsageError
 from specc.cli.main import COMMANDS, EXAMPLES, build_command_parsers, main
+from specc.cli.options import UsageError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -7,8 +7,8 @@ from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
-from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
+from specc.ir.model import DerivedGraphs
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan

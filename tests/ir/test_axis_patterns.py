@@ -2,7 +2,7 @@
 
 import pytest
 
-from specc.ir.axis_pattern import RearrangePatternError, parse_rearrange_pattern
+from specc.ir.signature import RearrangePatternError, parse_rearrange_pattern
 
 
 def test_both_sides_are_axes_of_names() -> None:

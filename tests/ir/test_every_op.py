@@ -7,7 +7,7 @@ import pytest
 from support.op_examples import EXAMPLES, Example, graph_of
 
 import specc_numpy
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer import format_ir
 from specc.ir.ir_verifier import find_graph_errors

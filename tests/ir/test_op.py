@@ -5,8 +5,8 @@ of its node it is.
 import pytest
 
 from specc.ir import ops
-from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Builder, Input
+from specc.ir.ir_lexer import parse_dim
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer import format_ir
 from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand

@@ -26,7 +26,7 @@ from specc.ir.array import Array
 from specc.runtime.open_model import open_compiled
 from specc.runtime.random_inputs import random_inputs
 from specc.weights.formats.safetensors import write_safetensors
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NOTHING = {"kernel_regression", "kv_lookup"}

@@ -21,9 +21,9 @@ from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
-from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.model import DerivedGraphs
 from specc.runtime.random_inputs import random_inputs
 from specc.syntax import ast
 from specc.transforms.fuse_scan import fuse_scan

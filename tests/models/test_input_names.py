@@ -8,7 +8,7 @@ import pytest
 
 from specc.library.spec_files import list_builtin_specs, read_spec_file
 from specc.syntax import ast
-from specc.syntax.ast_walk import walk_tree
+from specc.syntax.ast import walk_tree
 
 PICTURE = "pixel_values"
 ONCE = {

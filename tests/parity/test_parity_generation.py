@@ -32,8 +32,14 @@ from transformers import (
 from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import decode_steps
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.stepper_protocol import Bools, Floats, Ints
-from specc.decode.token_choice import apply_repetition_penalty, filter_candidates, tokens_in_prompt
+from specc.decode.token_choice import (
+    Bools,
+    Floats,
+    Ints,
+    apply_repetition_penalty,
+    filter_candidates,
+    tokens_in_prompt,
+)
 
 pytestmark = pytest.mark.parity
 

@@ -15,7 +15,7 @@ pytest.importorskip(
 )
 from support.tokenizer_files import KINDS, LINES, trained
 
-from specc.decode.detokenizer import CONTEXT, WINDOW, Detokenizer
+from specc.decode.decode_loop import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.records import TextBytes, TextOutput
 from specc.preprocessing.show_results import show_output

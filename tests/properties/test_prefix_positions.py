@@ -35,12 +35,12 @@ from specc.incremental.derivation import (
 )
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
-from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.interval import Interval
 from specc.ir.ir_printer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.model import DerivedGraphs
 from specc.ir.types import Type
 
 ROWS = 6

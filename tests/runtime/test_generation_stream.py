@@ -11,7 +11,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.decode.stepper_protocol import DecodeStep
+from specc.decode.token_choice import DecodeStep
 
 SPEC = """
 specc 1

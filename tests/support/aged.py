@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.artifact.generation_facts import GenerationFacts
 from specc.driver.generation_graphs import can_batch_unequal_lengths
-from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
-from specc.ir.input_defaults import resolve_absent_inputs
-from specc.ir.model import ModelDefinition
+from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_absent_inputs
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches import find_mask_input

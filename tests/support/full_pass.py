@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.model import resolve_absent_inputs
 from support.spec_models import Arrays, Opened, by_reference
 
 
 class FullPass:
-    """A `specc.decode.stepper_protocol.Stepper`. `others` are inputs that stay; `beside` those
+    """A `specc.decode.token_choice.Stepper`. `others` are inputs that stay; `beside` those
     along the time axis.
     """
 

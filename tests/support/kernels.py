@@ -15,8 +15,8 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from specc.ir import ops
-from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph
 from specc.ir.graph import Builder, Graph, Input
+from specc.ir.model import DerivedGraphs, KVBufferGraph
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
 from specc.transforms import pass_pipeline

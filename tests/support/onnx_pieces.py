@@ -9,10 +9,9 @@ from onnx import ModelProto, helper
 
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import NameTable
-from specc_onnx.lower.onnx_targets import get_target
+from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES, get_target
 from support.onnx_runtime import open_quietly
 
 Arrays = Mapping[str, NDArray[Any]]

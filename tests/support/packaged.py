@@ -5,8 +5,7 @@ for caches, and the whole that decodes by itself.
 from collections.abc import Callable, Mapping
 
 from specc.decode.generation_settings import merge_settings
-from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph, SelfDecodingGraph
-from specc.ir.model import ModelDefinition
+from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelDefinition, SelfDecodingGraph
 from specc.transforms import pass_pipeline
 from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
 from specc_onnx.emit.kv_buffers import build_kv_buffer_model

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 import specc_numpy
-from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
+from specc.ir.model import DerivedGraphs
 
 Array = Any
 NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.artifact import weight_files
+from specc.artifact import package_index
 from specc.diagnostics.diagnostic import Failed
 from specc.weights.finite_check import check_finite
 from specc.weights.formats import safetensors
@@ -129,7 +129,7 @@ def test_a_checkpoint_is_hashed_as_a_whole(tmp_path: Path) -> None:
     write_safetensors(weights, {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()})
     out = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", out, weights=weights, weights_as="link")
-    recorded = weight_files.parse_weight_files(specc.load(out).manifest.weights["beside"])
+    recorded = package_index.parse_weight_files(specc.load(out).manifest.weights["beside"])
     assert recorded is not None
     whole = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert recorded["w.safetensors"].sha256 == whole

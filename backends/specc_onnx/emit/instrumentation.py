@@ -18,8 +18,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from specc.backend import Subgraphs
 from specc_onnx.lower.dense_attention import PROBABILITIES_OUTPUT_MODE
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import iterate_node_bodies
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """The name of the added output."""

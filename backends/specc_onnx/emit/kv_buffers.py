@@ -13,8 +13,8 @@ from dataclasses import replace
 from math import inf
 
 from specc.ir import ops
-from specc.ir.derived_graphs import PAST_LENGTH_INPUT, DecodeState, KVBufferGraph, KVCache
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.model import PAST_LENGTH_INPUT, DecodeState, KVBufferGraph, KVCache
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model

@@ -18,7 +18,6 @@ from specc.ir.types import Type
 from specc.version import __version__
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
@@ -30,6 +29,7 @@ from specc_onnx.lower.emitter import (
     make_value_info,
 )
 from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.registry import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " in front", "right": " behind", "any": ""}

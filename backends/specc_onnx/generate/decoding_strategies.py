@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specc.ir.derived_graphs import DecodingConfig
 from specc.ir.dim import Dim
+from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate import history, onnx_beam_search, onnx_sampling
+from specc_onnx.generate import onnx_beam_search, onnx_sampling
 from specc_onnx.generate.generation_context import (
     MAX_TOKENS_INPUT,
     NO_TOKEN,
@@ -19,8 +19,13 @@ from specc_onnx.generate.generation_context import (
     SAMPLING_INPUTS,
     SEED_INPUT,
 )
-from specc_onnx.generate.history import emit_banned_tokens
-from specc_onnx.generate.onnx_sampling import check_sampling_opset
+from specc_onnx.generate.onnx_sampling import (
+    check_sampling_opset,
+    emit_banned_tokens,
+    emit_prompt_history,
+    get_history_type,
+    has_history,
+)
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_slice, emit_unsqueeze, make_typed_tensor
@@ -131,9 +136,9 @@ class StrategyInputs:
             seen = onnx_sampling.emit_prompt_tokens(g, self.prompt, self.keep, self.vocabulary)
             type = Type.of("bool", self.batch, self.vocabulary)
             made.append(LoopCarry("seen", type, seen))
-        if history.has_history(d):
-            first = history.emit_prompt_history(g, d, self.prompt, self.keep)
-            made.append(LoopCarry("history", history.get_history_type(self.batch), first))
+        if has_history(d):
+            first = emit_prompt_history(g, d, self.prompt, self.keep)
+            made.append(LoopCarry("history", get_history_type(self.batch), first))
         return made
 
     def ruled(
@@ -144,7 +149,7 @@ class StrategyInputs:
             scores = onnx_sampling.emit_repetition_penalty(
                 g, scores, past[0], self.scalars[PENALTY_INPUT]
             )
-        known = past[-1] if history.has_history(d) else None
+        known = past[-1] if has_history(d) else None
         return emit_token_rules(
             g,
             d,
@@ -161,7 +166,7 @@ def _continued(g: Emitter, d: DecodingConfig, past: Sequence[str], tokens: str) 
     made = []
     if d.penalized:
         made.append(onnx_sampling.emit_seen_tokens(g, past[0], tokens))
-    if history.has_history(d):
+    if has_history(d):
         made.append(g.node("Concat", past[-1], tokens, axis=1))
     return made
 

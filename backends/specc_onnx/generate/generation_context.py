@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from specc.ir.derived_graphs import DecodingConfig, DerivedGraphs, SelfDecodingGraph
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
+from specc.ir.model import (
+    DecodingConfig,
+    DerivedGraphs,
+    SelfDecodingGraph,
+    find_default_sources,
+    resolve_absent_inputs,
+)
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor

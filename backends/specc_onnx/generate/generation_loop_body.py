@@ -14,10 +14,9 @@ from onnx import GraphProto
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.input_defaults import extract_tokenwise_default
+from specc.ir.model import DecodeState, DerivedGraphs, extract_tokenwise_default
 from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy, LoopCarry, TokenDecision
 from specc_onnx.generate.generation_context import GenerationContext

@@ -14,9 +14,9 @@ from onnx import TensorProto
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, SelfDecodingGraph
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
+from specc.ir.model import DecodeState, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
@@ -34,9 +34,9 @@ from specc_onnx.generate.generation_loop_body import (
 )
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import Emitter, make_unique_name
 from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,

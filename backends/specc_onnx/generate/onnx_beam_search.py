@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specc.ir.derived_graphs import DecodingConfig
 from specc.ir.dim import Dim
+from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate.generation_context import NO_TOKEN
 from specc_onnx.lower.emitter import Emitter

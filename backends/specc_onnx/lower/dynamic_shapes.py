@@ -14,7 +14,7 @@ from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.shape_binding import AxisSource, LengthSource, find_length_sources
 from specc.ir.types import Type
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 if TYPE_CHECKING:
     from specc_onnx.lower.emitter import Emitter

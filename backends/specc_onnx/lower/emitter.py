@@ -19,7 +19,6 @@ from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
 from specc_onnx.lower.emitter_state import (
     BodyStack,
     GraphBody,
@@ -29,6 +28,7 @@ from specc_onnx.lower.emitter_state import (
     NameTable,
     ValueTable,
 )
+from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
 
 CONTRIB_DOMAIN = "com.microsoft"
 

@@ -11,10 +11,10 @@ from specc.ir.dim import Dim
 from specc.ir.dim import multiply_dims as multiplied
 from specc.ir.ops.quantized import count_groups
 from specc.ir.types import Type
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.nn import emit_unflatten
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from onnx import NodeProto
 
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable

@@ -20,7 +20,6 @@ from specc.ir.dim import Dim, multiply_dims
 from specc.ir.ops.route import Routed
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.element_types import HALF_DTYPES
 from specc_onnx.lower.emitter import (
     Emitter,
     emit_body_results,
@@ -29,6 +28,7 @@ from specc_onnx.lower.emitter import (
     make_value_info,
 )
 from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.element_types import FLOAT_DTYPES
 from specc_onnx.lower.elementwise import INTEGER_DTYPES, emit_float_to_integer, emit_integer_sum
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,

@@ -11,9 +11,9 @@ from specc.ir.graph import Node, Value
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 
 def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]) -> str:
@@ -264,8 +264,11 @@ def is_position_id_source(value: Value) -> bool:
 def _is_sign_preserving(node: Node) -> bool:
     """Whether numbers that are not below 0 give such alone."""
     match node.op:
-        case ops.Arith(fn="add" | "mul" | "floordiv" | "min") | ops.Reduce(fn="sum"):
-            return True
-        case ops.Concat() | ops.CumSum():
+        case (
+            ops.Arith(fn="add" | "mul" | "floordiv" | "min")
+            | ops.Reduce(fn="sum")
+            | ops.Concat()
+            | ops.CumSum()
+        ):
             return True
     return False

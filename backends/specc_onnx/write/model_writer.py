@@ -12,12 +12,12 @@ from pathlib import Path
 from onnx import ModelProto
 
 from specc.artifact.manifest import DOC_METADATA_KEY
-from specc.artifact.weight_files import WeightFileFacts, checkpoint_facts
+from specc.artifact.package_index import WeightFileFacts, checkpoint_facts
 from specc.backend import EmittedModel, MetadataTexts, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_signatures import find_unused_side_files
-from specc.ir.derived_graphs import KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.graph import Graph
+from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.weights.external_data import external_data_chunks
 from specc.weights.parameter_values import ParameterValues

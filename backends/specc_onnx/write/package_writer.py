@@ -14,11 +14,12 @@ from pathlib import Path
 from specc.artifact.package_index import (
     INDEX_FILE,
     PackageIndex,
+    file_sha256,
     find_superseded_files,
     is_plain_file_name,
     read_former_index,
+    regular_file_size,
 )
-from specc.artifact.weight_files import file_sha256, regular_file_size
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
 from specc.io.atomic_write import FileDigest, OutputDirectory
 from specc.io.file_signatures import filter_unreferenced_files, is_package_index, is_specc_model

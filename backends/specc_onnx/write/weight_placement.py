@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from specc.artifact.weight_files import WeightFileFacts
+from specc.artifact.package_index import WeightFileFacts
 from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.graph import Graph
@@ -28,7 +28,7 @@ from specc.weights.external_data import (
 )
 from specc.weights.parameter_values import ParameterValues
 from specc_onnx.emit.onnx_graph import BuiltModel
-from specc_onnx.lower.element_types import FLOAT_DTYPES
+from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 
 MAX_INLINE_BYTES = 1 << 20
 """Smaller weights are stored in the ONNX file itself, unless requested otherwise."""

@@ -8,13 +8,18 @@ from specc.analysis.length_limits import find_length_limits
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES
-from specc.driver.profiles.graph_replay import ProfiledGraphs
-from specc.driver.profiles.hf_decoder import IDS, LOGITS, MASK, POSITIONS, build_decoder
+from specc.driver.profiles.hf_decoder import (
+    IDS,
+    LOGITS,
+    MASK,
+    POSITIONS,
+    ProfiledGraphs,
+    build_decoder,
+)
 from specc.driver.profiles.hf_encoder_decoder import build_encoder_decoder
 from specc.io.safe_read import escape_text
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection, ModelDefinition
+from specc.ir.model import DecodeState, DerivedGraphs, GenerateSection, ModelDefinition
 
 GENAI_FILE = "genai_config.json"
 DEFAULT_MAX_LENGTH = 131072

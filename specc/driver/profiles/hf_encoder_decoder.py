@@ -4,32 +4,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specc.driver.profiles.graph_replay import (
-    PROFILE_READERS,
-    GraphReplay,
-    ProfiledGraphs,
-    fail_unsupported_profile,
-    rename_lengths,
-)
 from specc.driver.profiles.hf_decoder import (
     LOGITS,
     MASK,
     NEW,
     PAST,
+    PROFILE_READERS,
     CacheLayer,
+    GraphReplay,
+    ProfiledGraphs,
     declare_input_ids,
     emit_caches,
     exported_state_type,
+    fail_unsupported_profile,
     import_cache,
     keep_other_outputs,
     list_cache_layers,
     name_lengths,
     name_states,
+    rename_lengths,
 )
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value
+from specc.ir.model import DecodeState, DerivedGraphs
 
 
 def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -> Value | None:

@@ -16,14 +16,14 @@ from specc.frontend.spec_values import (
     describe_value,
 )
 from specc.ir import ops
-from specc.ir.axis_pattern import (
+from specc.ir.dim import Dim, DimError, divide_dims_exactly, multiply_dims, sum_dims
+from specc.ir.op import Op
+from specc.ir.signature import (
     AxisGroup,
     RearrangePattern,
     RearrangePatternError,
     parse_rearrange_pattern,
 )
-from specc.ir.dim import Dim, DimError, divide_dims_exactly, multiply_dims, sum_dims
-from specc.ir.op import Op
 
 
 def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:

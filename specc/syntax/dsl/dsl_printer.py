@@ -5,6 +5,12 @@ from typing import TypeAlias
 
 from specc.syntax import ast
 from specc.syntax.dsl.expression_printer import (
+    MAX_LINE_WIDTH,
+    SECTION_BREAK,
+    SPACE_BREAK,
+    Pieces,
+    break_lines,
+    join_pieces,
     join_with_commas,
     layout_expression,
     layout_field,
@@ -14,14 +20,6 @@ from specc.syntax.dsl.expression_printer import (
     print_title,
     print_weight_path,
     quote_text,
-)
-from specc.syntax.dsl.line_breaking import (
-    MAX_LINE_WIDTH,
-    SECTION_BREAK,
-    SPACE_BREAK,
-    Pieces,
-    break_lines,
-    join_pieces,
 )
 
 INDENT_STEP = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.syntax import source_limits
+from specc.syntax.dsl import lexer
 from specc.syntax.dsl.lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
@@ -24,7 +24,7 @@ NESTING_RULES = frozenset(
 
 
 class LalrRule(NamedTuple):
-    """A reduction; see `specc.syntax.dsl.lalr_table_generator.build_rule_entry`."""
+    """A reduction; see `tools.lalr_table.build_rule_entry`."""
 
     origin: str
     callback: str
@@ -180,7 +180,7 @@ class ParseRun:
             if action is None:
                 self.faults.append(self.explain(self, at))
                 restart = recover_from_error(self, at)
-                if restart is None or len(self.faults) >= source_limits.MAX_COLLECTED_ERRORS:
+                if restart is None or len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
                     return None
                 at = restart
             elif action >= 0:
@@ -209,7 +209,7 @@ class ParseRun:
         rule = self.table.rules[~action]
         if rule.renames:
             whole = self.parts[-1]
-            if whole.last - whole.first < source_limits.MAX_EXPRESSION_TOKENS:
+            if whole.last - whole.first < lexer.MAX_EXPRESSION_TOKENS:
                 # two of three reductions are such; a chain of them is one step
                 self.states[-1] = self.table.renamed(self.states[-2], action, kind)
                 return
@@ -222,7 +222,7 @@ class ParseRun:
             del self.states[len(self.states) - rule.length :]
         # a long call is as hard to walk over as a long sum; it is seen where it ends
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
-        if long and whole.last - whole.first >= source_limits.MAX_EXPRESSION_TOKENS:
+        if long and whole.last - whole.first >= lexer.MAX_EXPRESSION_TOKENS:
             self.stop("E0111", whole.first)
         state = self.table.after(self.states[-1], rule.origin)
         assert state is not None
@@ -240,7 +240,7 @@ class ParseRun:
             return StackEntry(children, first, last, height)
         if rule.alone and len(children) == 1:
             return StackEntry(children[0], first, last, height)
-        if height > source_limits.MAX_EXPRESSION_DEPTH and first >= 0 and not self.stopped:
+        if height > lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.stopped:
             self.stop("E0110", first)
         value = self.build(rule.callback, children, first, last)
         return StackEntry(value, first, last, height)

@@ -8,7 +8,29 @@ from typing import NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Source, Span
-from specc.syntax import source_limits
+
+MAX_SPEC_BYTES = 1 << 20
+"""Maximum characters of a file, and bytes before decoding (E0109)."""
+
+MAX_NESTING = 64
+"""Maximum nesting depth of brackets or YAML collections (E0110)."""
+
+MAX_EXPRESSION_DEPTH = 256
+"""Maximum nesting depth of operators without brackets, such as `- - - x` (E0110). Left-associative
+chains such as `a + b + c` do not count: code that walks a tree must follow their left operands in a
+loop (`specc.syntax.ast.flatten_binary_chain`) and may recurse elsewhere."""
+
+MAX_EXPRESSION_TOKENS = 10_000
+"""Maximum number of tokens of one expression (E0111)."""
+
+MAX_INTEGER = 1 << 53
+"""Upper bound of integers: a double holds them exactly (E0108)."""
+
+MAX_REPORTED_ERRORS = 20
+"""Maximum number of reported errors per file."""
+
+MAX_COLLECTED_ERRORS = 40
+"""Number of errors after which parsing stops; those past `MAX_REPORTED_ERRORS` are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +122,7 @@ def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedToke
     """Tokenize a fragment. `words` maps the text of each fixed terminal to its name."""
     lexer = Lexer(fragment, words)
     at, size = 0, len(fragment.text)
-    while at < size and len(lexer.found.faults) < source_limits.MAX_COLLECTED_ERRORS:
+    while at < size and len(lexer.found.faults) < MAX_COLLECTED_ERRORS:
         at = lexer.take(at)
     lexer.found.tokens.append(Token("$END", "", size, size))
     lexer.check_depth()
@@ -213,10 +235,10 @@ class Lexer:
             # the texts of strings are in quotes, so none of them is a bracket
             if token.text in OPENERS:
                 depth += 1
-                if depth > source_limits.MAX_NESTING:
+                if depth > MAX_NESTING:
                     self.fault(
                         "E0110",
-                        f"brackets inside each other more than {source_limits.MAX_NESTING} deep",
+                        f"brackets inside each other more than {MAX_NESTING} deep",
                         token.start,
                         token.end,
                         f"bracket number {depth}",
@@ -248,7 +270,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
         mend = "numbers are doubles: 17 digits say all there is"
         return f"a number of {len(text)} characters", mend
     # 16 digits are looked at before `int`, which takes quadratic time
-    if text.isdigit() and (len(text) > 16 or int(text) >= source_limits.MAX_INTEGER):
+    if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the whole number {truncate_token_text(text)} is too large"
         return title, "whole numbers stay below 2 ** 53"
     if float(text) == float("inf"):

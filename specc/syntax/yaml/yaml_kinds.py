@@ -20,8 +20,7 @@ from specc.syntax.dsl.dsl_parser import (
     parse_fragment,
 )
 from specc.syntax.dsl.dsl_printer import layout_definition_header
-from specc.syntax.dsl.expression_printer import print_expression, print_type
-from specc.syntax.dsl.line_breaking import join_pieces
+from specc.syntax.dsl.expression_printer import join_pieces, print_expression, print_type
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
     YamlPair,

@@ -7,8 +7,11 @@ from typing import TypeAlias
 
 from specc.syntax import ast
 from specc.syntax.ast import NO_COMMENTS, Comments
-from specc.syntax.dsl.expression_printer import is_visible_character, print_expression
-from specc.syntax.dsl.line_breaking import MAX_LINE_WIDTH
+from specc.syntax.dsl.expression_printer import (
+    MAX_LINE_WIDTH,
+    is_visible_character,
+    print_expression,
+)
 
 
 @dataclass(frozen=True, slots=True)

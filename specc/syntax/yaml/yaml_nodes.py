@@ -8,7 +8,7 @@ import yaml
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
-from specc.syntax import source_limits
+from specc.syntax.dsl import lexer
 from specc.syntax.dsl.dsl_parser import cap_diagnostics
 from specc.syntax.dsl.lexer import Comment, Fragment
 from specc.syntax.yaml.yaml_errors import explain_yaml_error
@@ -159,10 +159,10 @@ class YamlComposer:
     def open(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
         """Begin a collection. E0110 if nested too deeply."""
         self.stack.append(collection)
-        if len(self.stack) > source_limits.MAX_NESTING:
+        if len(self.stack) > lexer.MAX_NESTING:
             raise_error(
                 "E0110",
-                f"lists and maps inside each other more than {source_limits.MAX_NESTING} deep",
+                f"lists and maps inside each other more than {lexer.MAX_NESTING} deep",
                 span,
                 f"number {len(self.stack)}",
                 helps=["give the inner part a name of its own"],
@@ -219,7 +219,7 @@ class YamlComposer:
                     helps=(self._mend(top, node.value),),
                 )
             )
-            if len(self.faults) >= source_limits.MAX_COLLECTED_ERRORS:
+            if len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
                 raise Failed(*cap_diagnostics(self.faults))
         top.keys.setdefault(node.value, node)
         return node

@@ -10,8 +10,9 @@ from typing import TypeVar
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import did_you_mean, format_name_list, format_suggestion
-from specc.syntax import ast, source_limits
+from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
+from specc.syntax.dsl import lexer
 from specc.syntax.dsl.dsl_parser import cap_diagnostics
 from specc.syntax.dsl.lexer import Comment
 from specc.syntax.yaml.yaml_nodes import (
@@ -50,7 +51,7 @@ class YamlReader:
     def add(self, *faults: Diagnostic) -> None:
         """Report errors; stop at the limit."""
         self.faults.extend(faults)
-        if len(self.faults) >= source_limits.MAX_COLLECTED_ERRORS:
+        if len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
             raise Failed(*cap_diagnostics(self.faults))
 
     def mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:

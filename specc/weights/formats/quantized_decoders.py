@@ -5,6 +5,7 @@ Every value is `codes * scales`, computed in float32.
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,7 +13,58 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from specc.ir.array import Array
-from specc.weights.formats.tensor_patterns import Lengths, TensorMisfit, expect_equal
+
+Lengths: TypeAlias = dict[str, int]
+"""Lengths of axes by their names in the patterns."""
+
+_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+_FLOAT8_DTYPES = frozenset(
+    {"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}
+)
+_DTYPE_CLASSES: Mapping[str, frozenset[str]] = {
+    "float": _FLOAT_DTYPES,
+    "f8": _FLOAT8_DTYPES,
+    "scale": _FLOAT_DTYPES | _FLOAT8_DTYPES | {"uint8"},
+    "int": frozenset({"int32", "int64"}),
+    "i32": frozenset({"int32"}),
+    "i8": frozenset({"int8"}),
+    "u8": frozenset({"uint8"}),
+}
+_TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
+
+
+class TensorMisfit(Exception):
+    """Why tensors make no weight."""
+
+
+def match_tensor(what: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
+    """Check a tensor against a pattern and note the lengths of its axes.
+
+    `float|u8[groups, 16]`: one of these types, two axes, the second of 16. `any` is every
+    type; without brackets every shape. Raise TensorMisfit.
+    """
+    parsed = _TENSOR_PATTERN.fullmatch(pattern)
+    assert parsed is not None, pattern
+    kinds, axes = parsed[1], parsed[2]
+    names = [] if axes is None else [name.strip() for name in axes.split(",")]
+    fits = kinds == "any" or any(
+        tensor.dtype.name in _DTYPE_CLASSES[kind] for kind in kinds.split("|")
+    )
+    found = f"{what} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
+    if not fits or (axes is not None and len(names) != tensor.ndim):
+        raise TensorMisfit(found)
+    for name, length in zip(names, tensor.shape, strict=False):
+        known = int(name) if name.isdigit() else lengths.setdefault(name, length)
+        if known != length:
+            given = "" if name.isdigit() else f" with {name} = {known}"
+            raise TensorMisfit(found + given)
+
+
+def expect_equal(what: str, found: int, wanted: int) -> None:
+    """Raise TensorMisfit unless a count is what other tensors say."""
+    if found != wanted:
+        raise TensorMisfit(f"{what}: {found} values, expected {wanted}")
+
 
 Parts: TypeAlias = Mapping[str, Array]
 """The tensors of one weight by suffix; those of files are read when sliced."""

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from specc_onnx.device_tensors import concat_on_device, copy_to_host, gather_on_device
+from specc_onnx.execution_providers import concat_on_device, copy_to_host, gather_on_device
 
 TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_)
 

@@ -12,9 +12,9 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.profiles.hf_decoder import build_decoder
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.types import Type
 
 BATCH, NEW, PAST = (Dim.symbol(n) for n in ("batch", "new", "past"))

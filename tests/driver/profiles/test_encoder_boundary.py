@@ -11,9 +11,9 @@ from specc.driver.profiles.hf_encoder_decoder import (
     find_encoder_output,
 )
 from specc.ir import ops
-from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.types import Type
 
 BATCH, SRC, NEW, PAST = (Dim.symbol(n) for n in ("batch", "src", "new", "past"))

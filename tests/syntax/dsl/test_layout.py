@@ -1,6 +1,6 @@
 """Long lines: broken where it hurts least, under the bracket that is open."""
 
-from specc.syntax.dsl.line_breaking import SPACE_BREAK, Pieces, break_lines
+from specc.syntax.dsl.expression_printer import SPACE_BREAK, Pieces, break_lines
 
 CALL: Pieces = ["x = f", "(", "first,", SPACE_BREAK, "second", ")"]
 

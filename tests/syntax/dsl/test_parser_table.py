@@ -13,27 +13,24 @@ from lark.exceptions import LarkError
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.syntax.dsl import lalr_table_generator
 from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
-from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.dsl.expected_tokens import find_expected_tokens
+from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
 from specc.syntax.dsl.lexer import make_file_fragment, tokenize_fragment
+from tools import lalr_table
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
 
 
 @pytest.fixture(scope="module")
 def lark() -> Lark:
-    return lalr_table_generator.load_grammar()
+    return lalr_table.load_grammar()
 
 
 def test_shipped_table_is_that_of_the_grammar() -> None:
     assert (
-        lalr_table_generator.GRAMMAR_DIRECTORY / "grammar.json"
-    ).read_text() == lalr_table_generator.render_grammar_json(), (
-        "run `python -m specc.syntax.dsl.lalr_table_generator`"
-    )
+        lalr_table.GRAMMAR_DIRECTORY / "grammar.json"
+    ).read_text() == lalr_table.render_grammar_json(), "run `python -m tools.lalr_table`"
 
 
 def test_strict_mode_would_find_a_conflict() -> None:
@@ -96,7 +93,7 @@ def test_reading_needs_neither_lark_nor_yaml() -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=lalr_table_generator.GRAMMAR_DIRECTORY.parents[1],
+        cwd=lalr_table.GRAMMAR_DIRECTORY.parents[1],
     )
     assert done.stdout == "[]\n"
 

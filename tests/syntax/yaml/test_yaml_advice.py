@@ -12,8 +12,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Source, Span
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.parse import translate_advice
-from specc.syntax.yaml.yaml_advice import rewrite_as_yaml
 from specc.syntax.yaml.yaml_parser import parse_yaml
+from specc.syntax.yaml.yaml_printer import rewrite_as_yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -11,8 +11,7 @@ from support.onnx_pieces import Piece
 
 from specc.decode.decode_loop import choose_next_tokens
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.stepper_protocol import Floats
-from specc.decode.token_choice import DecodePosition, prompt_lengths, tokens_in_prompt
+from specc.decode.token_choice import DecodePosition, Floats, prompt_lengths, tokens_in_prompt
 from specc_onnx.generate import onnx_sampling
 from specc_onnx.generate.generation_context import SAMPLING_INPUTS
 from specc_onnx.lower.emitter import Emitter

@@ -15,7 +15,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
-from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
 
 N, K = Dim.symbol("n"), Dim.symbol("k")
 FORMS = pytest.mark.parametrize("experts", [5, 18], ids=["one by one", "loop"])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.spec_modules import Program
 from specc.library.spec_files import SpecLibrary

@@ -10,7 +10,9 @@ from lark import Lark
 from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
-GRAMMAR_DIRECTORY = Path(__file__).parent
+from specc.syntax.dsl import lalr
+
+GRAMMAR_DIRECTORY = Path(lalr.__file__).parent
 REDUCE_ACTION = 1
 """Lark's code of a reduce action; 0 is a shift."""
 

@@ -4,14 +4,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
 from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.lsp.hover import KEYWORD_NODES
-from specc.lsp.json_schema_parts import (
+from specc.syntax import ast
+from specc.syntax.yaml import yaml_forms, yaml_kinds
+from specc.syntax.yaml.yaml_config import IGNORED_KEYS
+from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
+from tools.json_schema_parts import (
     VALUE_SCHEMAS,
     Schema,
     any_of_schemas,
@@ -21,10 +25,6 @@ from specc.lsp.json_schema_parts import (
     mapping_schema,
     schema_ref,
 )
-from specc.syntax import ast
-from specc.syntax.yaml import yaml_forms, yaml_kinds
-from specc.syntax.yaml.yaml_config import IGNORED_KEYS
-from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 SCHEMA_DRAFT = "http://json-schema.org/draft-07/schema#"
 Definitions: TypeAlias = dict[str, Schema]

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
-from specc.lsp.json_schema_parts import list_callables
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.dsl.unexpected_token import (
     DEFINITION_TERMINALS,
     ITEM_TERMINALS,
     RESERVED_TERMINALS,
 )
+from tools.json_schema_parts import list_callables
 
 Pattern: TypeAlias = Mapping[str, object]
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
