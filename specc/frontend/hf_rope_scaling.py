@@ -18,7 +18,10 @@ from specc.frontend.rope_frequencies import compute_yarn_scale, explain_invalid_
 from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
-SCALING_KINDS = (*("default", "linear", "dynamic", "llama3", "yarn", "longrope"), "proportional")
+SCALING_KINDS = (
+    *("default", "linear", "dynamic", "ntk_alpha", "llama3", "yarn", "longrope"),
+    "proportional",
+)
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """Names of scaling kinds in older files; the position axes of M-RoPE have keys of their own."""
 ROPE_KEYS = (
@@ -197,6 +200,9 @@ def _read_scaling_kind(table: JsonObject, entry: ast.Field) -> str:
     # the first Phi-3 files have divisors under the name "yarn"
     if kind == "yarn" and table.given("short_factor"):
         return "longrope"
+    # Hunyuan's files have a factor of theta under the name "dynamic"
+    if kind == "dynamic" and table.given("alpha"):
+        return "ntk_alpha"
     if isinstance(kind, str) and kind in SCALING_KINDS:
         return kind
     title = f"unknown RoPE scaling {named.value.span.text}"
@@ -248,6 +254,8 @@ class _ScalingTable:
             return ()
         if self.kind == "longrope":
             return self.long()
+        if self.kind == "ntk_alpha":
+            return (("alpha", self.number("alpha")),)
         if self.kind == "proportional":
             return _read_proportional(self)
         numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]

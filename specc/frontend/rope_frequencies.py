@@ -80,7 +80,7 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     rotations over the original context (arXiv:2309.00071, eq. 23). `longrope` has one
     divisor per pair (arXiv:2402.13753, eq. 3), whose number the caller checks.
     `proportional` rotates only the first `part` of the pairs, with the frequencies of the
-    whole head (Gemma 4).
+    whole head (Gemma 4). `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and
     3.3), and `longrope` has other divisors beyond the original length. transformers uses
@@ -95,6 +95,8 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     numbers = _ScalingNumbers(rope)
     if rope.kind == "dynamic":
         theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
+    if rope.kind == "ntk_alpha":
+        theta *= numbers["alpha"] ** (d / (d - 2))
     if rope.kind == "longrope":
         return _compute_longrope(d, theta, numbers)
     plain = [theta ** (-2 * n / d) for n in range(d // 2)]

@@ -172,6 +172,12 @@ FAMILIES = [
         further=True,
     ),
     Family("LayoutLM", {**SMALL, "max_2d_position_embeddings": 50}, more=BOXES),
+    Family("MegatronBert", SMALL),
+    Family("Data2VecText", SMALL),
+    Family("RobertaPreLayerNorm", SMALL),
+    Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2}),
+    Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2, "is_decoder": True}, further=True),
+    Family("MegatronBert", {**SMALL, "is_decoder": True}, further=True),
     Family("Lilt", {**SMALL, "hidden_size": 48, "pad_token_id": 1}, more=BOXES),
     Family("Lilt", {**SMALL, "channel_shrink_ratio": 2}, more=BOXES, further=True),
 ]

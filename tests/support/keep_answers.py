@@ -38,8 +38,8 @@ def asked(one: Asked, folder: Path) -> Answer:
     # names of the file, not of the module
     with safe_open(folder / "model.safetensors", "np") as file:
         shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
-    if one.computed:
-        shapes = {n: shape for n, shape in shapes.items() if one.computed not in n}
+    computed = one.computed.split()
+    shapes = {n: shape for n, shape in shapes.items() if not any(part in n for part in computed)}
     write_safetensors(
         folder / "model.safetensors", {n: weight(n, s) for n, s in shapes.items()}, force=True
     )

@@ -17,7 +17,7 @@ from support.padded import Arrays, Boxes, Ids, Keep, Numbers, Samples, samples
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """A case, what is told beside its config, and the tensors of its file that no weight
-    of the spec is made of: tables of sines, as they come out of the class.
+    of the spec is made of, by parts of their names: tables of sines, as they come out of the class.
     """
 
     case: Case
@@ -135,6 +135,11 @@ ENCODERS = {
         mask_token_id=15,
         pad_token_id=1,
     ),
+    "eurobert": encoder("EuroBertForMaskedLM", "EuroBert", WORDS, typed=False, pad_token_id=1),
+    "megatron-bert": encoder("MegatronBertForMaskedLM", "MegatronBert", WORDS),
+    "data2vec-text": encoder("Data2VecTextForMaskedLM", "Data2VecText", WORDS),
+    "roberta-prelayernorm": encoder("RobertaPreLayerNormForMaskedLM", "RobertaPreLayerNorm", WORDS),
+    "xlm-roberta-xl": encoder("XLMRobertaXLForMaskedLM", "XLMRobertaXL", WORDS, type_vocab_size=2),
     "nomic_bert": encoder("NomicBertForMaskedLM", "NomicBert", WORDS),
     "gte": encoder("GteForMaskedLM", "Gte", WORDS, type_vocab_size=2),
     "ernie": Asked(
@@ -472,6 +477,43 @@ DECODERS = {
     "gemma4_text": writer(
         "Gemma4Text", head_dim=8, global_head_dim=12, sliding_window=3, vocab_size_per_layer_input=VOCAB,
         hidden_size_per_layer_input=4, layer_types=["sliding_attention", "full_attention"],
+    ),
+    "bitnet": writer("BitNet"),
+    "apertus": writer("Apertus"),
+    "diffllama": writer("DiffLlama", num_attention_heads=4, num_key_value_heads=2),
+    "hunyuan_v1_dense": writer("HunYuanDenseV1", head_dim=8),
+    "gpt_bigcode": wider(
+        Case(
+            config="GPTBigCodeConfig",
+            model="GPTBigCodeForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            tiny=GPT,
+        )
+    ),
+    "xglm": wider(
+        Case(
+            config="XGLMConfig",
+            model="XGLMForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            single=True,
+            tiny={"vocab_size": VOCAB, "d_model": 16, "num_layers": 2, "attention_heads": 2, "ffn_dim": 20},
+        )
+    ),
+    "minimax": replace(
+        writer("MiniMax", **{**EXPERTS, "num_local_experts": 4, "block_size": 4}), computed="slope_rate _decay"
+    ),
+    "lfm2_moe": hybrid(
+        "Lfm2Moe", EXPERTS, layer_types=["conv", "full_attention"], num_experts=4, num_dense_layers=1,
+        moe_intermediate_size=6,
+    ),
+    "ernie4_5_moe": hybrid(
+        "Ernie4_5_Moe", SIZES, moe_num_experts=4, moe_k=2, moe_intermediate_size=6, moe_num_shared_experts=1,
+    ),
+    "zamba2": hybrid(
+        "Zamba2", {k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, mamba_d_state=3, n_mamba_heads=2,
+        chunk_size=16, adapter_rank=3, layers_block_type=["linear_attention", "hybrid"],
     ),
     "lfm2": hybrid("Lfm2", SIZES, layer_types=["conv", "full_attention"], block_multiple_of=8),
     "mamba": wider(

@@ -75,6 +75,7 @@ OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
         *("mscale", "mscale_all_dim", "truncate"),
     ),
     "dynamic": ("factor", "original", "longest"),
+    "ntk_alpha": ("alpha",),
     "longrope": (*("factor", "original", "attention_factor", "divisors", "beyond", "longest"),),
     "proportional": ("part", "factor"),
     "axial": (),
@@ -86,7 +87,7 @@ NUMBER_OPTIONS = sorted(
     {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
 )
 """The options that are numbers, or one number per feature pair."""
-REQUIRED_OPTIONS = ("factor", "original", "divisors", "part")
+REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
 """The options without a default; `factor` has one for `proportional`."""
 
 
@@ -96,7 +97,15 @@ def rope(
     *,
     theta: float,
     kind: Literal[
-        "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "axial"
+        "default",
+        "linear",
+        "dynamic",
+        "ntk_alpha",
+        "llama3",
+        "yarn",
+        "longrope",
+        "proportional",
+        "axial",
     ] = "default",
     factor: float | None = None,
     low_freq_factor: float | None = None,
@@ -112,6 +121,7 @@ def rope(
     beyond: tuple[float, ...] | None = None,
     longest: Dim | None = None,
     part: float | None = None,
+    alpha: float | None = None,
 ) -> Rope:
     """Define RoPE frequencies `theta^(-2n/d)` and their scaling for longer contexts.
 
@@ -121,9 +131,10 @@ def rope(
     `attention_factor`, or `mscale` and `mscale_all_dim`, which determine it. `longrope`
     divides the frequencies by `divisors` (`short_factor`), or by `beyond`
     (`long_factor`) if `longest` exceeds the `original` length. `dynamic`: `factor`,
-    `original` and `longest`, from which theta is computed. `proportional` rotates only
-    the fraction `part` of a head's pairs, with `factor=1.0`. `axial` gives each position axis
-    of `rotate` the frequencies of its own section. `longest` is the maximum
+    `original` and `longest`, from which theta is computed. `ntk_alpha` multiplies theta by
+    `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of a head's pairs, with
+    `factor=1.0`. `axial` gives each position axis of `rotate` the frequencies of its own
+    section. `longest` is the maximum
     sequence length, by default `original`; `--context-length` sets it, and the model rejects
     longer sequences.
     """
@@ -176,9 +187,9 @@ def _collect_scaling_numbers(kind: str, known: Mapping[str, RopeNumber]) -> dict
     """Return the numbers of a kind under the names that `compute_rope_frequencies` takes,
     without the original context length.
     """
-    numbers: dict[str, RopeNumber] = (
-        {"factor": known.get("factor", 1.0)} if kind not in ("default", "axial") else {}
-    )
+    if kind in ("default", "axial", "ntk_alpha"):
+        return dict(known)
+    numbers: dict[str, RopeNumber] = {"factor": known.get("factor", 1.0)}
     if kind == "proportional":
         numbers["part"] = known["part"]
     if kind == "llama3":
@@ -215,8 +226,8 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> N
     what = f"the number of features that `{rope.kind}` rotates"
     require_attribute_number(site.context, width, what, site.spans.get("x"))
     # theta grows by a power that is infinite for one pair
-    if rope.kind == "dynamic" and width == 2:
-        site.fail("E0203", "`dynamic` needs more than 2 rotated features", "dim")
+    if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
+        site.fail("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
     # its fraction refers to the whole head
     if rope.kind == "proportional" and width != head:
         title = "`proportional` sets the rotated fraction of the head itself"
