@@ -18,6 +18,7 @@ from specc.syntax.yaml.yaml_kinds import (
     EQUATIONS,
     EXPRESSION,
     EXPRESSIONS,
+    FILE,
     FILES,
     FLAG,
     INPUTS,
@@ -281,7 +282,7 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIED, LOADED = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
 WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
-    "from": Form(ast.WeightsFrom, [Key("from", TEXT, "path")], tall=False),
+    "from": Form(ast.WeightsFrom, [Key("from", FILE, "path")], tall=False),
     "tie": Form(ast.Tie, [Key("tie", WEIGHT_NAME, "name"), TIED, CONDITION_KEY], "to", tall=False),
     "load": Form(
         ast.Load, [Key("load", WEIGHT_NAME, "name"), LOADED, CONDITION_KEY], "as", tall=False

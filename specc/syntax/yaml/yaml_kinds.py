@@ -291,6 +291,7 @@ def outputs_to_yaml(results: Parameters) -> YamlValue:
 
 
 TEXT = ValueKind(lambda r, e, what: r.raw(e.value, what), lambda text: text or None)
+FILE = ValueKind(TEXT.parse, str)
 TEXTS = ValueKind(
     lambda r, e, what: r.texts(e.value, what), lambda texts: texts_to_yaml(texts) if texts else None
 )
