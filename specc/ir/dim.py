@@ -16,8 +16,8 @@ from specc.diagnostics.source import Origin
 
 MAX_DIM_INTEGER = 2**53
 """Upper bound of integers, so that a double (and JavaScript) represents them exactly."""
-
 MAX_MONOMIALS = 64
+TOO_LARGE = "a length of 2^53 or more; whole numbers stay below that"
 
 
 class DimError(Exception):
@@ -65,7 +65,7 @@ class Dim:
                 )
             kept.sort(key=_monomial_key)
         if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept):
-            raise DimLimitError("a length of 2^53 or more; whole numbers stay below that")
+            raise DimLimitError(TOO_LARGE)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self.origin = origin
         self._hash = hash(self.terms)
@@ -105,21 +105,15 @@ class Dim:
         match self.terms:
             case (((((str() as name), 1),), 1),):
                 return name
-            case _:
-                return None
+        return None
 
     def symbols(self) -> frozenset[str]:
         """Return all symbols, including nested ones."""
         if self.number is not None:
             return NO_SYMBOLS
-        found: set[str] = set()
-        for monomial, _ in self.terms:
-            for atom, _ in monomial:
-                if isinstance(atom, str):
-                    found.add(atom)
-                else:
-                    found.update(*(a.symbols() for a in atom.args))
-        return frozenset(found)
+        atoms = [atom for monomial, _ in self.terms for atom, _ in monomial]
+        inner = (a.symbols() for atom in atoms if not isinstance(atom, str) for a in atom.args)
+        return frozenset(a for a in atoms if isinstance(a, str)).union(*inner)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim):
@@ -161,10 +155,7 @@ class Dim:
     __rmul__ = __mul__
 
     def __pow__(self, power: int) -> "Dim":
-        result = Dim.of(1)
-        for _ in range(power):
-            result = result * self
-        return result
+        return multiply_dims([self] * power)
 
     def substitute(self, values: Mapping[str, DimLike]) -> "Dim":
         """Return the length with some symbols replaced."""
@@ -188,11 +179,31 @@ class Dim:
         """Return its value for given symbols. DimError if an exact division has a remainder."""
         if (name := self.name) is not None and name in values:
             return values[name]
-        number = self.substitute(values).number
+        try:
+            return self._evaluate(values)
+        except KeyError:  # a symbol without a value may still cancel
+            number = self.substitute(values).number
         if number is None:
             missing = ", ".join(sorted(self.symbols() - values.keys()))
             raise DimError(f"`{self}` is not known: nothing says what {missing} is")
         return number
+
+    def _evaluate(self, values: Mapping[str, int]) -> int:
+        """Return its value without new dims. KeyError for a symbol without a value."""
+        total = 0
+        for monomial, product in self.terms:
+            for atom, power in monomial:
+                if isinstance(atom, str):
+                    product *= values[atom] ** power
+                    continue
+                p, q = (a._evaluate(values) for a in atom.args)
+                quick = atom.fn == "//" and q > 0
+                value = p // q if quick else DIM_FUNCTIONS[atom.fn](Dim.of(p), Dim.of(q)).number
+                product *= (value or 0) ** power
+            total += product
+            if max(abs(product), abs(total)) >= MAX_DIM_INTEGER:
+                raise DimLimitError(TOO_LARGE)
+        return total
 
     def __str__(self) -> str:
         if not self.terms:
@@ -308,9 +319,7 @@ def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
     """Return `p / q` if exact: `q` is one monomial dividing every term, or equals `p`."""
-    if not q.terms:
-        return None
-    if p == q:
+    if p == q and q.terms:
         return Dim.of(1)
     if len(q.terms) != 1:
         return None
