@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from specc.diagnostics.source import Span
@@ -81,7 +81,7 @@ class _ItemNames:
 
     @cached_property
     def _bound(self) -> set[str]:
-        return collect_bound_names(self.item)
+        return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """The block or definition that a name means; None where it may be something else."""
@@ -226,10 +226,19 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
 """Steps of each kind of expression."""
 
 
-def collect_bound_names(item: SpecItem) -> set[str]:
+@dataclass(frozen=True, slots=True)
+class _ItemKey:
+    """An item as the key of a cache: equal to itself alone, since a tree is slow to compare."""
+
+    identity: int
+    item: SpecItem = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def collect_bound_names(key: _ItemKey) -> set[str]:
     """Names that an item gives a meaning of its own, which is not looked at."""
-    bound = {p.name for p in item.params or ()}
-    for node in walk_tree(item):
+    bound = {p.name for p in key.item.params or ()}
+    for node in walk_tree(key.item):
         match node:
             case (
                 ast.Target(name=name)

@@ -647,6 +647,7 @@ Node: TypeAlias = (
 
 
 NODE_CLASSES: tuple[type[Node], ...] = get_args(Node)
+NODE_SET = frozenset(NODE_CLASSES)
 FIELD_NAMES = {c: tuple(f.name for f in fields(c)) for c in NODE_CLASSES}
 """All fields of each tree class, in order."""
 SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
@@ -660,10 +661,10 @@ def iterate_children(node: Node) -> Iterator[Node]:
     """Yield the tree nodes directly inside a node, in source order."""
     for name in CONTENT_FIELDS[type(node)]:
         value = getattr(node, name)
-        if isinstance(value, NODE_CLASSES):
+        if type(value) in NODE_SET:
             yield value
-        elif isinstance(value, tuple):
-            yield from (v for v in value if isinstance(v, NODE_CLASSES))
+        elif type(value) is tuple:
+            yield from (v for v in value if type(v) in NODE_SET)
 
 
 def walk_tree(node: Node) -> Iterator[Node]:
