@@ -1,7 +1,9 @@
 """Look up names: `specc list` and `specc doc`."""
 
+import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NoReturn
 
 from specc.cli.terminal import print_json_result
@@ -22,6 +24,7 @@ DEFINITION_PLURALS = {
     "normalizer": "normalizers",
 }
 LISTED_KINDS = ["specs", "types", "blocks", *DEFINITION_PLURALS.values(), "words"]
+PLAIN_TITLE = re.compile(r'^(?:model \w+ "([^"\\\n]*)"|doc: ([^\s"\'][^\n]*?))$', re.MULTILINE)
 
 
 def add_list_arguments(parser: ArgumentParser) -> None:
@@ -50,9 +53,7 @@ def run_list(given: Namespace) -> int:
 
 def _rows(kind: str) -> dict[str, str]:
     if kind == "specs":
-        return {
-            name: read_spec_file(path, path.name).doc for name, path in list_builtin_specs().items()
-        }
+        return {name: read_title(path) for name, path in list_builtin_specs().items()}
     if kind == "types":
         from specc.huggingface.model_family import supported_model_types
 
@@ -60,6 +61,12 @@ def _rows(kind: str) -> dict[str, str]:
     if kind == "words":
         return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
     return _of_std(kind)
+
+
+def read_title(path: Path) -> str:
+    """Return the title of a spec. Only a spec whose header is not written plainly is parsed."""
+    found = PLAIN_TITLE.search(path.read_text(encoding="utf-8"))
+    return found[1] or found[2] if found else read_spec_file(path, path.name).doc
 
 
 def _of_std(kind: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""A built-in spec is checked with symbols once in a process, and whatever could make the
-answer another one is checked anew.
+"""A built-in spec is checked with symbols by `check` alone, once in a process, and whatever could
+make the answer another one is checked anew.
 """
 
 from pathlib import Path
@@ -7,18 +7,32 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
+from specc.driver import spec_loader
+from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend import symbolic_check
 from specc.library.spec_files import SpecLibrary, list_builtin_specs
 
 
 def test_a_shipped_spec_is_checked_once() -> None:
     symbolic_check._check_builtin_model.cache_clear()
-    first = elaborate_spec(open_spec("gpt2", sets=["d=32", "heads=4"]))
+    first = check_spec(open_spec("gpt2", sets=["d=32", "heads=4"])).model
     made = symbolic_check._check_builtin_model.cache_info().misses
-    again = elaborate_spec(open_spec("gpt2", sets=["heads=4", "d=32"]))
+    again = check_spec(open_spec("gpt2", sets=["heads=4", "d=32"])).model
     assert symbolic_check._check_builtin_model.cache_info().misses == made
+    assert first
+    assert again
     assert str(again.graph) == str(first.graph)
+
+
+def test_a_shipped_spec_is_elaborated_without_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the message about an invalid config comes from the check."""
+    with pytest.raises(Failed) as checked:
+        check_spec(open_spec("gpt2", sets=["heads=5"]))
+    with pytest.raises(Failed) as elaborated:
+        elaborate_spec(open_spec("gpt2", sets=["heads=5"]))
+    assert [*map(str, elaborated.value.diagnostics)] == [*map(str, checked.value.diagnostics)]
+    monkeypatch.delattr(spec_loader, "check_spec_symbolically")
+    assert elaborate_spec(open_spec("gpt2")).graph.name == "decoder"
 
 
 def readings(spec: OpenedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import FAMILIES, LONG_AXES, SMALL
+from support.small import FAMILIES, LONG_AXES, SMALL, list_specs_with
 from support.turns import in_two
 from support.verify_lines import verify_model
 
@@ -18,13 +18,11 @@ import specc
 import specc.runtime.model_package
 import specc_numpy
 from specc.api import Model
-from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.runtime.generator import Generator
 from specc.runtime.random_inputs import random_inputs
-from specc.syntax import ast
 
-GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Generate)))
+GENERATING = list_specs_with("generate")
 BESIDE = [n for n in GENERATING if n in FAMILIES][1::2]
 """Every other family waits for the long sweep: the parity suite has all of them write
 as the published classes do.

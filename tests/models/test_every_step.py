@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import LONG_AXES, SMALL
+from support.small import LONG_AXES, SMALL, list_specs_with
 from support.steps import begun, steps
 from support.turns import in_two
 
@@ -25,14 +25,13 @@ from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DerivedGraphs
 from specc.runtime.random_inputs import random_inputs
-from specc.syntax import ast
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan
 
 ROWS = 11
 TOLERANCE = 1e-11
-GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Generate)))
+GENERATING = list_specs_with("generate")
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small import SMALL, list_specs_with
 from support.steps import steps
 
 import specc
@@ -17,12 +17,11 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.ir.model import StreamSection
 from specc.runtime.random_inputs import random_inputs
-from specc.syntax import ast
 from specc.transforms import pass_pipeline
 
 CHUNKS = 7
 PLANS = [[7], [1] * 7, [2, 4, 1], [5, 2]]
-STREAMED = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Stream)))
+STREAMED = list_specs_with("stream")
 
 
 @cache

@@ -2,6 +2,11 @@
 missing in SMALL fails a test.
 """
 
+import re
+from functools import cache
+
+from specc.library.spec_files import list_builtin_specs
+
 TRANSFORMER = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
 IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 8, "patch": 4, "channels": 2}
 LUONG = {"source_vocab": 13, "embed_dim": 5, "hidden": 6, "layers": 2}
@@ -564,3 +569,22 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
 }
 LONG_AXES = {"samples": 1000}
 """Lengths of axes that strided convolutions shorten: four positions are too few for them."""
+
+
+@cache
+def list_specs_with(section: str) -> list[str]:
+    """Return the built-in specs that have a section, or that extend one which has it.
+
+    By their text: each process of a test run asks while it collects, and parsing all specs takes
+    seconds.
+    """
+    paths = list_builtin_specs().items()
+    texts = {name: path.read_text(encoding="utf-8") for name, path in paths}
+    begins = re.compile(rf"^(?:  - )?{section}\b", re.MULTILINE)
+    extends = re.compile(r'^(?:model .*)?extends:? "?(\w+)', re.MULTILINE)
+
+    def has_section(name: str) -> bool:
+        base = extends.search(texts[name])
+        return bool(begins.search(texts[name]) or (base and has_section(base[1])))
+
+    return sorted(filter(has_section, texts))
