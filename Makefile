@@ -96,8 +96,10 @@ wheel-check: | python
 	.wheel/lowest/bin/pip install -q --disable-pip-version-check .wheel/dist/*.whl $$($(PYTHON) tests/support/lowest.py)
 	cd .wheel && sh ../tests/support/wheel.sh lowest/bin/specc
 
+# random examples, other ones in each run; `make test` takes fixed ones
 fuzz: $(VENV)/dev
-	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
+	$(BIN)/python -m pytest -m slow --hypothesis-profile=random tests/fuzz tests/properties -n 2
+	$(BIN)/python -m pytest -m "hypothesis and not slow and not parity" --hypothesis-profile=random -n 2
 
 # every spec and its speed on an NVIDIA card, written to docs/gpu-report.md; nothing where there
 # is none. WHEELS=DIR takes packages from a folder, where there is no index.

@@ -2,6 +2,7 @@
 `--update` rewrites it.
 """
 
+import gc
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,9 @@ from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
 TORCH = tuple(Path(__file__).parent / folder for folder in ("parity", "backends/torch"))
 """Folders of which every test compares with torch."""
 
-settings.register_profile("specc", deadline=None)  # a busy machine is no failure
+# no deadline: a busy machine is no failure; `make fuzz` takes other examples in each run
+settings.register_profile("specc", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
 settings.load_profile("specc")
 GOLDEN = Path(__file__).parent / "golden"
 Check = Callable[[Callable[[str], str]], None]
@@ -48,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if under[item.path]:
             assert item.get_closest_marker("parity"), f"{item.nodeid}: mark it parity"
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and items, which live as long as the process, out of garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
