@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.machine_formats import format_json_lines
 from specc.diagnostics.render import render_diagnostics
 
-BATCH = 50
+BATCH = 20
 
 
 def survive(seed: int) -> None:
@@ -34,7 +34,7 @@ def survive(seed: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("start", in_two(range(0, 300, BATCH)))
+@pytest.mark.parametrize("start", in_two(range(0, 120, BATCH)))
 def test_mutants(start: int) -> None:
     for seed in range(start, start + BATCH):
         survive(seed)

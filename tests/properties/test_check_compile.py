@@ -114,7 +114,7 @@ def hold(given: Mutant, folder: Path) -> bool:
 
 
 def test_mutants_beside_the_graph(tmp_path: Path) -> None:
-    assert sum(hold(beside(seed), tmp_path) for seed in range(80, 95))
+    assert sum(hold(beside(seed), tmp_path) for seed in range(80, 88))
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_specs_of_random_lengths(tmp_path: Path) -> None:
     """Equations, powers and quotients of lengths: what has no value, is too large or is
     told by no input is found by `check_spec`.
     """
-    assert sum(hold_text(random_spec(seed), tmp_path) for seed in range(80)) > 30
+    assert sum(hold_text(random_spec(seed), tmp_path) for seed in range(40)) > 15
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ the reference; rows agree to 1e-9. Mistakes planted in the passes are found by t
 test.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_steps_equal_the_full_pass(start: int) -> None:
 
 def test_steps_of_loops_that_look_back_equal_the_full_pass() -> None:
     """Loops over another axis, whose bodies are graphs like the others."""
-    faults = [f for seed in range(20) if (f := difference(seed, looped_graph))]
+    faults = [f for seed in range(12) if (f := difference(seed, looped_graph))]
     assert not faults
     taken = [not check_causality(looped_graph(s), "seq", "x", ["y"]) for s in range(60)]
     assert 8 < sum(taken) < 45
@@ -108,11 +108,9 @@ def test_steps_of_thousands_of_graphs(start: int, draw: Callable[[int], Graph]) 
     assert not [f for seed in seeds if (f := difference(seed, draw))]
 
 
-def first_fault(
-    graphs: int = 150, draw: Callable[[int], Graph] = random_graph, start: int = 0
-) -> str:
+def first_fault(seeds: Iterable[int], draw: Callable[[int], Graph]) -> str:
     """The first fault among some graphs; a pass that crashes on one is caught too."""
-    for seed in range(start, graphs):
+    for seed in seeds:
         try:
             fault = difference(seed, draw)
         except Exception as error:
@@ -139,6 +137,20 @@ def _no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[i
     return {}
 
 
+FIRST_SEEDS = {
+    "nothing looks back": 1,
+    "positions start at zero in every step": 121,
+    "the wrong end is dropped": 1,
+    "no loop goes on from its state": 3,
+    "nothing is kept": 21,
+    "everything counts as free": 3,
+    "states of turns that are not run are zeros": 158,
+    "nothing is kept inside": 158,
+    "states begin as zeros": 173,
+    "a turn begins as the carry behind it": 173,
+    "states begin anew": 153,
+}
+"""The graph that is tried first, since it showed the mistake when it was last looked for."""
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (position_demand, "_get_operand_demand", _no_look_back),
     "positions start at zero in every step": (StepStates, "first_row", _from_the_start),
@@ -187,11 +199,11 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES_IN_LOOPS]))
 def test_planted_mistakes_in_loops_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
-    assert first_fault(200, looped_graph, start=150), mistake
+    assert first_fault([FIRST_SEEDS[mistake], *range(150, 200)], looped_graph), mistake
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    assert first_fault(), mistake
+    assert first_fault([FIRST_SEEDS[mistake], *range(150)], random_graph), mistake

@@ -69,7 +69,7 @@ SOME = ("truths &", "causal |")
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [(n, t) for n, t in long(900) if n in SOME], ids=lambda v: v[:12]
+    ("name", "text"), [(n, t) for n, t in long(300) if n in SOME], ids=lambda v: v[:12]
 )
 def test_long_expressions(name: str, text: str, tmp_path: Path) -> None:
     through(text, tmp_path)

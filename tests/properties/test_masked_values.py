@@ -149,6 +149,17 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
+FIRST_SEEDS = {
+    "infinity absorbs all": 1,
+    "an exponential leaves numbers": 9,
+    "zeros sort last": 21,
+    "a rank is a key": 4,
+    "either side hides": 0,
+    "anything counts for nothing": 3,
+}
+"""The graph that is tried first, since it showed the mistake when it was last looked for."""
+
+
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
@@ -160,7 +171,7 @@ def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatc
     else:
         monkeypatch.setattr(place, name, wrong)
     find_masked_values.cache_clear()
-    seeds = range(200)
+    seeds = [FIRST_SEEDS[mistake], *range(200)]
     found = any(f for seed in seeds for f in (*untrue(seed), *changed(seed)))
     monkeypatch.undo()
     find_masked_values.cache_clear()

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 import specc
+from specc.api import Model
 from support.padded import Field, Ids, Keep, Samples, Side, samples
 from support.published import assert_published, loaded, of_sines, randomized
 from support.recorded import record
@@ -194,13 +195,13 @@ def check_writing(
     theirs = case.saved(folder)
     if double:
         theirs.double()
+    specc.compile(str(folder), folder / "package", graphs="step")
+    package = specc.load(folder / "package", threads=1)
     for count in beams:
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if count > 1:
             how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
-        package, one = folder / f"package{count}", folder / f"one{count}.onnx"
-        specc.compile(str(folder), package, graphs="step")
-        specc.compile(str(folder), one, graphs="generate", generation_config=how)
+        one = _compile_generator(folder, how)
         for prompts in ([PROMPTS[0]], PROMPTS):
             parts = [[p] for p in prompts] if case.eager else [prompts]
             wanted = [t for part in parts for t in written_by(theirs, part, count)]
@@ -209,11 +210,18 @@ def check_writing(
             if len(prompts) == 1:
                 # One file is not told which tokens exist where the spec has ids alone.
                 told += [(one, {"input_ids": ids})]
-            for path, given in told:
-                made = specc.load(path, threads=1).generate(**given, **how)
+            for ours, given in told:
+                made = ours.generate(**given, **how)
                 got = [list(row[0].tokens) for row in made.results()]
-                assert got == wanted, f"{path.name}, {count} beams, {len(prompts)} texts"
-    record(opened(str(folder)).model, written=TOKENS)
+                assert got == wanted, f"{ours.path.name}, {count} beams, {len(prompts)} texts"
+    record(lambda: opened(str(folder)).model, written=TOKENS)
+
+
+def _compile_generator(folder: Path, how: Mapping[str, Any]) -> Model:
+    """Compile the checkpoint in a folder to one file that generates with these settings."""
+    path = folder / f"one{how.get('num_beams', 1)}.onnx"
+    specc.compile(str(folder), path, graphs="generate", generation_config=how)
+    return specc.load(path, threads=1)
 
 
 def check_translating(case: Case, folder: Path) -> None:
@@ -228,25 +236,29 @@ def check_translating(case: Case, folder: Path) -> None:
     # one file finds out by itself what is padding: there is none among its words
     pad = theirs.config.pad_token_id
     alone["source"] = np.where(alone["source"] == pad, 3, alone["source"])
+    specc.compile(str(folder), folder / "package", graphs="step")
+    package = specc.load(folder / "package", threads=1)
     for count in (1, 4):
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if count > 1:
             how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
-        package, one = folder / f"package{count}", folder / f"one{count}.onnx"
-        specc.compile(str(folder), package, graphs="step")
-        specc.compile(str(folder), one, graphs="generate", generation_config=how)
-        for path, given in ((package, together), (package, alone), (one, alone)):
+        one = _compile_generator(folder, how)
+        wanted_together, wanted_alone = (_translated(theirs, x, count) for x in (together, alone))
+        for ours, given, wanted in (
+            (package, together, wanted_together),
+            (package, alone, wanted_alone),
+            (one, alone, wanted_alone),
+        ):
             told = {name: given[name] for name in ("source", "source_keep")}
-            made = specc.load(path, threads=1).generate(**told, **how)
-            wanted = _translated(theirs, given, count)
+            made = ours.generate(**told, **how)
             for row, texts in enumerate(made.results()):
                 text = list(texts[0].tokens)
-                what = f"{path.name}, {count} beams, text {row} of {len(wanted)}"
+                what = f"{ours.path.name}, {count} beams, text {row} of {len(wanted)}"
                 # the first token is the start, which we do not hand out
                 assert text == wanted[row][1 : len(text) + 1].tolist(), what
                 ends = [theirs.config.pad_token_id, theirs.config.eos_token_id]
                 assert np.isin(wanted[row][len(text) + 1 :], ends).all(), what
-    record(opened(str(folder)).model, written=TOKENS)
+    record(lambda: opened(str(folder)).model, written=TOKENS)
 
 
 def _translated(theirs: Any, given: Mapping[str, Any], beams: int) -> Any:

@@ -6,7 +6,7 @@ function or class, so that a list of waivers outlives changes elsewhere in the f
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +52,8 @@ def faults(text: str, name: str) -> Iterator[Offender]:
         yield Offender("file", name, f"{text.count(chr(10))} lines, at most {FILE}")
     for node, inside in _walk(tree):
         where = f"{name}::{inside}" if inside else name
-        yield from _sizes(node, where)
-        yield from _dataclass(node, where)
-        yield from _late_attributes(node, where)
-        yield from _call(node, where, name)
+        for rule in RULES.get(type(node), ()):
+            yield from rule(node, where)
     yield from _ignores(text, name)
 
 
@@ -119,7 +117,8 @@ def _late_attributes(node: ast.AST, where: str) -> Iterator[Offender]:
         yield Offender("attribute", f"{where}.{attribute}", "born outside __init__")
 
 
-def _call(node: ast.AST, where: str, name: str) -> Iterator[Offender]:
+def _call(node: ast.AST, where: str) -> Iterator[Offender]:
+    name = where.partition("::")[0]
     match node:
         case ast.Call(func=ast.Name(id=called), args=args) if called in FORBIDDEN or (
             called == "getattr" and len(args) == 3
@@ -133,6 +132,16 @@ def _call(node: ast.AST, where: str, name: str) -> Iterator[Offender]:
         called = ast.unparse(node.func)
         what = f"{called}() gets {len(node.args)} arguments by place"
         yield Offender("arguments", where, what)
+
+
+RULES: dict[type[ast.AST], tuple[Callable[[ast.AST, str], Iterator[Offender]], ...]] = {
+    ast.FunctionDef: (_sizes,),
+    ast.AsyncFunctionDef: (_sizes,),
+    ast.ClassDef: (_sizes, _dataclass, _late_attributes),
+    ast.Call: (_call,),
+    ast.Attribute: (_call,),
+}
+"""The rules that concern a kind of node."""
 
 
 def _ignores(text: str, name: str) -> Iterator[Offender]:

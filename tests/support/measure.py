@@ -19,6 +19,7 @@ import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import mean
 
@@ -129,6 +130,7 @@ BRANCHES = (
     ast.Assert,
 )
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+COUNTED = {ast.Name, ast.Attribute, ast.ClassDef, *FUNCTIONS}
 SILENT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
@@ -149,6 +151,18 @@ class Measured:
     classes: list[int] = field(default_factory=list)
     complexities: list[tuple[int, str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+
+
+@cache
+def parse_module(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, which is parsed once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def list_nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a file."""
+    return list(ast.walk(parse_module(path)))
 
 
 def complexity(function: ast.AST) -> int:
@@ -179,13 +193,12 @@ def size(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
 def measured(path: Path) -> Measured:
     """Measure one file."""
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
     found = Measured(
         lines=text.count("\n"), wide=sum(len(line) > 100 for line in text.splitlines())
     )
     _count_tokens(text, found)
     name = str(path.relative_to(ROOT))
-    for node in ast.walk(tree):
+    for node in (n for n in list_nodes(path) if type(n) in COUNTED):
         match node:
             case ast.Name(id="Any") | ast.Attribute(attr="Any"):
                 found.anys += 1
@@ -226,9 +239,9 @@ def module_of(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[str]:
     """Every module or name that a file imports, lazily or not, but not for types alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing = {n for node in ast.walk(tree) if _is_for_types(node) for n in ast.walk(node)}
-    for node in ast.walk(tree):
+    nodes = list_nodes(path)
+    typing = {n for node in nodes if _is_for_types(node) for n in ast.walk(node)}
+    for node in nodes:
         if node in typing:
             continue
         if isinstance(node, ast.Import):
@@ -308,7 +321,7 @@ def public_functions(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return [
         (node.name, path)
         for path in paths
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in parse_module(path).body
         if isinstance(node, FUNCTIONS)
         and not node.name.startswith("_")
         and not is_op_rule(node, path)

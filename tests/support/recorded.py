@@ -6,6 +6,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from specc.ir.model import ModelDefinition
@@ -13,13 +14,17 @@ from specc.ir.model import ModelDefinition
 NAME = "SPECC_PARITY_RECORD"
 
 
-def record(model: ModelDefinition, *, worst: float | None = None, written: int = 0) -> None:
+def record(
+    find_model: Callable[[], ModelDefinition], *, worst: float | None = None, written: int = 0
+) -> None:
     """A comparison of a model that held: the `worst` difference, as a share of the
-    greatest value, or how many tokens were written alike.
+    greatest value, or how many tokens were written alike. The model is asked for when a file is
+    kept.
     """
     path = os.environ.get(NAME)
     if not path:
         return
+    model = find_model()
     config = json.dumps(model.config, sort_keys=True, default=str)
     line = {
         "family": model.name,

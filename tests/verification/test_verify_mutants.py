@@ -28,7 +28,7 @@ graph g(x: float[batch, n, 8]) -> (y: float[batch, _, 8]) {
   return attention(x, heads=2, mask=window(6)) @ a
 }
 """
-SAMPLE, MANY = 20, 60
+SAMPLE, MANY = 8, 60
 """Mutants of a spec, chosen at random."""
 
 
