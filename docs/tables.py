@@ -216,7 +216,8 @@ def render_codes_page() -> str:
 
 API = {
     "specc": {
-        "specc/api.py": ("check", "compile", "load", "Model"),
+        "specc/api.py": ("check", "compile"),
+        "specc/model.py": ("load", "Model"),
         "specc/runtime/open_model.py": ("OpenedModel.close", "OpenedModel.weights"),
         "specc/runtime/generation.py": ("GenerationStream", "GenerationResult"),
         "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
@@ -282,7 +283,8 @@ def render_signature(node: ast.FunctionDef, name: str) -> list[str]:
     if len(plain) > 88:
         parts = render_arguments(given)
         plain = "\n".join([f"{name}(", *(f"    {part}," for part in parts), ")"])
-    result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    # a name in quotes is imported for annotations alone
+    result = f" -> {ast.unparse(node.returns).strip(chr(39))}" if node.returns else ""
     return [f"### {name}", "", "```text", plain + result, "```", "", *render_docstring(node), ""]
 
 

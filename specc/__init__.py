@@ -30,14 +30,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the public functions when they are first asked for: `specc check` must not
-    pay for NumPy.
+    """Import what is asked for: `specc check` must not pay for NumPy, nor `load` for the
+    compiler.
     """
     if name not in __all__:
         raise AttributeError(f"module 'specc' has no attribute {name!r}")
-    from specc import api
+    if name in ("check", "compile"):
+        from specc import api
 
-    return vars(api)[name]
+        return vars(api)[name]
+    from specc import model
+
+    return vars(model)[name]
 
 
 def __dir__() -> list[str]:

@@ -8,38 +8,20 @@ Invalid arguments and inputs raise `specc.Failed`, whose `diagnostics` contain c
 location and help.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, Unpack, overload
 
-from specc.batch_inference.job import JobReport, check_job_arguments, run_job
-from specc.batch_inference.planning import JobRequest
-from specc.decode.generation_settings import GenerationArguments
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import spec_loader as driver
 from specc.driver.compile_model import compile_model
-from specc.driver.compile_options import CompileReport, parse_graph_names, refuse_uncompiled
-from specc.driver.option_table import build_compile_options, check_arguments
+from specc.driver.compile_options import CompileReport, parse_graph_names
+from specc.driver.option_kinds import check_argument_kinds
+from specc.driver.option_table import ARGUMENT_KINDS, build_compile_options
 from specc.driver.python_arguments import errors_in_spec_syntax, open_spec_argument
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
-from specc.runtime.attention_weights import AttentionWeights
-from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
-from specc.runtime.generate_each import generate_each
-from specc.runtime.generation import GenerationResult, GenerationStream
-from specc.runtime.generator import Generator
-from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
-from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
-from specc.runtime.prompts import encode_chat
-from specc.runtime.streaming import InputStream
-from specc.runtime.task_runner import is_task_input, run_task
+from specc.model import GenerationResult, Model, load
 
 __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compile", "load"]
-
-Results: TypeAlias = dict[str, Array]
-"""Arrays by output name."""
 
 
 @errors_in_spec_syntax()
@@ -56,7 +38,7 @@ def check(
     specc.diagnostics.diagnostic.Failed: error[E0201]: the config of `vit` has no `lyers`
     ...
     """
-    check_arguments(spec=spec, config=config, set=set)
+    check_argument_kinds(ARGUMENT_KINDS, {"spec": spec, "config": config, "set": set})
     return driver.check_spec(open_spec_argument(spec, config=config, given=set))
 
 
@@ -103,186 +85,10 @@ def compile(
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
     given = dict(locals())  # all of them, before anything else has a name
-    check_arguments(**given)
+    check_argument_kinds(ARGUMENT_KINDS, given)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**given, "generation_config": generation_config or {}})
     return compile_model(_open(spec, config, set, options.weights, context_length), options)
-
-
-class Model(OpenedModel):
-    """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
-
-    `with specc.load(…) as model:` closes it at the end. A model is thread-safe; a
-    `GenerationStream` belongs to the thread that iterates it.
-    """
-
-    @property
-    def entrance(self) -> ModelInputs:
-        """The inputs of the full graph, else of the graphs that a package has."""
-        return self.scoring.entrance if self.scoring else super().entrance
-
-    @overload
-    def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[Results]: ...
-
-    @overload
-    def run(self, **inputs: object) -> Results: ...
-
-    def run(self, *batches: object, **inputs: object) -> Results | Iterator[Results]:
-        """The results by name for these inputs: arrays, nested lists, texts, pictures.
-        Of batches, each a mapping of inputs by name, the results of one after another,
-        made when they are asked for.
-
-        >>> model = specc.load("xor.onnx")
-        >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
-        [[1.0], [0.0]]
-        >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
-        [1.0, 0.0]
-
-        A model with a head for text takes `text=…` (`text_pair=`, `question=` and
-        `context=`, `image=` and `candidate_labels=`; docs/tasks.md): the result is a
-        `specc.runtime.task_runner.Predictions`, whose `predictions` are labels, spans, answers,
-        candidates or vectors, one for each text.
-
-        E09xx on inputs it cannot take.
-        """
-        if self.scoring is not None and self.scoring.manifest.decodes is not None:
-            raise_error(
-                "E0832",
-                "this model decodes by itself and has no other results",
-                helps=["use `generate`"],
-            )
-        if not batches and is_task_input(self.full, inputs):
-            return run_task(self.full, inputs)
-        if batches:
-            return run_batches(self.full, batches, inputs)
-        return self.full.run(**inputs)
-
-    def fixed(self, **lengths: int) -> LoadedModel:
-        """Load the full graph for static shapes: `model.fixed(batch=8)` returns a model with
-        `run`.
-
-        Shape computations are folded, and with the `cuda` provider the run is captured as a
-        CUDA graph. Raise E0981 unless every dimension of the inputs is named.
-        """
-        return fix_lengths(self.full, lengths)
-
-    def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
-        """Run the model and return the outputs and the weights of every attention by scope:
-        [batch, heads, query, key].
-        """
-        return self.full.attention(**inputs)
-
-    def generate(self, *given: object, **settings: object) -> GenerationStream:
-        """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
-
-        Raise E0701 for a model without `generate`.
-        """
-        return _writing(self).generate(*given, **settings)
-
-    def generate_each(
-        self,
-        rows: Iterable[object],
-        *,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        **settings: Unpack[GenerationArguments],
-    ) -> Iterator[GenerationResult | Diagnostic]:
-        """Generate a sequence for each prompt of an iterable with continuous batching, in order.
-
-        `batch_size` sequences are decoded together; when one ends, the next takes its slot. An
-        invalid prompt yields its diagnostic (`specc.runtime.generate_each`). Raise E0701 for a
-        model without `generate`, E0891 for an invalid `batch_size`.
-        """
-        writer = _writing(self)
-        return generate_each(writer, rows, batch_size, writer.chosen(settings))
-
-    def stream(self, **once: object) -> InputStream:
-        """Start a stream: `push` passes chunks of the streamed input; `once` are the inputs
-        without the time axis.
-
-        Raise E0977 for a model without `stream`.
-        """
-        return open_stream(self).begin(**once)
-
-    def map(
-        self,
-        *data: str | Path,
-        out: str | Path,
-        columns: Mapping[str, str] | None = None,
-        keep_columns: Sequence[str] | None = None,
-        raw: Sequence[str] = (),
-        output_format: str = "",
-        engine: str = "local",
-        workers: int = 0,
-        max_errors: int | None = None,
-        **settings: Unpack[GenerationArguments],
-    ) -> JobReport:
-        """Run batch inference over files: `specc map` (docs/batch-inference.md).
-
-        `columns` maps inputs to column names, `settings` are those of generation. An
-        interrupted job resumes from the directory `out`. Raise E0870 to E0888, and E0970 for
-        invalid arguments.
-        """
-        check_job_arguments(
-            data=data,
-            out=out,
-            columns=columns,
-            keep_columns=keep_columns,
-            raw=raw,
-            output_format=output_format,
-            engine=engine,
-            workers=workers,
-            max_errors=max_errors,
-        )
-        job = JobRequest(
-            model=str(self.path),
-            data=[os.fspath(path) for path in data],
-            out=os.fspath(out),
-            columns=dict(columns or {}),
-            keep=keep_columns,
-            settings=dict(settings),
-            raw=tuple(raw),
-            graph=self.graph,
-            provider=self.provider,
-            to=output_format,
-            workers=workers,
-            engine=engine,
-            most_errors=max_errors,
-        )
-        return run_job(job)
-
-    def chat(self, messages: object, **settings: Unpack[GenerationArguments]) -> GenerationStream:
-        """Generate the next turn of a chat: a user message, or messages with `role` and `content`.
-
-        Raise E0423 to E0426 without a usable chat template.
-        """
-        ids = encode_chat(self.entrance, messages)
-        return self.generate(**{self.entrance.growing: [ids]}, **settings)
-
-
-def _writing(model: Model) -> Generator:
-    """What writes. E0701 where nothing does."""
-    if model.writer is None:
-        raise_error(
-            "E0701", "this model does not generate", helps=["compile a spec that says `generate`"]
-        )
-    return model.writer
-
-
-def load(model: str | Path, *, execution_provider: str = "cpu", threads: int = 0) -> Model:
-    """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
-
-    Nodes never fall back to another provider silently.
-
-    >>> with specc.load("xor.onnx") as model:
-    ...     model
-    <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
-    """
-    check_arguments(model=model, execution_provider=execution_provider, threads=threads)
-    refuse_uncompiled(model)
-    opened = Model(**vars(open_compiled(model, provider=execution_provider, threads=threads)))
-    # now, so that what cannot be opened is said here and not at the first use
-    _ = opened.scoring, opened.writer, opened.streamer
-    return opened
 
 
 def _check_generation_config(settings: object, parts: Sequence[str]) -> None:

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.option_table import check_arguments
+from specc.driver.option_kinds import check_argument_kinds
+from specc.driver.option_table import ARGUMENT_KINDS
 from specc.driver.python_arguments import errors_in_spec_syntax, open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
@@ -49,7 +50,7 @@ def module(
     `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise what `specc.compile` raises.
     """
-    check_arguments(**locals())  # all of them, before anything else has a name
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # all of them, before anything else has a name
     described = open_spec_argument(
         spec, config=config, given=set, weights=str(weights), longest=int(context)
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from specc.cli.options import is_compiled, print_shadow_note, read_compiled_manifest
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.option_table import SPEC_OPTIONS, add_options
+from specc.driver.option_kinds import SPEC_OPTIONS, add_options
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.io.safe_read import escape_text
 from specc.visualize.architecture_diff import (

@@ -7,7 +7,7 @@ from specc.cli.options import FORCE_OPTION, add_spec_arguments, open_spec_from_a
 from specc.cli.terminal import print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.driver.option_table import add_options
+from specc.driver.option_kinds import add_options
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
 from specc.frontend.standalone_spec import (
     build_renamed_standalone_spec,

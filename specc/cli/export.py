@@ -6,8 +6,8 @@ from pathlib import Path
 
 from specc.cli.options import COUNT_OPTION, FORCE_OPTION
 from specc.cli.terminal import print_done, print_json_result
-from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import TEXT_OPTION, Option, add_options, parse_bounded_int
+from specc.driver.option_kinds import TEXT_OPTION, Option, add_options, parse_bounded_int
+from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import open_compiled
 from specc.runtime.triton_export import write_triton_repository

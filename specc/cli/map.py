@@ -23,8 +23,7 @@ from specc.cli.options import (
 from specc.cli.terminal import output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import group_thousands
-from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import (
+from specc.driver.option_kinds import (
     TEXT_OPTION,
     TEXTS_OPTION,
     Option,
@@ -32,6 +31,7 @@ from specc.driver.option_table import (
     one_of,
     parse_bounded_int,
 )
+from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()

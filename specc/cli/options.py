@@ -9,7 +9,7 @@ from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.driver.option_table import (
+from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     OPTIONAL_INTEGER,
     SPEC_OPTIONS,

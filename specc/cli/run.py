@@ -27,8 +27,8 @@ from specc.cli.run_outputs import (
 from specc.cli.run_task_inputs import add_run_example, reads_arrays
 from specc.cli.terminal import output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options, one_of
+from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options, one_of
+from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array

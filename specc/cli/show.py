@@ -27,7 +27,7 @@ from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.option_table import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options
+from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.tied_weights import count_own_parameters
 from specc.io.atomic_write import write_file_atomically

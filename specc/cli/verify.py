@@ -11,8 +11,7 @@ from specc.cli.terminal import count_lines
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
-from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import (
+from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     SEED_OPTION,
     TEXT_OPTION,
@@ -21,6 +20,7 @@ from specc.driver.option_table import (
     add_options,
     parse_bounded_int,
 )
+from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import OpenedModel, open_compiled
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison

@@ -1,12 +1,10 @@
 """Options and report of one compile, and the graphs that a package can hold."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.package_index import INDEX_FILE
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.render import format_repr, group_thousands, render_html_table
 from specc.driver.quantize_section import QuantizeOptions
@@ -126,57 +124,3 @@ class CompileReport:
         count = len(self.files)
         files = "1 file" if count == 1 else f"{count} files"
         return f"{files}, {group_thousands(sum(size for _, size in self.files))} bytes"
-
-
-_OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
-
-
-def refuse_uncompiled(model: str | Path) -> None:
-    """Return if `model` may be a compiled model. Raise E0802 for the name of a built-in
-    spec, E0926 for a spec file or a checkpoint directory.
-    """
-    path = Path(model)
-    name = str(model)
-    if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
-        return
-    # imported here: running a compiled model does not need the spec library
-    from specc.library.spec_files import (
-        SPEC_SUFFIXES,
-        get_specs_directory,
-        list_builtin_specs,
-        make_explicit_path,
-    )
-
-    if not os.path.lexists(path):
-        # a model file next to it takes precedence over the built-in spec
-        if not os.path.lexists(f"{name}.onnx") and name in list_builtin_specs():
-            _fail_uncompiled(
-                "E0802",
-                f"there is no model `{name}`; it is the name of a built-in spec",
-                _compile_arguments(name, get_specs_directory() / "models"),
-            )
-        return
-    out = f"{escape_text(path.resolve().stem)}.onnx"
-    if path.suffix in SPEC_SUFFIXES and path.is_file():
-        given = f"{escape_text(name)} --weights DIR -o {out}"
-        _fail_uncompiled(
-            "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", given + _OR_SEED
-        )
-    if (path / "config.json").is_file():
-        _fail_uncompiled(
-            "E0926",
-            f"`{escape_text(name)}` is a checkpoint, not a compiled model",
-            f"{escape_text(make_explicit_path(name))} -o {out}",
-        )
-
-
-def _compile_arguments(spec: str, folder: Path) -> str:
-    """Return the arguments that compile a built-in spec, with its own weights if it has any."""
-    if (folder / f"{spec}.safetensors").is_file():
-        return f"{spec} -o {spec}.onnx"
-    return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
-
-
-def _fail_uncompiled(code: str, title: str, command: str) -> NoReturn:
-    line, comma, more = command.partition(",")
-    raise_error(code, title, helps=[f"compile it first: `specc compile {line}`{comma}{more}"])

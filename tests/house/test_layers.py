@@ -9,6 +9,8 @@ from pathlib import Path
 
 from support.measure import list_nodes
 
+import specc
+
 ROOT = Path(__file__).parents[2]
 
 # Each part may import itself, the parts listed, the standard library, and the packages
@@ -87,8 +89,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # nothing imports it, so that training finds specs and preprocessing here
     "specc_torch": {
-        "numpy", "specc.backend", "specc.diagnostics", "specc.driver", "specc.io", "specc.ir",
-        "specc.ir.array", "specc.runtime", "specc.weights", "specc.weights.formats", "torch",
+        "numpy", "specc.backend", "specc.diagnostics", "specc.driver", "specc.driver.option_kinds",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights",
+        "specc.weights.formats", "torch",
     },
     "specc.runtime": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode",
@@ -117,8 +120,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_names",
     },
+    "specc.driver.option_kinds": {"specc.diagnostics", "specc.io"},
+    "specc.driver.uncompiled_model": {
+        "specc.artifact", "specc.diagnostics", "specc.io", "specc.library",
+    },
     "specc.driver": {
-        "numpy", "specc.huggingface.hub_download", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
+        "numpy", "specc.driver.option_kinds", "specc.huggingface.hub_download", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
         "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.huggingface",
         "specc.incremental", "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline", "specc.weights",
@@ -134,19 +141,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.cli": {
         "numpy", "specc.analysis", "specc.artifact", "specc.batch_inference", "specc.decode.setting_table",
-        "specc.diagnostics", "specc.drawing", "specc.driver", "specc.frontend", "specc.huggingface",
+        "specc.diagnostics", "specc.drawing", "specc.driver", "specc.driver.option_kinds",
+        "specc.driver.uncompiled_model", "specc.frontend", "specc.huggingface",
         "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.lsp", "specc.preprocessing",
         "specc.runtime", "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline",
         "specc.verification", "specc.version", "specc.visualize", "specc.weights", "specc.weights.formats",
     },
-    # the public interface, and the one place where a backend is found by name
+    # the public interface of compiled models, which nothing of the compiler may slow down
+    "specc.model": {
+        "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.driver.option_kinds",
+        "specc.driver.uncompiled_model", "specc.ir.array", "specc.runtime",
+    },
+    # the public interface
     "specc.api": {
-        "numpy", "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.drawing",
-        "specc.driver", "specc.huggingface", "specc.io", "specc.ir.array", "specc.runtime",
-        "specc.verification", "specc.visualize",
+        "specc.diagnostics", "specc.driver", "specc.driver.option_kinds", "specc.io", "specc.model",
     },
     "specc.version": set(),
-    "specc": {"specc.api", "specc.version"},
+    "specc": {"specc.api", "specc.diagnostics", "specc.model", "specc.runtime", "specc.version"},
     "specc.__main__": {"specc.cli"},
 }  # fmt: skip
 
@@ -199,3 +210,28 @@ def test_checking_a_spec_imports_no_numpy() -> None:
         "assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+COMPILER_PARTS = (
+    *("specc.syntax", "specc.frontend", "specc.library", "specc.transforms", "specc.incremental"),
+    *("specc.batch_inference", "specc.calibration", "specc.huggingface", "specc.verification"),
+    *("specc.driver.compile_options", "specc.driver.spec_loader", "specc_onnx.emit.onnx_graph"),
+    *("specc_onnx.lower.registry", "specc_onnx.generate", "specc_onnx.verifier"),
+)
+
+
+def test_loading_and_generating_imports_no_compiler(tmp_path: Path) -> None:
+    """A model that runs needs neither specs nor lowering, which take longer to import than a
+    small model to load.
+    """
+    model = tmp_path / "model"
+    small = {"vocab": 20, "width": 8, "layers": 1}
+    specc.compile("lstm_lm", model, graphs=["step"], init=0, set=small)
+    code = (
+        "import sys, specc\n"
+        f"with specc.load({str(model)!r}) as model:\n"
+        "    list(model.generate(ids=[[1, 2]], max_tokens=2))\n"
+        f"print([n for n in sys.modules if n.startswith({COMPILER_PARTS!r})])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -31,7 +31,7 @@ from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import ModelDefinition
 from specc.runtime.random_inputs import random_inputs
 from specc_onnx import BuiltModel, build_model, get_target
-from specc_onnx.lower.emitter import iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.verifier.onnx_value_types import (
     InferredTypes,
     UnsoundModelError,

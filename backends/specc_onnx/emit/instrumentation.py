@@ -17,8 +17,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from specc.backend import Subgraphs
-from specc_onnx.lower.dense_attention import PROBABILITIES_OUTPUT_MODE
-from specc_onnx.lower.emitter import iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE, iterate_node_bodies
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"

@@ -23,7 +23,7 @@ from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import NameTable, Tensor
 from specc_onnx.lower.kv_buffer_attention import get_buffer_type
-from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.rules import lower_nodes
 
 MIN_KV_BUFFER_OPSET = 18
 """The first opset whose reductions take their axes as an input."""

@@ -22,15 +22,14 @@ from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
     find_live_nodes,
-    iterate_node_bodies,
-    iterate_node_inputs,
     list_value_infos,
     make_unique_name,
     make_value_info,
 )
 from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
+from specc_onnx.lower.onnx_nodes import iterate_node_bodies, iterate_node_inputs
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
-from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.rules import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " in front", "right": " behind", "any": ""}
 """On which side padding is, for the model's metadata."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedProduct
-from specc_onnx.lower.emitter import iterate_node_bodies
-from specc_onnx.lower.route import EXPERT_LOOP_NAME
+from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_node_bodies
 
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` that does not quantize activations."""

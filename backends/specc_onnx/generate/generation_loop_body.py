@@ -28,7 +28,7 @@ from specc_onnx.lower.emitter import (
     make_value_info,
 )
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor
-from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
 
 

@@ -37,7 +37,7 @@ from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, make_unique_name
 from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
-from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_full,

@@ -15,6 +15,7 @@ from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, make_branch
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.nn import emit_masked_softmax
+from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE
 from specc_onnx.lower.tensor_helpers import (
     emit_expand,
     emit_full,
@@ -23,9 +24,6 @@ from specc_onnx.lower.tensor_helpers import (
     is_always_true,
     make_typed_tensor,
 )
-
-PROBABILITIES_OUTPUT_MODE = 3
-"""`qk_matmul_output_mode` of the attention weights after softcap, mask and softmax."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

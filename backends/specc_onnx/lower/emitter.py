@@ -28,6 +28,7 @@ from specc_onnx.lower.emitter_state import (
     NameTable,
     ValueTable,
 )
+from specc_onnx.lower.onnx_nodes import iterate_node_inputs
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -325,23 +326,6 @@ def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> N
         g.attentions += (
             {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
         )
-
-
-def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs inside a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-
-
-def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Every name a node reads, also from within its bodies."""
-    yield from node.input
-    for body in iterate_node_bodies(node):
-        for inner in body.node:
-            yield from iterate_node_inputs(inner)
-        for result in body.output:
-            yield result.name
 
 
 def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:

@@ -23,7 +23,7 @@ LoweredNames: TypeAlias = str | tuple[str, ...]
 LoweringRule: TypeAlias = Callable[..., LoweredNames]
 
 lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
-"""One rule per op; complete once `specc_onnx` is imported."""
+"""One rule per op; complete once `specc_onnx.lower.rules` is imported."""
 
 
 def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:

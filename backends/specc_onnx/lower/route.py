@@ -28,6 +28,7 @@ from specc_onnx.lower.emitter import (
     make_value_info,
 )
 from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
@@ -44,9 +45,6 @@ from specc_onnx.lower.tensor_helpers import (
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum number of elements of all expert weights together (256 MiB) if the experts are unrolled:
 such weights are in memory twice during loading, while a loop reads them from the file."""
-
-EXPERT_LOOP_NAME = "experts"
-"""Name of the body of a loop over experts, after its scope."""
 
 MAX_INLINE_NODES = 24
 """Maximum number of nodes of an expert that is unrolled."""

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from specc.cli.main import main
-from specc_onnx.lower.emitter import iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 
 LM = [
     "--set",

@@ -15,8 +15,8 @@ from specc.diagnostics.diagnostic import Failed
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import DecodingConfig, SelfDecodingGraph
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
-from specc_onnx.emit.onnx_graph import iterate_node_bodies
 from specc_onnx.generate.generation_loop_body import find_invariant_nodes
+from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 
 PROMPTED = (
     "gpt2",

@@ -22,7 +22,7 @@ from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 from specc_onnx.emit.instrumentation import add_attention_outputs
 from specc_onnx.lower import blocked_attention, grid_slices
-from specc_onnx.lower.emitter import iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.verifier.onnx_verifier import (
     infer_model_types,
     make_weights_inputs,

@@ -22,7 +22,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.op import OPS_BY_NAME, Op
 from specc.ir.types import Type
-from specc_onnx import build_model, get_target, lower
+from specc_onnx import build_model, get_target
+from specc_onnx.lower.rules import lower
 
 B, T, S = Dim.symbol("b"), Dim.symbol("t"), Dim.symbol("s")
 D = Dim.of

@@ -1,0 +1,217 @@
+"""The Python interface of compiled models: `specc.load` and the `Model` it returns.
+
+This module imports nothing that only compiling needs: loading a model takes a fraction of a
+second, of which imports are a large part.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
+
+from specc.decode.generation_settings import GenerationArguments
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.driver.option_kinds import INTEGER_OPTION, PATH_OPTION, TEXT_OPTION, check_argument_kinds
+from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.ir.array import Array
+from specc.runtime.attention_weights import AttentionWeights
+from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
+from specc.runtime.generate_each import generate_each
+from specc.runtime.generation import GenerationResult, GenerationStream
+from specc.runtime.generator import Generator
+from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
+from specc.runtime.prompts import encode_chat
+from specc.runtime.streaming import InputStream
+from specc.runtime.task_runner import is_task_input, run_task
+
+if TYPE_CHECKING:
+    from specc.batch_inference.job import JobReport
+
+__all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "load"]
+
+Results: TypeAlias = dict[str, Array]
+"""Arrays by output name."""
+
+LOAD_KINDS = {"model": PATH_OPTION, "execution_provider": TEXT_OPTION, "threads": INTEGER_OPTION}
+"""The kind of each argument of `load`."""
+
+
+class Model(OpenedModel):
+    """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
+
+    `with specc.load(…) as model:` closes it at the end. A model is thread-safe; a
+    `GenerationStream` belongs to the thread that iterates it.
+    """
+
+    @property
+    def entrance(self) -> ModelInputs:
+        """The inputs of the full graph, else of the graphs that a package has."""
+        return self.scoring.entrance if self.scoring else super().entrance
+
+    @overload
+    def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[Results]: ...
+
+    @overload
+    def run(self, **inputs: object) -> Results: ...
+
+    def run(self, *batches: object, **inputs: object) -> Results | Iterator[Results]:
+        """The results by name for these inputs: arrays, nested lists, texts, pictures.
+        Of batches, each a mapping of inputs by name, the results of one after another,
+        made when they are asked for.
+
+        >>> model = specc.load("xor.onnx")
+        >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
+        [[1.0], [0.0]]
+        >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
+        [1.0, 0.0]
+
+        A model with a head for text takes `text=…` (`text_pair=`, `question=` and
+        `context=`, `image=` and `candidate_labels=`; docs/tasks.md): the result is a
+        `specc.runtime.task_runner.Predictions`, whose `predictions` are labels, spans, answers,
+        candidates or vectors, one for each text.
+
+        E09xx on inputs it cannot take.
+        """
+        if self.scoring is not None and self.scoring.manifest.decodes is not None:
+            raise_error(
+                "E0832",
+                "this model decodes by itself and has no other results",
+                helps=["use `generate`"],
+            )
+        if not batches and is_task_input(self.full, inputs):
+            return run_task(self.full, inputs)
+        if batches:
+            return run_batches(self.full, batches, inputs)
+        return self.full.run(**inputs)
+
+    def fixed(self, **lengths: int) -> LoadedModel:
+        """Load the full graph for static shapes: `model.fixed(batch=8)` returns a model with
+        `run`.
+
+        Shape computations are folded, and with the `cuda` provider the run is captured as a
+        CUDA graph. Raise E0981 unless every dimension of the inputs is named.
+        """
+        return fix_lengths(self.full, lengths)
+
+    def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
+        """Run the model and return the outputs and the weights of every attention by scope:
+        [batch, heads, query, key].
+        """
+        return self.full.attention(**inputs)
+
+    def generate(self, *given: object, **settings: object) -> GenerationStream:
+        """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
+
+        Raise E0701 for a model without `generate`.
+        """
+        return _writing(self).generate(*given, **settings)
+
+    def generate_each(
+        self,
+        rows: Iterable[object],
+        *,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **settings: Unpack[GenerationArguments],
+    ) -> Iterator[GenerationResult | Diagnostic]:
+        """Generate a sequence for each prompt of an iterable with continuous batching, in order.
+
+        `batch_size` sequences are decoded together; when one ends, the next takes its slot. An
+        invalid prompt yields its diagnostic (`specc.runtime.generate_each`). Raise E0701 for a
+        model without `generate`, E0891 for an invalid `batch_size`.
+        """
+        writer = _writing(self)
+        return generate_each(writer, rows, batch_size, writer.chosen(settings))
+
+    def stream(self, **once: object) -> InputStream:
+        """Start a stream: `push` passes chunks of the streamed input; `once` are the inputs
+        without the time axis.
+
+        Raise E0977 for a model without `stream`.
+        """
+        return open_stream(self).begin(**once)
+
+    def map(
+        self,
+        *data: str | Path,
+        out: str | Path,
+        columns: Mapping[str, str] | None = None,
+        keep_columns: Sequence[str] | None = None,
+        raw: Sequence[str] = (),
+        output_format: str = "",
+        engine: str = "local",
+        workers: int = 0,
+        max_errors: int | None = None,
+        **settings: Unpack[GenerationArguments],
+    ) -> "JobReport":
+        """Run batch inference over files: `specc map` (docs/batch-inference.md).
+
+        `columns` maps inputs to column names, `settings` are those of generation. An
+        interrupted job resumes from the directory `out`. Raise E0870 to E0888, and E0970 for
+        invalid arguments.
+        """
+        from specc.batch_inference import job, planning
+
+        job.check_job_arguments(
+            data=data,
+            out=out,
+            columns=columns,
+            keep_columns=keep_columns,
+            raw=raw,
+            output_format=output_format,
+            engine=engine,
+            workers=workers,
+            max_errors=max_errors,
+        )
+        request = planning.JobRequest(
+            model=str(self.path),
+            data=[os.fspath(path) for path in data],
+            out=os.fspath(out),
+            columns=dict(columns or {}),
+            keep=keep_columns,
+            settings=dict(settings),
+            raw=tuple(raw),
+            graph=self.graph,
+            provider=self.provider,
+            to=output_format,
+            workers=workers,
+            engine=engine,
+            most_errors=max_errors,
+        )
+        return job.run_job(request)
+
+    def chat(self, messages: object, **settings: Unpack[GenerationArguments]) -> GenerationStream:
+        """Generate the next turn of a chat: a user message, or messages with `role` and `content`.
+
+        Raise E0423 to E0426 without a usable chat template.
+        """
+        ids = encode_chat(self.entrance, messages)
+        return self.generate(**{self.entrance.growing: [ids]}, **settings)
+
+
+def _writing(model: Model) -> Generator:
+    """What writes. E0701 where nothing does."""
+    if model.writer is None:
+        raise_error(
+            "E0701", "this model does not generate", helps=["compile a spec that says `generate`"]
+        )
+    return model.writer
+
+
+def load(model: str | Path, *, execution_provider: str = "cpu", threads: int = 0) -> Model:
+    """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
+
+    Nodes never fall back to another provider silently.
+
+    >>> with specc.load("xor.onnx") as model:
+    ...     model
+    <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
+    """
+    given = {"model": model, "execution_provider": execution_provider, "threads": threads}
+    check_argument_kinds(LOAD_KINDS, given)
+    refuse_uncompiled(model)
+    opened = Model(**vars(open_compiled(model, provider=execution_provider, threads=threads)))
+    # now, so that what cannot be opened is said here and not at the first use
+    _ = opened.scoring, opened.writer, opened.streamer
+    return opened
