@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
 from specc.decode.generation_settings import GenerationArguments
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.driver.option_kinds import INTEGER_OPTION, PATH_OPTION, TEXT_OPTION, check_argument_kinds
+from specc.driver.option_kinds import (
+    COUNT_OPTION,
+    INTEGER_OPTION,
+    PATH_OPTION,
+    TEXT_OPTION,
+    check_argument_kinds,
+)
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.ir.array import Array
 from specc.runtime.attention_weights import AttentionWeights
@@ -23,6 +29,7 @@ from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
 from specc.runtime.prompts import encode_chat
+from specc.runtime.steppers import PREFILL_CHUNK_SIZE
 from specc.runtime.streaming import InputStream
 from specc.runtime.task_runner import is_task_input, run_task
 
@@ -34,7 +41,12 @@ __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "load"]
 Results: TypeAlias = dict[str, Array]
 """Arrays by output name."""
 
-LOAD_KINDS = {"model": PATH_OPTION, "execution_provider": TEXT_OPTION, "threads": INTEGER_OPTION}
+LOAD_KINDS = {
+    "model": PATH_OPTION,
+    "execution_provider": TEXT_OPTION,
+    "threads": INTEGER_OPTION,
+    "prefill_chunk_size": COUNT_OPTION,
+}
 """The kind of each argument of `load`."""
 
 
@@ -199,19 +211,35 @@ def _writing(model: Model) -> Generator:
     return model.writer
 
 
-def load(model: str | Path, *, execution_provider: str = "cpu", threads: int = 0) -> Model:
+def load(
+    model: str | Path,
+    *,
+    execution_provider: str = "cpu",
+    threads: int = 0,
+    prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
+) -> Model:
     """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
 
+    A step graph reads a prompt in chunks of `prefill_chunk_size` tokens, which bounds the memory
+    of activations; 0 reads it at once. Batches that update a KV cache in place are read at once.
     Nodes never fall back to another provider silently.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model
     <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
-    given = {"model": model, "execution_provider": execution_provider, "threads": threads}
-    check_argument_kinds(LOAD_KINDS, given)
+    check_argument_kinds(LOAD_KINDS, locals())
     refuse_uncompiled(model)
-    opened = Model(**vars(open_compiled(model, provider=execution_provider, threads=threads)))
+    opened = Model(
+        **vars(
+            open_compiled(
+                model,
+                provider=execution_provider,
+                threads=threads,
+                prefill_chunk_size=prefill_chunk_size,
+            )
+        )
+    )
     # now, so that what cannot be opened is said here and not at the first use
     _ = opened.scoring, opened.writer, opened.streamer
     return opened

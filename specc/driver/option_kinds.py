@@ -66,7 +66,8 @@ def _is_int(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Return whether a value is an integer from 0 to 2**31 - 1."""
-    return not isinstance(value, bool) and value in range(2**31)
+    # `in range` would compare a string with every integer of it
+    return _is_int(value) and value in range(2**31)
 
 
 def _is_texts(value: object) -> bool:
@@ -108,6 +109,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     declaration={"action": "store_true", "default": None}, convert=lambda value: value or None
 )
 """A switch that overrides the spec: False is the default, then the spec decides."""
+COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
 OPTIONAL_INTEGER = OptionKind("None or an integer", _is_int_or_none, {"type": int}, _as_int)
 SEED_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_seed})
 TEXTS_OPTION = OptionKind(

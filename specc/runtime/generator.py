@@ -38,7 +38,12 @@ from specc.runtime.prompts import (
     prepare_prompts,
 )
 from specc.runtime.standalone_generator import check_compiled_settings
-from specc.runtime.steppers import FullForwardStepper, KVCacheStepper, infer_lengths
+from specc.runtime.steppers import (
+    PREFILL_CHUNK_SIZE,
+    FullForwardStepper,
+    KVCacheStepper,
+    infer_lengths,
+)
 
 
 @dataclass(kw_only=True)
@@ -238,13 +243,18 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     return StepGraphs(facts=facts, entrance=entrance, encode=encode, step=step, graph=graph)
 
 
-def open_generator(package: ModelPackage, *, provider: str = "cpu", threads: int = 0) -> Generator:
+def open_generator(
+    package: ModelPackage,
+    provider: str = "cpu",
+    threads: int = 0,
+    prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
+) -> Generator:
     """Return the generator of a package, with the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
     facts, entrance = opened.facts, opened.entrance
 
     def stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
-        return KVCacheStepper(**vars(opened), prepared=prepared)
+        return KVCacheStepper(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
         entrance=entrance,

@@ -21,6 +21,7 @@ from specc.runtime.generator import Generator, open_generator, standalone_genera
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.model_package import ModelPackage, open_package
+from specc.runtime.steppers import PREFILL_CHUNK_SIZE
 from specc.runtime.streaming import StreamingModel, open_streamer
 
 
@@ -37,6 +38,7 @@ class OpenedModel(Closeable):
     graph: str = ""
     provider: str = "cpu"
     threads: int = 0
+    prefill_chunk_size: int = PREFILL_CHUNK_SIZE
     contents: bool = False
     closed: bool = False
 
@@ -120,7 +122,7 @@ class OpenedModel(Closeable):
         self.check_open()
         package = self.package
         if package is not None and self.steps:
-            return open_generator(package, provider=self.provider, threads=self.threads)
+            return open_generator(package, self.provider, self.threads, self.prefill_chunk_size)
         alone = self.streamer is not None and self.scoring is None
         if alone or (package is not None and not package.has(self.graph)):
             return None
@@ -251,6 +253,7 @@ def open_compiled(
     graph: str = "",
     provider: str = "cpu",
     threads: int = 0,
+    prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
     contents: bool = False,
 ) -> OpenedModel:
     """Open the model at `path`; `contents` verifies every byte by hash.
@@ -272,6 +275,7 @@ def open_compiled(
         graph=graph,
         provider=provider,
         threads=threads,
+        prefill_chunk_size=prefill_chunk_size,
         contents=contents,
     )
 

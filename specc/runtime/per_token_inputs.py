@@ -1,7 +1,7 @@
 """Inputs that grow with the sequence next to the token ids: masks, position ids."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NoReturn
 
@@ -159,6 +159,24 @@ class PerTokenInputs:
         assert defaults is not None, "what is computed has a default"
         known = {**self.once, **self.given, growing: self.tokens}
         return _default(defaults, name, known, {*self.once, growing})
+
+
+def split_new_positions(rows: PerTokenInputs, size: int) -> Iterator[PerTokenInputs]:
+    """Yield `rows` up to each `size` new positions, which are the new ones; the last piece may be
+    shorter. A size of 0 yields all new positions at once.
+    """
+    inputs, end = rows.entrance.graph.inputs, rows.tokens.shape[1]
+    length = inputs[rows.entrance.growing].type.shape[1]
+    start = end - rows.count
+    while size and end - start > size:
+        stop = start = start + size
+        given = {
+            name: value[tuple(slice(stop if d == length else None) for d in shape)]
+            for name, value in rows.given.items()
+            for shape in (inputs[name].type.shape,)
+        }
+        yield replace(rows, given=given, tokens=rows.tokens[:, :stop], count=size)
+    yield replace(rows, count=end - start)
 
 
 def _default(defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]) -> Array:

@@ -13,12 +13,16 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import PAST_LENGTH_INPUT
 from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs, initial_state
-from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis
+from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis, split_new_positions
 
 MIN_BUFFER_ROWS = 64
 """Initial capacity of a KV buffer, in positions."""
 MIN_FREE_ROWS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
+PREFILL_CHUNK_SIZE = 512
+"""New positions of one run at most, by default: a longer prompt is read in chunks, so that its
+activations take the memory of one. Larger chunks took as much processor time.
+"""
 
 
 class FullForwardStepper:
@@ -67,8 +71,10 @@ class KVCacheStepper:
         step: Session,
         graph: Graph,
         prepared: Mapping[str, Array],
+        chunk_size: int = PREFILL_CHUNK_SIZE,
     ) -> None:
         self.facts, self.entrance, self.run, self.graph = facts, entrance, step, graph
+        self.chunk_size = chunk_size
         self.rows = PerTokenInputs.of(entrance, prepared)
         self.started = False
         self.batch = entrance.graph.inputs[entrance.growing].type.shape[0]
@@ -102,9 +108,19 @@ class KVCacheStepper:
         if self.started:
             self.rows.extend(tokens)
         self.started = True
-        given = self._given(tokens)
-        results = self._run(given)
-        self.past += tokens.shape[1]
+        if self.buffers:
+            self._make_room(tokens.shape[1])
+        # and so a batch that begins is read at once
+        size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
+        for rows in split_new_positions(self.rows, size):
+            self._advance(rows)
+        made = _newest(self.results[self.facts.generation.source])
+        return made if begins is None else _begun(made, begins, self.rows.empty)
+
+    def _advance(self, rows: PerTokenInputs) -> None:
+        """Run the step on the new positions of `rows`."""
+        results = self._run(self._given(rows))
+        self.past += rows.count
         after = {s.name: results.pop(s.next) for s in self.facts.states}
         # a buffer is what it was: the runtime does not own its memory, so what it gives
         # back must not be kept instead
@@ -112,8 +128,6 @@ class KVCacheStepper:
         self.states = {**after, **buffers}
         # copied: the next step writes to the same place
         self.results = {name: np.array(v.numpy()) for name, v in results.items()}
-        made = _newest(self.results[self.facts.generation.source])
-        return made if begins is None else _begun(made, begins, self.rows.empty)
 
     def _run(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
         """Run the step on these inputs and the states."""
@@ -142,17 +156,17 @@ class KVCacheStepper:
                 fixed[name] = self.run.tensor(empty)
         return fixed
 
-    def _given(self, tokens: Ints) -> dict[str, Array | DeviceTensor]:
+    def _given(self, rows: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and of inputs along the time axis
         the new positions, or all if the step reads all of them (a padding mask).
         """
-        given: dict[str, Array | DeviceTensor] = {self.entrance.growing: tokens}
-        for name, every in self.rows.given.items():
+        first = rows.tokens.shape[1] - rows.count
+        given: dict[str, Array | DeviceTensor] = {self.entrance.growing: rows.tokens[:, first:]}
+        for name, every in rows.given.items():
             if name in self.run.inputs:
                 whole = name in self.facts.whole
-                given[name] = every if whole else self.rows.newest(name)
+                given[name] = every if whole else rows.newest(name)
         if self.buffers:
-            self._make_room(tokens.shape[1])
             given[PAST_LENGTH_INPUT] = np.array(self.past, np.int64)
         return given
 

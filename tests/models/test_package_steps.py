@@ -117,18 +117,45 @@ def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
 
 @pytest.mark.parametrize(("name", "target"), PLANNED)
 @settings(max_examples=7, deadline=None, derandomize=True, database=None)
-@given(plan=plans())
+@given(plan=plans(), chunk=st.integers(0, 3))
 def test_any_plan_gives_the_logits_of_full_passes(
-    name: str, target: str, plan: tuple[Rows, Rows, list[Any]]
+    name: str, target: str, plan: tuple[Rows, Rows, list[Any]], chunk: int
 ) -> None:
     prompts, sources, rest = plan
     steps, full, first = begun(package(name, target), prompts, sources)
+    steps.chunk_size = chunk
     for what, given_ in [("step", first), *rest]:
         if what == "reorder":
             steps.reorder(given_)
             full.reorder(given_)
         else:
             assert_same(steps.step(given_), full.step(given_), (what, given_.shape))
+
+
+@pytest.mark.parametrize("prompts", [[range(3, 16)], [range(3, 16), range(5, 9), [4]]])
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_a_prompt_in_chunks_gives_the_logits_of_a_full_pass(
+    name: str, target: str, prompts: list[range | list[int]]
+) -> None:
+    """Of 13 tokens, the last chunk shorter than the others; a batch is padded."""
+    rows = [*map(list, prompts)]
+    steps, full, first = begun(package(name, target), rows, [[5, 4, 3]] * len(rows))
+    steps.chunk_size = 4
+    for tokens in (first, np.full((len(rows), 1), 7), np.full((len(rows), 6), 8)):
+        assert_same(steps.step(tokens), full.step(tokens), tokens.shape)
+
+
+def test_generation_does_not_depend_on_the_prefill_chunk_size() -> None:
+    path = package("gpt2", "ort-cpu").path
+    prompt = {"input_ids": [[*range(3, 16)]], "max_tokens": 5}
+    wanted = specc.load(path, threads=1).generate(**prompt).results()[0][0].tokens
+    for size in (0, 1, 4, 13):
+        model = specc.load(path, threads=1, prefill_chunk_size=size)
+        assert writer(model).stepper(dict(model.generate(**prompt).prepared)).chunk_size == size
+        assert model.generate(**prompt).results()[0][0].tokens == wanted
+    for wrong in (-1, True, "4", None):
+        with pytest.raises(specc.Failed, match="E0820"):
+            specc.load(path, prefill_chunk_size=wrong)
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)
