@@ -153,6 +153,40 @@ INTERPOLATION_RULES = {"bilinear": _weigh_linear, "bicubic": _weigh_cubic}
 """The source positions of each mode; positions beyond the border are clamped."""
 
 
+@evaluate(ops.GridSample)
+def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
+    """f[b c h w], f[b *u xy] -> f[b c *u]"""
+    if min(x.shape[2:]) < 1:
+        raise_error("E0912", f"a feature map of shape {x.shape} is sampled")
+    points = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), 2)
+    columns, rows = (_weigh_pixels(op, points[..., n], x.shape[3 - n]) for n in range(2))
+    batch = np.arange(len(x))[:, None]
+    total = np.zeros((*points.shape[:2], x.shape[1]))
+    for row, row_weight in rows:
+        for column, column_weight in columns:
+            total = total + x[batch, :, row, column] * (row_weight * column_weight)[..., None]
+    return np.moveaxis(total, 2, 1).reshape(*x.shape[:2], *grid.shape[1:-1])
+
+
+def _weigh_pixels(op: ops.GridSample, at: Array, size: int) -> list[tuple[Array, Array]]:
+    """Return the pixels of one axis that points in -1 to 1 read, with their weights."""
+    at = (at + 1) / 2 * (size - 1) if op.align_corners else ((at + 1) * size - 1) / 2
+    if op.padding_mode == "reflection":
+        edge = 0.0 if op.align_corners else 0.5
+        span = max(size - 1 + 2 * edge, 1.0)
+        at = span - np.abs((at + edge) % (2 * span) - span) - edge
+    if op.padding_mode != "zeros":
+        at = np.clip(at, 0, size - 1)
+    low = np.floor(at) if op.mode == "bilinear" else np.round(at)
+    found = [(low, 1 - (at - low)), (low + 1, at - low)]
+    if op.mode == "nearest":
+        found = [(low, np.ones(at.shape))]
+    return [
+        (np.clip(n, 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
+        for n, weight in found
+    ]
+
+
 @evaluate(ops.GroupNorm)
 def group_norm(
     op: ops.GroupNorm,

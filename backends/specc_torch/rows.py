@@ -102,6 +102,16 @@ def _find_nearest_indices(mode: str, rows: int, size: int, step: float | None) -
     return torch.floor(points * scale).long().clamp(max=rows - 1)
 
 
+@evaluate(ops.GridSample)
+def grid_sample(op: ops.GridSample, place: ForwardContext, x: Tensor, grid: Tensor) -> Tensor:
+    """f[b c h w], f[b *u xy] -> f[b c *u]"""
+    if min(x.shape[2:]) < 1:
+        raise_error("E0912", f"a feature map of shape {tuple(x.shape)} is sampled")
+    points = grid.reshape(len(grid), grid.shape[1:-1].numel(), 1, 2)
+    sampled = functional.grid_sample(x, points, op.mode, op.padding_mode, op.align_corners)
+    return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])
+
+
 @evaluate(ops.GroupNorm)
 def group_norm(
     op: ops.GroupNorm,

@@ -140,6 +140,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
         helps=DELAY_HELP,
     ),
     ops.Resize: LeakMessage("E0711", "what is sampled anew changes at every row with a new one"),
+    ops.GridSample: LeakMessage("E0711", "this reads the whole feature map at every point"),
     ops.Roll: LeakMessage(
         "E0711",
         "what leaves at the end comes in at the front, and there is no end yet",

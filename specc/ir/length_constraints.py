@@ -211,6 +211,8 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case Node(ops.Resize(axis=axis, sizes=sizes), (Value() as x,)):
             changed = x.type.shape[axis : axis + len(sizes)]
             return tuple(d - 1 for d in (*sizes, *changed))
+        case Node(ops.GridSample(), (Value() as x, _)):
+            return tuple(d - 1 for d in x.type.shape[2:])
         case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
             return at, x.type.shape[axis] - at - 1
         case Node(ops.Conv() | ops.MaxPool() | ops.AveragePool() as op, (Value() as x, *_)):

@@ -75,6 +75,28 @@ def test_between_pixels(mode: str, corners: bool) -> None:
             close(compiled(op, x), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_feature_maps_at_points(mode: str, padding: str, corners: bool) -> None:
+    """Points inside, on the border and far outside, on grids of one axis, two axes and none."""
+    op = ops.GridSample(mode, padding, corners)
+    for n, (high, wide) in enumerate([*PAIRS, (40, 33)]):
+        x = drawn(2, 3, high, wide, seed=n)
+        grid = (1.5 * drawn(2, 21, 4, 2, seed=n)).astype(np.float32).astype(np.float64)
+        grid[:, :2] = [[[-1, -1], [1, 1], [-1, 1], [0, 1]]]
+        if mode == "nearest":  # away from ties, which one rounding error decides
+            grid = np.round(grid * 16) / 16 + 0.003
+        wanted = functional.grid_sample(
+            torch.tensor(x), torch.tensor(grid), mode, padding, align_corners=corners
+        )
+        close(reference(op, x, grid), wanted)
+        for opset in (17, 20):
+            close(compiled(op, x, grid, opset=opset), wanted, 1e-5)
+        close(reference(op, x, grid[:, :, 0]), wanted[..., 0])
+        close(compiled(op, x, grid[:, 5, 1]), wanted[:, :, 5, 1], 1e-5)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_what_becomes_smaller_is_averaged(mode: str) -> None:
     for n, (high, wide) in enumerate([*PAIRS, (60, 13), (64, 64), (97, 224)]):

@@ -338,6 +338,9 @@ def _resized() -> list[Example]:
         ),
         Example(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (f(2, 4, 5, 3),)),
         Example(ops.Resize(0, (Dim.of(8),), "nearest"), (i(5, 3),)),
+        Example(ops.GridSample("bilinear"), (f(2, 3, 4, 5), f(2, 6, 3, 2))),
+        Example(ops.GridSample("nearest", "border", True), (f(2, 3, 4, 5), f(2, 7, 2))),
+        Example(ops.GridSample("bilinear", "reflection"), (f(2, 3, 4, 5), f(2, 7, 2))),
     ]
 
 

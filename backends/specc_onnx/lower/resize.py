@@ -1,4 +1,4 @@
-"""Lower `Resize`: ONNX's operator where it is exact, else gathers and weights."""
+"""Lower `Resize`: ONNX's operator where it is exact, else gathers and weights; and `GridSample`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims
+from specc_onnx.lower.element_types import HALF_DTYPES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower
@@ -102,6 +103,34 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     if not turned:
         return made
     return g.node("Transpose", made, perm=[order.index(n) for n in range(rank)])
+
+
+LINEAR_GRID_SINCE = 20
+"""From this opset on `GridSample` calls its bilinear mode `linear`."""
+
+
+@lower(ops.GridSample)
+def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
+    """Lower to `GridSample` over points as a grid of one column; 16-bit floats compute in f32."""
+    batch, channels = x.type.shape[:2]
+    count = multiply_dims(grid.type.shape[1:-1])
+    points = (batch, count, Dim.of(1), Dim.of(2))
+    names = [x.name, emit_reshape(g, grid.name, grid.type.shape, points)]
+    dtype = x.type.dtype
+    narrow = dtype in HALF_DTYPES
+    if narrow:
+        names = [emit_cast(g, name, dtype, "f32") for name in names]
+    mode = "linear" if op.mode == "bilinear" and g.opset >= LINEAR_GRID_SINCE else op.mode
+    made = g.node(
+        "GridSample",
+        *names,
+        mode=mode,
+        padding_mode=op.padding_mode,
+        align_corners=int(op.align_corners),
+    )
+    made = emit_cast(g, made, "f32", dtype) if narrow else made
+    before = (batch, channels, count, Dim.of(1))
+    return emit_reshape(g, made, before, (batch, channels, *grid.type.shape[1:-1]))
 
 
 def compute_antialias_weights(

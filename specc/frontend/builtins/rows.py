@@ -1,4 +1,6 @@
-"""Built-in functions along an axis: sort, top-k, roll, pad, resize, group and batch norm."""
+"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample, group and batch
+norm.
+"""
 
 import math
 from fractions import Fraction
@@ -137,6 +139,26 @@ def resize(
         _check_antialias(site, mode, (*size, *x.shape[at : at + count]), plain)
     op = ops.Resize(at, size, mode, align_corners, factors, antialias)
     return site.one(op, x)
+
+
+@register_builtin()
+def grid_sample(
+    site: CallSite,
+    x: Tensor,
+    grid: Tensor,
+    *,
+    mode: Literal["bilinear", "nearest"],
+    padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
+    align_corners: bool = False,
+) -> Tensor:
+    """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
+    as PyTorch's `grid_sample` does; returns [batch, channels, ...].
+
+    Points are (x, y), -1 to 1 across the map: from the outer edges of the border pixels, or
+    with `align_corners` from their centers. Points outside read 0, the nearest pixel
+    (`padding_mode=border`), or the map mirrored at its border (`reflection`).
+    """
+    return site.one(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 
 
 def _find_resized_axes(

@@ -1,5 +1,5 @@
 """Ops that select, reorder or resample positions of an axis: sort, top-k, stride,
-roll, pad, resize, group norm.
+roll, pad, resize, grid sample, group norm.
 """
 
 from specc.ir.dim import Dim, floor_divide_dims, mod_dims
@@ -7,10 +7,12 @@ from specc.ir.op import Op, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["GroupNorm", "Pad", "Resize", "Roll", "Sort", "Stride", "TopK"]
+__all__ = ["GridSample", "GroupNorm", "Pad", "Resize", "Roll", "Sort", "Stride", "TopK"]
 
 PAD_MODES = ("constant", "reflect", "edge")
 RESIZE_MODES = ("bilinear", "bicubic", "nearest", "nearest_exact")
+GRID_SAMPLE_MODES = ("bilinear", "nearest")
+GRID_PADDING_MODES = ("zeros", "border", "reflection")
 
 
 class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
@@ -157,6 +159,27 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     def interpolates(self) -> bool:
         """Whether it interpolates between pixels."""
         return not self.mode.startswith("nearest")
+
+
+class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
+    """Sample a feature map at points, as PyTorch's `grid_sample` does.
+
+    Points are (x, y) from -1 to 1. With `align_corners` these are the centers of the first and
+    last pixel, otherwise their outer edges. Beyond the border, `zeros` reads 0, `border` the
+    nearest pixel, `reflection` the pixel mirrored at the border.
+    """
+
+    mode: str
+    padding_mode: str = "zeros"
+    align_corners: bool = False
+
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.mode in GRID_SAMPLE_MODES, self.mode
+        assert self.padding_mode in GRID_PADDING_MODES, self.padding_mode
+        if axes.one("xy").number not in (2, None):
+            raise ShapeError(f"a point has 2 coordinates (x, y), not {axes.one('xy')}", (1,))
+        if 0 in (axes.one("h").number, axes.one("w").number):
+            raise ShapeError("a feature map without pixels cannot be sampled", (0,))
 
 
 class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):

@@ -149,6 +149,9 @@ CASES: list[Case] = [
     Case(ops.Resize(1, (T * 2,), "bilinear", factors=(2.0,)), (F,), empty=False),
     Case(ops.Resize(1, (D(7), D(4), D(3)), "bilinear"), ("f32[b 5 6 2]",)),
     Case(ops.Resize(0, (S,), "nearest"), ("bool[t b]",), empty=False),
+    *[Case(ops.GridSample(mode, padding, corners), ("f32[b 3 5 6]", "f32[b t s 2]"))
+      for mode in ("bilinear", "nearest") for padding in ("zeros", "border", "reflection") for corners in (False, True)],
+    Case(ops.GridSample("bilinear"), ("f32[b 3 t s]", "f32[b 2]"), empty=False),
     Case(ops.GroupNorm(1, D(3), 1e-5), ("f32[b 6 t]", "f32[6]", "f32[6]")),
     Case(ops.GroupNorm(1, D(3), 1e-5), ("f32[b 6]", None, "f32[6]")),
     Case(ops.GroupNorm(3, D(2), 1e-5), ("f32[b t s 4]", "f32[4]", None)),
