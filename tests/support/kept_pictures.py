@@ -177,6 +177,9 @@ PAINTED: dict[str, Any] = {
     "backbone_config": {"model_type": "resnet", "depths": [1, 1, 1, 1], "hidden_sizes": [8, 12, 12, 16],
                         "embedding_size": 6, "out_features": ["stage1", "stage2", "stage3", "stage4"]},
 }  # fmt: skip
+FRAMED = coarse(
+    samples({"pixel_values": Numbers((3, 32, 32)), "pixel_mask": Numbers((32, 32))}, {})
+)
 PAGE: dict[str, Any] = {
     "encoder": {"model_type": "donut-swin", "image_size": [8, 12], "patch_size": 2, "embed_dim": 8, "depths": [2, 1],
                 "num_heads": [2, 4], "window_size": 2},
@@ -234,9 +237,7 @@ VISION = {
     "detr, masks": Asked(
         case=Case(
             config="DetrConfig", model="DetrForSegmentation", tiny=PAINTED,
-            given=coarse(
-                samples({"pixel_values": Numbers((3, 32, 32)), "pixel_mask": Numbers((32, 32))}, {})
-            ),
+            given=FRAMED,
             results={"logits": "", "pred_boxes": "", "pred_masks": ""},
         ),
         sets={"image": [32, 32]},
@@ -263,6 +264,26 @@ VISION = {
             given=PICTURED,
             results={"text_embeds": "", "image_embeds": ""},
         )
+    ),
+    "owlvit": Asked(
+        case=Case(
+            config="OwlViTConfig", model="OwlViTForObjectDetection", tiny={**CLIP, "projection_dim": 16}, given=PICTURED,
+            results={"pred_boxes": "", "class_embeds": "", "text_embeds": ""},
+        )
+    ),
+    "table-transformer": Asked(
+        case=Case(
+            config="TableTransformerConfig", model="TableTransformerForObjectDetection", tiny=PAINTED | {"d_model": 16},
+            given=FRAMED, results={"logits": "", "pred_boxes": ""},
+        ),
+        sets={"image": [32, 32]},
+    ),
+    "conditional_detr": Asked(
+        case=Case(
+            config="ConditionalDetrConfig", model="ConditionalDetrForObjectDetection", tiny=PAINTED | {"d_model": 16},
+            given=FRAMED, results={"logits": "", "pred_boxes": ""},
+        ),
+        sets={"image": [32, 32]},
     ),
     "llava": Asked(
         case=Spread(

@@ -1,0 +1,204 @@
+"""Detectors and segmenters match transformers, alone and in a batch of three of which every image has its own padding:
+classes, boxes, masks and every head of their families.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from support.published import loaded, randomized
+from support.recorded import record
+from support.spec_models import assert_agrees, by_reference
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+
+Arrays = dict[str, NDArray[Any]]
+Random = np.random.Generator
+
+
+def pixels(*size: int) -> Callable[[Random, int], Arrays]:
+    return lambda rng, batch: {
+        "pixel_values": rng.standard_normal((batch, *size)).astype(np.float32)
+    }
+
+
+def padded(*size: int) -> Callable[[Random, int], Arrays]:
+    """Images of several sizes in one frame; random pixels lie around them."""
+
+    def draw(rng: Random, batch: int) -> Arrays:
+        mask = np.zeros((batch, *size[1:]), bool)
+        for row in range(batch):
+            high, wide = (size[1], size[2]) if row == 1 else (size[1] * 5 // 8, size[2] - 30 * row)
+            mask[row, :high, :wide] = True
+        return pixels(*size)(rng, batch) | {"pixel_mask": mask}
+
+    return draw
+
+
+def queried(queries: int, length: int, end: int) -> Callable[[Random, int], Arrays]:
+    """Images with `queries` texts each, of several lengths; the last text of the first is none."""
+
+    def draw(rng: Random, batch: int) -> Arrays:
+        ids = rng.integers(1, end, (batch * queries, length))
+        keep = np.ones(ids.shape, bool)
+        for row in range(len(ids)):
+            last = 2 + row % (length - 2)
+            ids[row, last], ids[row, last + 1 :], keep[row, last + 1 :] = end, 0, False
+        ids[queries - 1, 0] = 0
+        return pixels(3, 12, 12)(rng, batch) | {"input_ids": ids, "attention_mask": keep}
+
+    return draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """A class of transformers, its config, its inputs, and the results to compare."""
+
+    model: str
+    settings: Mapping[str, Any]
+    draw: Callable[[Random, int], Arrays]
+    results: tuple[str, ...]
+    config: str = ""
+    sets: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+
+    def configure(self) -> Any:
+        """Return the config of the class."""
+        kind = self.config or getattr(transformers, self.model).config_class.__name__
+        return getattr(transformers, kind)(**self.settings)
+
+
+def randomize(model: torch.nn.Module) -> Any:
+    """Return the model with random weights and running statistics, in float64."""
+    source = torch.Generator().manual_seed(0)
+    theirs = randomized(model)
+    for name, values in theirs.named_buffers():
+        if name.endswith("running_mean"):
+            values.normal_(generator=source)
+        elif name.endswith("running_var"):
+            values.uniform_(0.5, 2.0, generator=source)
+    return theirs
+
+
+OWL_SIDE: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2,
+}  # fmt: skip
+OWL_TEXT: dict[str, Any] = {
+    **OWL_SIDE,
+    "vocab_size": 31,
+    "max_position_embeddings": 8,
+    "layer_norm_eps": 1e-4,
+}
+OWL_IMAGE: dict[str, Any] = {
+    **OWL_SIDE,
+    "hidden_size": 24,
+    "image_size": 12,
+    "patch_size": 4,
+    "hidden_act": "gelu",
+}
+OWL: dict[str, Any] = {"text_config": OWL_TEXT, "vision_config": OWL_IMAGE, "projection_dim": 16}
+RESNET: dict[str, Any] = {
+    "depths": [1, 2, 1, 1],
+    "hidden_sizes": [8, 12, 12, 16],
+    "embedding_size": 6,
+}
+LAYERS: dict[str, Any] = {
+    "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 12, "decoder_ffn_dim": 10, "id2label": {0: "a", 1: "b"},
+}  # fmt: skip
+DETR: dict[str, Any] = {
+    **LAYERS, "d_model": 16, "num_queries": 3,
+    "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage4"]),
+}  # fmt: skip
+MASKED: dict[str, Any] = {
+    **DETR, "d_model": 64, "encoder_attention_heads": 8,
+    "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage1", "stage2", "stage3", "stage4"]),
+}  # fmt: skip
+ENCODED = ("last_hidden_state", "encoder_last_hidden_state")
+FRAME: dict[str, object] = {"image": [64, 96]}
+FOUND = ("logits", "pred_boxes")
+STATES = ("last_hidden_state", "pooler_output")
+CASES = {
+    "owlvit": Detector(
+        model="OwlViTForObjectDetection", settings=OWL, draw=queried(2, 6, 30),
+        results=(*FOUND, "text_embeds", "image_embeds", "class_embeds"),
+    ),
+    "owlvit contrastive": Detector(
+        model="OwlViTModel", settings=OWL | {"projection_dim": 10}, draw=queried(2, 6, 30),
+        results=("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
+    ),
+    "owlvit, texts": Detector(
+        model="OwlViTTextModel", settings=OWL_TEXT, draw=queried(2, 6, 30), results=("pooler_output",)
+    ),
+    "owlvit, images": Detector(model="OwlViTVisionModel", settings=OWL_IMAGE, draw=pixels(3, 12, 12), results=STATES),
+    "owlv2": Detector(
+        model="Owlv2ForObjectDetection", settings=OWL, draw=queried(1, 6, 30),
+        results=(*FOUND, "objectness_logits", "text_embeds", "image_embeds", "class_embeds"),
+    ),
+    "table-transformer": Detector(
+        model="TableTransformerForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME
+    ),
+    "table-transformer base": Detector(
+        model="TableTransformerModel", settings=DETR, draw=padded(3, 64, 96), results=ENCODED, sets=FRAME
+    ),
+    "conditional_detr": Detector(
+        model="ConditionalDetrForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME
+    ),
+    "conditional_detr, masks": Detector(
+        model="ConditionalDetrForSegmentation", settings=MASKED, draw=padded(3, 64, 96),
+        results=(*FOUND, "pred_masks"), sets=FRAME,
+    ),
+    "conditional_detr base": Detector(
+        model="ConditionalDetrModel", settings=DETR, draw=padded(3, 64, 96), results=ENCODED, sets=FRAME, seed=1
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_detection(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    theirs = randomize(getattr(transformers, case.model)(case.configure()))
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path, **case.sets)
+    theirs.double()
+    rng, worst = np.random.default_rng(case.seed), 0.0
+    for batch in (1, 3):
+        given = case.draw(rng, batch)
+        given = {n: x for n, x in given.items() if n in ours.spec.model.graph.inputs}
+        with torch.no_grad():
+            wanted = theirs(**{n: as_tensor(x) for n, x in given.items()})
+        reference, compiled = (
+            by_reference(ours.spec, ours.weights, given),
+            ours.compiled.run(**given),
+        )
+        for result in case.results:
+            what = f"{result}, batch of {batch}"
+            assert_finite_agree(reference[result], wanted[result].numpy(), f"{what}, reference")
+            apart = assert_finite_agree(
+                compiled[result], wanted[result].numpy(), f"{what}, compiled"
+            )
+            worst = max(worst, apart)
+    record(ours.spec.model, worst=worst)
+
+
+def assert_finite_agree(found: NDArray[Any], wanted: NDArray[Any], what: str) -> float:
+    """`assert_agrees` where the class is finite; elsewhere the least or greatest float32 is due, which
+    the class takes of its own type: in float64 that is infinite.
+    """
+    limits = np.finfo(np.float32)
+    endless = (wanted <= limits.min) | (wanted >= limits.max)
+    due = np.clip(wanted, limits.min, limits.max)
+    assert (np.float32(found) == due)[endless].all(), what
+    return assert_agrees(np.where(endless, 0, found), np.where(endless, 0, wanted), what)
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return an input as the class takes it: float64, masks as integers."""
+    made = torch.from_numpy(array.copy())
+    return made.double() if made.is_floating_point() else made.long()
