@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims
-from specc_onnx.lower.element_types import HALF_DTYPES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_arange, emit_cast, emit_reshape, emit_unsqueeze
 
