@@ -137,7 +137,7 @@ docs: $(VENV)/dev
 	@PYTHONPATH=tests:. $(BIN)/python docs/build_site.py --zensical $(abspath .site/bin/zensical)
 
 tables: $(VENV)/dev
-	$(BIN)/python -m tools.lalr_table
+	$(BIN)/python -m docs.generators.lalr_table
 	$(BIN)/python -m specc.library.std specs
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/notebooks.py

@@ -8,13 +8,13 @@ import ast
 import re
 from pathlib import Path
 
+from docs.generators import json_schema, textmate_grammar
 from specc.diagnostics.codes import DIAGNOSTIC_CODES
 from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
-from specc.library.spec_files import list_builtin_specs, read_spec_file
-from tools import json_schema, textmate_grammar
+from specc.library.spec_reader import list_builtin_specs, read_spec_file
 
 ROOT = Path(__file__).parents[1]
 EXTENSION = ROOT / "editors" / "vscode"

@@ -17,7 +17,7 @@ from specc.driver.compile_options import CompileReport
 from specc.driver.option_kinds import add_options
 from specc.driver.option_table import COMPILE_GROUPS, COMPILE_OPTIONS, build_compile_options
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import format_shadow_note
+from specc.library.spec_reader import format_shadow_note
 
 
 def add_compile_arguments(parser: ArgumentParser) -> None:

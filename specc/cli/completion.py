@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specc.diagnostics.codes import DIAGNOSTIC_CODES
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_reader import list_builtin_specs
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of `specc _complete` for an option or argument."""

@@ -7,7 +7,7 @@ from specc.diagnostics.codes import DIAGNOSTIC_CODES
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import did_you_mean
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import list_error_pages
+from specc.library.spec_reader import list_error_pages
 
 
 def add_explain_arguments(parser: ArgumentParser) -> None:

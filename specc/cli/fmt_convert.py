@@ -25,7 +25,7 @@ from specc.io.output_paths import (
     resolve_output_path,
 )
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import read_spec_file
+from specc.library.spec_reader import read_spec_file
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import detect_syntax, parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml

@@ -13,7 +13,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import SpecLibrary, list_builtin_specs, read_spec_file
+from specc.library.spec_reader import SpecLibrary, list_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_statement
 

@@ -25,7 +25,7 @@ from specc.huggingface.model_family import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import SpecLibrary, load_config_json
+from specc.library.spec_reader import SpecLibrary, load_config_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.weights.checkpoint import open_weights

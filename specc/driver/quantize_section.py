@@ -16,7 +16,7 @@ from specc.driver.quantize_option_checks import (
     parse_integer,
     requested_options,
 )
-from specc.driver.spec_weight_rules import resolve_spec_file
+from specc.driver.weights_section import resolve_spec_file
 from specc.frontend.context import SpecModule
 from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text

@@ -21,19 +21,19 @@ from specc.driver.sentence_transformers import (
     find_encoder_directory,
     wrapped_spec,
 )
-from specc.driver.spec_weight_rules import check_rules
 from specc.driver.tied_weights import mark_ties
 from specc.driver.vocabulary_checks import warn_unreachable_words
+from specc.driver.weights_section import check_rules
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Env
 from specc.frontend.hf_config import check_expected_keys
 from specc.frontend.json_nodes import JsonObject
-from specc.frontend.share_rule_check import check_share_rules
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unread_config_keys import find_limited_contexts, find_unread_keys
 from specc.frontend.unused_names import find_unused_names
+from specc.frontend.unused_share_rules import check_share_rules
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     choose_used_specs,
@@ -48,7 +48,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import (
+from specc.library.spec_reader import (
     SpecLibrary,
     find_shadowed_path,
     format_shadow_note,

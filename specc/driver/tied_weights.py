@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from specc.driver.spec_weight_rules import read_weight_rules
+from specc.driver.weights_section import read_weight_rules
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Env, Library
 from specc.frontend.spec_modules import Program

@@ -11,7 +11,7 @@ from specc.artifact.package_index import WeightFileFacts
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section as readings
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
-from specc.driver.spec_weight_rules import (
+from specc.driver.weights_section import (
     merge_required_parameters,
     own_weights_path,
     read_weight_rules,

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.json_nodes import JsonMember, JsonObject, get_finite_number
 from specc.io.file_signatures import format_conversion_command
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import load_config_json
+from specc.library.spec_reader import load_config_json
 from specc.weights.formats.safetensors import open_tensors
 from specc.weights.lora import LoraAdapter
 from specc.weights.lora_targets import LoraScaling, LoraTargets

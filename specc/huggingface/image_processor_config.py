@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, get_finite_number
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import load_config_json
+from specc.library.spec_reader import load_config_json
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 PROCESSOR_KEY = "image_processor"

@@ -10,7 +10,7 @@ from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, JsonScal
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import (
+from specc.library.spec_reader import (
     CONFIG_FILE_NAME,
     SpecLibrary,
     list_builtin_specs,

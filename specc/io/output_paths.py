@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io import file_signatures
-from specc.io.platform import explain_unportable_name
 from specc.io.safe_read import describe_os_error, escape_text
 
 NOTHING_WRITTEN = "nothing was written; what was there before is unchanged"
@@ -105,6 +104,23 @@ def _explain_suffix(path: Path, kind: OutputKind) -> str:
     """What speaks for the ending that is proposed."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
         return ", which is as sharp; a browser prints it as PDF"
+    return ""
+
+
+WINDOWS_DEVICE_NAMES = frozenset(
+    {"con", "prn", "aux", "nul", "conin$", "conout$"}
+    | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
+)
+"""Names of Windows devices, with any suffix."""
+
+
+def explain_unportable_name(name: str) -> str:
+    """Why another system cannot hold a file of that name; empty where every one can."""
+    stem = name.partition(".")[0].rstrip(" ").casefold()
+    if stem in WINDOWS_DEVICE_NAMES:
+        return f"`{stem}` is a device on Windows, with any ending"
+    if name.rstrip(". ") != name and name not in (".", ".."):
+        return "Windows drops points and spaces at the end of a name"
     return ""
 
 

@@ -132,23 +132,6 @@ def get_free_disk_space(folder: str | Path) -> int | None:
     return usage.free if usage.total else None
 
 
-WINDOWS_DEVICE_NAMES = frozenset(
-    {"con", "prn", "aux", "nul", "conin$", "conout$"}
-    | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
-)
-"""Names of Windows devices, with any suffix."""
-
-
-def explain_unportable_name(name: str) -> str:
-    """Why another system cannot hold a file of that name; empty where every one can."""
-    stem = name.partition(".")[0].rstrip(" ").casefold()
-    if stem in WINDOWS_DEVICE_NAMES:
-        return f"`{stem}` is a device on Windows, with any ending"
-    if name.rstrip(". ") != name and name not in (".", ".."):
-        return "Windows drops points and spaces at the end of a name"
-    return ""
-
-
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 """Signals that terminate a process: from a supervisor, or a closed terminal."""
 

@@ -10,7 +10,7 @@ from specc.frontend.context import SpecModule
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_words
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_reader import list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis, bindings_at, config_fields, enclosing_item
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens

@@ -16,7 +16,6 @@ from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem
 from specc.lsp.quick_fixes import FixEdit
 from specc.syntax import ast
-from specc.syntax.ast import walk_tree
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
@@ -210,33 +209,6 @@ def to_completion_items(
         )
         for number, offer in enumerate(offers)
     ]
-
-
-def to_inlay_hints(
-    known: DocumentAnalysis, lines: DocumentLines, place: lsp.Range
-) -> Iterator[lsp.InlayHint]:
-    """Yield the shapes of the names bound in a range without a type, after the name; in YAML,
-    where a key has its own colon, at the end of its line.
-    """
-    start, end = lines.offset(place.start.line, 0), lines.offsets(place)[1]
-    for node in walk_tree(known.file) if known.file else ():
-        match node:
-            case ast.Target(type=None, span=Span() as span) if start <= span.start <= end:
-                yield from _inlay_hint(known, lines, span)
-
-
-def _inlay_hint(
-    known: DocumentAnalysis, lines: DocumentLines, span: Span
-) -> Iterator[lsp.InlayHint]:
-    types = known.shapes.get((span.start, span.end), ())
-    # numbers and words say themselves; a shape has brackets
-    shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
-    mark, offset = ": ", span.end
-    if known.syntax == "yaml":
-        mark, offset = "  ", (known.source.text + "\n").find("\n", span.start)
-    if shapes:
-        at = lsp.Position(*lines.place(offset))
-        yield lsp.InlayHint(at, mark + " or ".join(shapes), lsp.InlayHintKind.Type)
 
 
 def to_document_symbols(

@@ -14,7 +14,7 @@ from specc.driver.draft_spec import draft_spec
 from specc.driver.python_arguments import open_spec_argument
 from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_reader import list_builtin_specs
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml

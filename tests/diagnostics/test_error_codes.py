@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, check_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_reader import SpecLibrary
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from specc.artifact.manifest import RandomWeights
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.spec_weight_rules import required_parameters
+from specc.driver.weights_section import required_parameters
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initial_values import initial_values
 from specc.weights.initializers import parse_initializer

@@ -17,7 +17,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.json_nodes import JsonList, JsonObject, JsonScalar
-from specc.library.spec_files import has_config_json, load_config_json
+from specc.library.spec_reader import has_config_json, load_config_json
 
 TEXT = """{
   "model_type": "gpt2",

@@ -13,7 +13,7 @@ from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import FOREIGN_BY_NAME, FOREIGN_OPTIONS, RENAMED_STD_DEFINITIONS
 from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS, ForeignOperation
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_reader import SpecLibrary
 
 SPEC = """specc 1
 model m

@@ -11,7 +11,7 @@ from specc.diagnostics.source import Source
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS
-from specc.syntax.yaml.yaml_forms import STATEMENT_FORMS
+from specc.syntax.yaml.yaml_keys import STATEMENT_FORMS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.driver.spec_weight_rules import required_parameters
+from specc.driver.weights_section import required_parameters
 from specc.huggingface.model_family import find_spec_for_checkpoint, supported_model_types
 from specc.weights.formats.safetensors import write_safetensors
 

@@ -10,7 +10,7 @@ import pytest
 
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
-from specc.io import platform
+from specc.io import output_paths, platform
 from specc.io.atomic_write import write_file_atomically
 
 WITHOUT = """
@@ -102,7 +102,7 @@ def test_names_that_a_system_cannot_hold(
     "name", ["console.onnx", "com10.onnx", "a.con.onnx", ".hidden", "..", ".", "auxiliary"]
 )
 def test_names_that_every_system_can_hold(name: str) -> None:
-    assert not platform.explain_unportable_name(name)
+    assert not output_paths.explain_unportable_name(name)
 
 
 @pytest.mark.parametrize("names", ["specc", "hf", "genai"])
@@ -112,7 +112,7 @@ def test_no_two_names_of_a_package_differ_in_capitals_only(names: str, tmp_path:
     assert main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
     found = [path.name for path in out.iterdir()]
     assert len({name.casefold() for name in found}) == len(found)
-    assert not [name for name in found if platform.explain_unportable_name(name)]
+    assert not [name for name in found if output_paths.explain_unportable_name(name)]
 
 
 def test_a_file_that_is_open_elsewhere_is_tried_again(

@@ -10,7 +10,7 @@ import pytest
 
 from specc.diagnostics.source import Span
 from specc.library import std as tables
-from specc.library.spec_files import SpecLibrary, get_specs_directory
+from specc.library.spec_reader import SpecLibrary, get_specs_directory
 from specc.library.std import StdLibrary, read_std_sources
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.parse import parse_spec

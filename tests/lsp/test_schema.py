@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from support.yaml_values import values
 
+from docs.generators import json_schema
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.library.spec_files import get_specs_directory, list_builtin_specs, read_spec_file
+from specc.library.spec_reader import get_specs_directory, list_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS
-from specc.syntax.yaml.yaml_forms import STATEMENT_FORMS
+from specc.syntax.yaml.yaml_keys import STATEMENT_FORMS
 from specc.syntax.yaml.yaml_parser import LISTED_ITEMS, YAML_TOP_KEYS
 from specc.syntax.yaml.yaml_printer import print_yaml
-from tools import json_schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs the extra dev")
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_there_are_such_cases() -> None:
 
 
 def test_every_key_of_the_reader_is_in_it() -> None:
-    """A key that the language has got since is written into `tools.json_schema`."""
+    """A key that the language has got since is written into `docs.generators.json_schema`."""
     assert set(json_schema.TOP_KEYS) == set(json_schema.TOP_DOCS) == set(YAML_TOP_KEYS)
     assert set(json_schema.ITEM_SCHEMAS) == set(LISTED_ITEMS)
     assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_FORMS)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from docs.generators import textmate_grammar
 from specc.syntax.dsl.lalr import load_lalr_table
-from tools import textmate_grammar
 
 EXTENSION = Path(__file__).parents[2] / "editors" / "vscode"
 GRAMMAR = json.loads((EXTENSION / "syntaxes" / "specc.tmLanguage.json").read_text(encoding="utf-8"))

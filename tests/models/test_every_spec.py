@@ -19,7 +19,7 @@ from specc.cli.list_doc import read_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
-from specc.library.spec_files import (
+from specc.library.spec_reader import (
     SPEC_SUFFIXES,
     get_specs_directory,
     list_builtin_specs,

@@ -6,8 +6,8 @@ import numpy as np
 from support.spec_models import Arrays, InOnnx, Opened, by_reference, opened
 
 from specc.driver import weight_sources as loading
-from specc.driver.spec_weight_rules import required_parameters
-from specc.library.spec_files import list_builtin_specs
+from specc.driver.weights_section import required_parameters
+from specc.library.spec_reader import list_builtin_specs
 from specc.weights.parameter_values import read_parameter
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)

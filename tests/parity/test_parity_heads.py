@@ -20,7 +20,7 @@ from specc.huggingface.model_family import (
     graph_for_architecture,
     supported_model_types,
 )
-from specc.library.spec_files import SpecLibrary, list_builtin_specs, load_config_json
+from specc.library.spec_reader import SpecLibrary, list_builtin_specs, load_config_json
 
 pytestmark = pytest.mark.parity
 

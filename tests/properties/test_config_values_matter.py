@@ -13,7 +13,7 @@ from support.small import SMALL
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, open_spec
-from specc.driver.spec_weight_rules import read_weight_rules
+from specc.driver.weights_section import read_weight_rules
 from specc.frontend.context import Env
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config

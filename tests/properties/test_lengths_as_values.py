@@ -24,7 +24,7 @@ from specc.frontend import scalar_arithmetic
 from specc.frontend.context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_reader import list_builtin_specs
 from specc.runtime.random_inputs import random_inputs
 from specc_onnx import build_model, get_target
 

@@ -4,7 +4,7 @@ import pytest
 
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 
 

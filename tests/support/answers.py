@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 import specc
 import specc_numpy
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
-from specc.driver.spec_weight_rules import (
+from specc.driver.weight_sources import bind_checkpoint
+from specc.driver.weights_section import (
     merge_required_parameters,
     read_weight_rules,
     required_parameters,
 )
-from specc.driver.weight_sources import bind_checkpoint
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.huggingface.model_family import graph_for_architecture

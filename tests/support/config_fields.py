@@ -18,7 +18,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver import weight_sources as loading
 from specc.driver.spec_loader import open_spec
-from specc.driver.spec_weight_rules import read_weight_rules, required_parameters
+from specc.driver.weights_section import read_weight_rules, required_parameters
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.weights.parameter_values import read_parameter

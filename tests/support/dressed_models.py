@@ -15,7 +15,7 @@ from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
 from specc.driver.profiles.export_profile import RETURNED_LOGITS, apply_profile
 from specc.driver.profiles.hf_decoder import ProfiledGraphs
-from specc.driver.spec_weight_rules import required_parameters
+from specc.driver.weights_section import required_parameters
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.weight_rules import WeightRules

@@ -15,7 +15,7 @@ from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
-from specc.driver.spec_weight_rules import read_weight_rules, required_parameters
+from specc.driver.weights_section import read_weight_rules, required_parameters
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 import specc
 from specc.driver import weight_sources as loading
-from specc.driver.spec_weight_rules import required_parameters
+from specc.driver.weights_section import required_parameters
 from specc.huggingface.quantization_config import read_quantization_config
-from specc.library.spec_files import load_config_json
+from specc.library.spec_reader import load_config_json
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import read_parameter

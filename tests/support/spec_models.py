@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.driver.spec_loader import elaborate_other_graphs, elaborate_spec, open_spec
-from specc.driver.spec_weight_rules import (
+from specc.driver.weights_section import (
     merge_required_parameters,
     read_weight_rules,
     required_parameters,

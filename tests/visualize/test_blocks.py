@@ -10,7 +10,7 @@ from specc.analysis.cost import count_parameters
 from specc.analysis.model_summary import summarize_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_reader import list_builtin_specs
 from specc.visualize.block_dataflow import BlockFlow
 from specc.visualize.block_tree import Block, build_block_tree
 

@@ -24,7 +24,7 @@ NESTING_RULES = frozenset(
 
 
 class LalrRule(NamedTuple):
-    """A reduction; see `tools.lalr_table.build_rule_entry`."""
+    """A reduction; see `docs.generators.lalr_table.build_rule_entry`."""
 
     origin: str
     callback: str

@@ -6,13 +6,6 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import SOURCE
 from specc.syntax.dsl.expression_printer import print_expression, print_type
 from specc.syntax.yaml import yaml_reader
-from specc.syntax.yaml.yaml_kinds import (
-    MISSING_TYPE,
-    parse_yaml_fragment,
-    parse_yaml_name,
-    parse_yaml_static_value,
-    parse_yaml_type,
-)
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
     YamlPair,
@@ -22,6 +15,13 @@ from specc.syntax.yaml.yaml_layout import (
 )
 from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode, YamlScalar, YamlSequence
 from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, get_first_line_span
+from specc.syntax.yaml.yaml_values import (
+    MISSING_TYPE,
+    parse_yaml_fragment,
+    parse_yaml_name,
+    parse_yaml_static_value,
+    parse_yaml_type,
+)
 
 FIELD_KEYS = ("type", "from", "default", "doc")
 IGNORED_KEYS = "ignore keys"

@@ -9,8 +9,7 @@ from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics, check_source_characters
 from specc.syntax.yaml.yaml_config import parse_yaml_config
-from specc.syntax.yaml.yaml_forms import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
-from specc.syntax.yaml.yaml_kinds import parse_yaml_expression, parse_yaml_fragment, parse_yaml_name
+from specc.syntax.yaml.yaml_keys import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,
@@ -19,6 +18,11 @@ from specc.syntax.yaml.yaml_nodes import (
     compose_yaml,
 )
 from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, make_section
+from specc.syntax.yaml.yaml_values import (
+    parse_yaml_expression,
+    parse_yaml_fragment,
+    parse_yaml_name,
+)
 
 Items = list[ast.Item]
 

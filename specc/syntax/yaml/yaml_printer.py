@@ -13,7 +13,7 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import is_spaced_item, layout_dim_name
 from specc.syntax.yaml.yaml_config import CONFIG_ENTRIES
-from specc.syntax.yaml.yaml_forms import (
+from specc.syntax.yaml.yaml_keys import (
     ITEM_FORMS,
     REQUIRE_ENTRY,
     USE_ENTRY,

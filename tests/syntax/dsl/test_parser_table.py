@@ -11,13 +11,13 @@ import pytest
 from lark import Lark, Token, Tree
 from lark.exceptions import LarkError
 
+from docs.generators import lalr_table
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
 from specc.syntax.dsl.lexer import make_file_fragment, tokenize_fragment
-from tools import lalr_table
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
 
@@ -30,7 +30,7 @@ def lark() -> Lark:
 def test_shipped_table_is_that_of_the_grammar() -> None:
     assert (
         lalr_table.GRAMMAR_DIRECTORY / "grammar.json"
-    ).read_text() == lalr_table.render_grammar_json(), "run `python -m tools.lalr_table`"
+    ).read_text() == lalr_table.render_grammar_json(), "run `python -m docs.generators.lalr_table`"
 
 
 def test_strict_mode_would_find_a_conflict() -> None:

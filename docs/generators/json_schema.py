@@ -4,18 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from specc.diagnostics.render import extract_docstring_summary
-from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
-from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
-from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
-from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
-from specc.lsp.hover import KEYWORD_NODES
-from specc.syntax import ast
-from specc.syntax.yaml import yaml_forms, yaml_kinds
-from specc.syntax.yaml.yaml_config import IGNORED_KEYS
-from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
-from tools.json_schema_parts import (
+from docs.generators.json_schema_parts import (
     VALUE_SCHEMAS,
     Schema,
     any_of_schemas,
@@ -25,6 +14,17 @@ from tools.json_schema_parts import (
     mapping_schema,
     schema_ref,
 )
+from specc.diagnostics.render import extract_docstring_summary
+from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
+from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
+from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
+from specc.frontend.spec_modules import build_program
+from specc.library.spec_reader import SpecLibrary, list_builtin_specs
+from specc.lsp.hover import KEYWORD_NODES
+from specc.syntax import ast
+from specc.syntax.yaml import yaml_keys, yaml_values
+from specc.syntax.yaml.yaml_config import IGNORED_KEYS
+from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 SCHEMA_DRAFT = "http://json-schema.org/draft-07/schema#"
 Definitions: TypeAlias = dict[str, Schema]
@@ -174,11 +174,11 @@ def _rules() -> dict[str, Schema]:
     """The rules of `weights`."""
     return {
         kind: _form(form, (kind, *form.required))
-        for kind, form in yaml_forms.WEIGHT_RULE_FORMS.items()
+        for kind, form in yaml_keys.WEIGHT_RULE_FORMS.items()
     }
 
 
-def _form(form: yaml_forms.Form[ast.Node], needed: Sequence[str]) -> Schema:
+def _form(form: yaml_keys.Form[ast.Node], needed: Sequence[str]) -> Schema:
     """The keys of a construct."""
     return mapping_schema(
         {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in form.keys}, needed
@@ -189,7 +189,7 @@ def _statement() -> Schema:
     """A statement that begins with a word, or names for a value."""
     kinds = {
         kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
-        for kind, form in yaml_forms.STATEMENT_FORMS.items()
+        for kind, form in yaml_keys.STATEMENT_FORMS.items()
     }
     typed = mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
@@ -213,15 +213,15 @@ def keyword_docs(words: Iterable[str]) -> dict[str, str]:
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = keyword_docs(yaml_forms.STATEMENT_FORMS)
+STATEMENT_DOCS = keyword_docs(yaml_keys.STATEMENT_FORMS)
 """Documentation of the keywords that begin a statement."""
-KEY_SCHEMAS: dict[yaml_kinds.ValueKind, Schema] = {
-    yaml_kinds.EXPRESSION: EXPRESSION_SCHEMA,
-    yaml_kinds.EXPRESSIONS: EXPRESSION_SCHEMA,
-    yaml_forms.BODY_KIND: STATEMENTS_SCHEMA,
-    yaml_forms.ELSE_KIND: STATEMENTS_SCHEMA,
-    yaml_kinds.NAMES: NAMES_SCHEMA,
-    yaml_kinds.FLAG: {"enum": [True, False, "true", "false"]},
+KEY_SCHEMAS: dict[yaml_values.ValueKind, Schema] = {
+    yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
+    yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
+    yaml_keys.BODY_KIND: STATEMENTS_SCHEMA,
+    yaml_keys.ELSE_KIND: STATEMENTS_SCHEMA,
+    yaml_values.NAMES: NAMES_SCHEMA,
+    yaml_values.FLAG: {"enum": [True, False, "true", "false"]},
 }
 """Schemas of the keys of statements and weight rules; a scalar for all others."""
 USE_PROPERTIES: dict[str, Schema] = {

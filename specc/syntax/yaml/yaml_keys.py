@@ -12,7 +12,17 @@ from specc.syntax.comments import move_header_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import print_type
 from specc.syntax.yaml import yaml_reader
-from specc.syntax.yaml.yaml_kinds import (
+from specc.syntax.yaml.yaml_layout import (
+    YamlItem,
+    YamlMap,
+    YamlPair,
+    YamlValue,
+    expression_to_yaml,
+    make_tall_list,
+)
+from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode
+from specc.syntax.yaml.yaml_reader import YamlReader
+from specc.syntax.yaml.yaml_values import (
     ARCHITECTURES,
     BLOCK_NAME,
     EQUATIONS,
@@ -37,16 +47,6 @@ from specc.syntax.yaml.yaml_kinds import (
     parse_yaml_expression,
     parse_yaml_fragment,
 )
-from specc.syntax.yaml.yaml_layout import (
-    YamlItem,
-    YamlMap,
-    YamlPair,
-    YamlValue,
-    expression_to_yaml,
-    make_tall_list,
-)
-from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode
-from specc.syntax.yaml.yaml_reader import YamlReader
 
 T = TypeVar("T", bound=ast.Node, covariant=True)
 

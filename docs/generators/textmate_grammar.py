@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from docs.generators.json_schema_parts import list_callables
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.syntax.dsl.lalr import load_lalr_table
@@ -13,7 +14,6 @@ from specc.syntax.dsl.unexpected_token import (
     ITEM_TERMINALS,
     RESERVED_TERMINALS,
 )
-from tools.json_schema_parts import list_callables
 
 Pattern: TypeAlias = Mapping[str, object]
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"

@@ -1,0 +1,119 @@
+"""Write genai_config.json, the model description of onnxruntime-genai."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specc.analysis.length_limits import find_length_limits
+from specc.driver.profiles.hf_decoder import IDS, LOGITS, MASK, POSITIONS
+from specc.ir.graph import Graph
+from specc.ir.model import DecodeState, GenerateSection, ModelDefinition
+
+GENAI_FILE = "genai_config.json"
+DEFAULT_MAX_LENGTH = 131072
+"""Maximum sequence length of a model without a limit. Caches grow on demand, so a large
+value costs nothing.
+"""
+
+CACHE_NAME_PATTERNS = {
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+
+
+def build_genai_config(
+    model: ModelDefinition,
+    generation: GenerateSection,
+    graph: Graph,
+    states: tuple[DecodeState, ...],
+    stem: str,
+) -> dict[str, Any]:
+    """Return the content of genai_config.json.
+
+    `graph` and `states` carry the names of the profile; `stem` is the file name of the
+    graph without suffix.
+    """
+    settings = generation.settings
+    inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
+    heads, features = states[0].type.shape[1].number, states[0].type.shape[3].number
+    decoder = {
+        "filename": f"{stem}.onnx",
+        "head_size": features,
+        "num_hidden_layers": len(states) // 2,
+        "num_key_value_heads": heads,
+        "inputs": inputs | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("past")},
+        "outputs": {"logits": LOGITS}
+        | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("present")},
+    }
+    longest = max_sequence_length(model, generation)
+    tokens = {
+        "bos_token_id": _bos_token(settings),
+        "eos_token_id": _eos_tokens(settings),
+        "pad_token_id": _pad_token(settings),
+    }
+    return {
+        "model": {
+            "type": "decoder",
+            "vocab_size": graph.outputs[LOGITS].type.shape[-1].number,
+            "context_length": longest,
+            **{name: value for name, value in tokens.items() if value is not None},
+            "decoder": decoder,
+        },
+        "search": {
+            **_search_options(settings),
+            "max_length": longest,
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
+    """Return the maximum sequence length in tokens: the smallest position embedding table,
+    else the config's `context`, else `DEFAULT_MAX_LENGTH`.
+    """
+    symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
+    if limit := find_length_limits(model.graph).get(symbol):
+        return limit.most
+    context = model.config.get("context")
+    return (
+        context
+        if isinstance(context, int) and not isinstance(context, bool) and context > 0
+        else DEFAULT_MAX_LENGTH
+    )
+
+
+def _bos_token(settings: Mapping[str, object]) -> object:
+    """Return the first of the start tokens."""
+    start = settings.get("start")
+    return start[0] if isinstance(start, list | tuple) and start else start
+
+
+def _eos_tokens(settings: Mapping[str, object]) -> object:
+    stop = settings.get("stop")
+    if isinstance(stop, list | tuple):
+        return list(stop) if len(stop) != 1 else stop[0]
+    return stop
+
+
+def _pad_token(settings: Mapping[str, object]) -> object:
+    """Return the pad token; the first stop token if the spec gives none."""
+    stop = _eos_tokens(settings)
+    return settings.get("pad", stop[0] if isinstance(stop, list) and stop else stop)
+
+
+def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the search options in the terms of onnxruntime-genai."""
+    strategy = settings.get("strategy")
+    search: Mapping[str, object] = (
+        strategy if isinstance(strategy, Mapping) else {"kind": strategy or "greedy"}
+    )
+    words = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
+    same = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
+    made: dict[str, object] = {"do_sample": search.get("kind") == "sample"}
+    for name, value in search.items():
+        if name in same or name in words:
+            made[words.get(name, name)] = value
+    if search.get("early_stopping") is not None:
+        made["early_stopping"] = search["early_stopping"] is True
+    return made
