@@ -42,6 +42,11 @@ def find_table_limit(node: Node) -> TableLimit | None:
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_table_limit(node, ids, table.type.shape[0].number, table)
+        case Node(ops.Gather(axis=axis), (Value() as rows, Value() as ids)):
+            table = rows
+            while isinstance(table.op, ops.Slice) and table.node and table.node.first:
+                table = table.node.first
+            return _make_table_limit(node, ids, rows.type.shape[axis].number, table)
         case Node(ops.RopeAngles(most=most), (Value() as ids, *_)) if most:
             return _make_table_limit(node, ids, most, None)
     return None

@@ -1,0 +1,21 @@
+"""Lengths are limited by the tables that positions are gathered from."""
+
+from specc.analysis.length_limits import find_length_limits
+from specc.diagnostics.source import Source
+from specc.driver.spec_loader import elaborate_spec, open_spec
+
+SPEC = """specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
+  table = parameter(shape=[9, 4]) @ table
+  return x + gather(table[:8], positions(x), axis=0)
+}
+"""
+
+
+def test_a_part_of_a_gathered_table() -> None:
+    """Positions gathered from the first eight rows of a table: eight, of which it is named."""
+    graph = elaborate_spec(open_spec(Source("m.specc", SPEC))).graph
+    (limit,) = find_length_limits(graph).values()
+    assert (limit.symbol, limit.most, limit.table) == ("n", 8, "table")
