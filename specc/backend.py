@@ -389,7 +389,7 @@ def _package(name: str) -> ModuleType:
         raise_error(
             "E0801",
             f"the {name} backend needs the package `{error.name}`, which is not installed",
-            helps=[f'pip install "specc-onnx[{name}]"'],
+            helps=[f"pip install -e '.[{name}]'" if name == "torch" else "pip install -e ."],
         )
 
 

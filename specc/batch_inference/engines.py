@@ -355,7 +355,7 @@ class RayEngine:
                 "E0888",
                 "this engine needs the package `ray`, which is not installed",
                 helps=[
-                    'pip install "specc-onnx[ray]"',
+                    "pip install -e '.[ray]'",
                     "or leave out --engine: processes of this machine do the same",
                 ],
             )

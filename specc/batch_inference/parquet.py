@@ -35,7 +35,7 @@ def import_pyarrow(name: str = "pyarrow") -> Arrow:
             "E0874",
             "Parquet needs the package `pyarrow`, which is not installed",
             helps=[
-                'pip install "specc-onnx[data]"',
+                "pip install -e '.[data]'",
                 "or read and write JSON lines, which need nothing: --output-format jsonl",
             ],
         )

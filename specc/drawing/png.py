@@ -106,7 +106,7 @@ def require_pillow() -> None:
         raise_error(
             "E0902",
             "drawing a PNG needs the package Pillow",
-            helps=['pip install "specc-onnx[image]"', "name it .svg or .html: these need nothing"],
+            helps=["pip install -e '.[image]'", "name it .svg or .html: these need nothing"],
         )
 
 

@@ -40,7 +40,7 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
         raise_error(
             "E0801",
             f"`{escape_text(given)}` needs the package `huggingface_hub`, which is not installed",
-            helps=['pip install "specc-onnx[hub]"'],
+            helps=["pip install -e '.[hub]'"],
         )
     try:
         folder = snapshot_download(

@@ -80,7 +80,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         raise_error(
             "E0426",
             "a chat template needs the package `jinja2`, which is not installed",
-            helps=['pip install "specc-onnx[chat]"', "or give the whole text as the prompt"],
+            helps=["pip install -e '.[chat]'", "or give the whole text as the prompt"],
         )
     given = {
         "path": sys.path,

@@ -319,10 +319,7 @@ def _pillow() -> Any:
         raise_error(
             "E0902",
             "reading a picture needs Pillow, which is not installed",
-            helps=[
-                'pip install "specc-onnx[image]"',
-                "or give the pixels as an array in a .npy file",
-            ],
+            helps=["pip install -e '.[image]'", "or give the pixels as an array in a .npy file"],
         )
     return pillow
 

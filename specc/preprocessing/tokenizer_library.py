@@ -223,7 +223,7 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
             "E0940",
             "reading this model's text needs the package `tokenizers`, which is not installed",
             helps=[
-                'pip install "specc-onnx[text]"',
+                "pip install -e '.[text]'",
                 "or give ids, from Python: specc.load(…).run(…=[[1, 2, 3]])",
             ],
         )

@@ -97,7 +97,10 @@ def random_inputs(
             below = facts.below.number if facts.below is not None else None
             # ids that are changed on their way to a table have no bound of their own
             below = below or min(looked_up.get(value, MAX_PLAIN_INT), MAX_PLAIN_INT)
-            made[name] = _ids(shape, below, rng).astype("i8" if value.type.dtype == "i64" else "i4")
+            ids = _ids(shape, below, rng)
+            if facts.below is None and density < DEFAULT_DENSITY:
+                ids *= rng.random(shape) < density  # a mask of integers
+            made[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
     return made

@@ -22,6 +22,7 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.open_model import OpenedModel
 from specc.runtime.random_inputs import (
+    BOOLEAN_DENSITIES,
     DEFAULT_DENSITY,
     DrawInputs,
     StepInputs,
@@ -100,13 +101,16 @@ def planned_inputs(
     draw: DrawInputs | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
-    """Yield lengths and inputs of each round: the planned lengths, then those that
-    execute a subgraph for the first time.
+    """Yield lengths and inputs of each round: the planned lengths, short ones with dense and
+    sparse masks if there are branches, then those that execute a subgraph for the first time.
     """
     graph, draw = model.manifest.graph, draw or random_inputs
     rng = np.random.default_rng(seed)
-    for sizes in _all_sizes(graph, rounds, most):
-        inputs = draw(graph, sizes, rng, DEFAULT_DENSITY)
+    planned = [(sizes, DEFAULT_DENSITY) for sizes in _all_sizes(graph, rounds, most)]
+    if coverage.subgraphs.names:
+        planned += [(sizes_for(graph, rounds - 1, most), d) for d in BOOLEAN_DENSITIES[1:]]
+    for sizes, density in planned:
+        inputs = draw(graph, sizes, rng, density)
         coverage.run(inputs)
         yield sizes, inputs
     further = candidate_sizes(graph, coverage.subgraphs.constants, most)

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
-)
+pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.json_schema import faults
 from support.tokenizer_files import trained
 

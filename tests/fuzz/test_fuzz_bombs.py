@@ -2,9 +2,7 @@
 
 import pytest
 
-pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
-)
+pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.guarded import guarded
 from support.tokenizer_bombs import bombs
 from support.tokenizer_files import trained

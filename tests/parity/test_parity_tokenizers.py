@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
-)
+pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.tokenizer_files import KINDS, LINES, trained
 from transformers import PreTrainedTokenizerFast
 

@@ -210,4 +210,4 @@ def test_without_pillow_the_extra_is_named(monkeypatch):
         decode_image(b"", "x")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0902"
-    assert 'pip install "specc-onnx[image]"' in diagnostic.helps
+    assert "pip install -e '.[image]'" in diagnostic.helps

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
-)
+pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.tokenizer_files import KINDS, LINES, trained
 
 from specc.decode.decode_loop import CONTEXT, WINDOW, Detokenizer

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
-)
+pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.tokenizer_files import LINES, trained
 from tokenizers import Tokenizer
 
