@@ -73,10 +73,11 @@ def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
     whole = np.empty(columns.shape, np.int8)
     lost = np.empty_like(columns)
     scale = unit[:, 0].astype(np.float64)
+    divisor = int_quantization.finite_divisor(scale)
     for start in range(0, len(columns), BLOCK_COLUMNS):
         end = min(start + BLOCK_COLUMNS, len(columns))
         for j in range(start, end):
-            number = np.clip(np.rint(columns[j] / scale), LOW, HIGH)
+            number = np.clip(np.rint(columns[j] / divisor), LOW, HIGH)
             whole[j] = number
             lost[j] = (columns[j] - number * scale) / factor[j, j]
             columns[j + 1 : end] -= np.outer(factor[j, j + 1 : end], lost[j])

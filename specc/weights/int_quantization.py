@@ -9,7 +9,9 @@ from specc.ir.quantization_format import QuantizationFormat
 CODE_OFFSETS = {4: 8, 8: 128}
 """Offset of packed integers, so that none is negative."""
 MIN_SCALE = np.finfo(np.float32).tiny
-"""The minimum scale: subnormal float32 values would lose digits, or be 0."""
+"""The minimum scale: subnormal float32 values would lose digits, or be 0. Groups with a smaller
+one are zero, with scale 0: kernels flush its product with an activation scale.
+"""
 MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 """The maximum scale whose 127-fold is a finite float32."""
 
@@ -33,19 +35,24 @@ def group_scales(blocks: Array, bits: int) -> Array:
         scales = np.minimum(np.abs(most) / np.float32(127), MAX_SCALE)
     else:
         scales = most / np.float32(-8)
-    return np.where(np.abs(scales) < MIN_SCALE, MIN_SCALE, scales).astype(np.float32)
+    return np.where(np.abs(scales) < MIN_SCALE, 0, scales).astype(np.float32)
 
 
 def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
     """Round `[out, blocks, block]` to integers, as f32."""
     # most of the time of a compile is spent here: nothing is copied that need not be
-    whole = blocks / scales[..., None]
+    whole = blocks / finite_divisor(scales)[..., None]
     np.rint(whole, out=whole)
     # by these scales nothing is below -8 or beyond 127, and 8 is where 7 is the most
     if bits == 4:
         np.minimum(whole, 7, out=whole)
     made: Array = whole
     return made
+
+
+def finite_divisor(scales: Array) -> Array:
+    """Return scales to divide by: infinity for 0, so that a group of zeros gives zeros."""
+    return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
 def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:

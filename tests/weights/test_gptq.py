@@ -97,4 +97,4 @@ def test_rows_of_zeros_stay() -> None:
         np.zeros((2, 16), np.float32), gptq.cholesky_factor(inputs.T @ inputs), 16
     )
     assert not numbers.any()
-    assert (scales > 0).all()
+    assert np.isfinite(scales).all()

@@ -126,3 +126,16 @@ def test_numbers_that_lie_in_another_order_are_packed_alike() -> None:
     whole = RNG.integers(-8, 8, (3, 2, 16)).astype(np.int8)
     want = int_quantization.pack_quantized(whole, 32, form)
     assert np.array_equal(int_quantization.pack_quantized(np.asfortranarray(whole), 32, form), want)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_groups_below_the_least_scale_are_zero(bits: int) -> None:
+    """Subnormal weights, and zeros, give zero: their sign never turns."""
+    rows = np.zeros((3, 32), np.float32)
+    rows[0], rows[1, :7], rows[2] = 3e-40, -1e-39, 1e-3
+    blocks = int_quantization.split_groups(rows, 16)
+    scales = int_quantization.group_scales(blocks, bits)
+    whole = int_quantization.round_to_grid(blocks, scales, bits)
+    assert not whole[:2].any()
+    assert not scales[:2].any()
+    assert np.allclose(whole[2] * scales[2][..., None], 1e-3, rtol=0.01)

@@ -74,11 +74,9 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
             here = [np.float32(x) for x in row[start : start + block]]
             most = max(here, key=abs)  # the first of several
             scale = abs(most) / np.float32(127) if bits == 8 else most / np.float32(-8)
-            scale = (
-                scale if abs(scale) >= int_quantization.MIN_SCALE else int_quantization.MIN_SCALE
-            )
+            scale = scale if abs(scale) >= int_quantization.MIN_SCALE else np.float32(0)
             low, high = (-127, 127) if bits == 8 else (-8, 7)
-            whole = [min(max(round(float(x / scale)), low), high) for x in here]
+            whole = [min(max(round(float(x / scale)), low), high) if scale else 0 for x in here]
             whole += [0] * (block - len(here))
             moved = [n + int_quantization.CODE_OFFSETS[bits] for n in whole]
             packed += bytes(moved) if bits == 8 else halves(np.array(moved))
