@@ -35,6 +35,8 @@ class JobReport:
     before: int = 0
     """Number of rows that an earlier run completed."""
     errors: int = 0
+    nulls: int = 0
+    """Number of rows with NaN or infinity that JSON Lines store as null."""
     places: int = 0
     padding: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -90,6 +92,7 @@ class JobReport:
         """A block is done."""
         self.blocks += 1
         self.errors += len(done.errors)
+        self.nulls += done.nulls
         self.places += done.places
         self.padding += done.padding
 

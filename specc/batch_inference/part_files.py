@@ -32,8 +32,9 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=2**63)
 
 @dataclass(kw_only=True)
 class BlockStatistics(Record):
-    """Rows, errors by row, positions and padding of a block; `seconds` computed, and
-    multiply-adds (`work`) by the cost formulas.
+    """Rows, errors by row, positions and padding of a block; rows with NaN or infinity that JSON
+    Lines store as null (`nulls`); `seconds` computed, and multiply-adds (`work`) by the cost
+    formulas.
     """
 
     tag = "block"
@@ -44,6 +45,7 @@ class BlockStatistics(Record):
     padding: Count = 0
     seconds: float = 0.0
     work: Count = 0
+    nulls: Count = 0
 
 
 def write_part(
@@ -58,7 +60,7 @@ def write_part(
         c.name: [None if isinstance(v, BadRow) else v for v in table[c.name]] for c in plan.kept
     }
     results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
-    data = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
+    data, done.nulls = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
     says = json.dumps(done.to_json(), ensure_ascii=False)
     # the part comes last: where it is there, so is what is said of it
     told = out / PLAN_DIRECTORY / f"{done.number:06}.json"
@@ -78,24 +80,24 @@ def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatist
         return None
 
 
-def encode_part(to: str, columns: Sequence[TableColumn], values: dict[str, list[object]]) -> bytes:
-    """A part file of these columns."""
+def encode_part(
+    to: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
+) -> tuple[bytes, int]:
+    """Return a part file of these columns, and in how many rows NaN or infinity became null."""
     if to == "parquet":
         columns_as_text(columns, values)
-        return encode_parquet(columns, values)
+        return encode_parquet(columns, values), 0
     names = [c.name for c in columns]
     rows = zip(*(values[n] for n in names), strict=True)
-    lines = (_line(dict(zip(names, row, strict=True))) for row in rows)
-    return "".join(lines).encode("utf-8", "backslashreplace")
-
-
-def _line(row: Mapping[str, object]) -> str:
-    """A row as a line of JSON."""
-    try:
-        text = JSON_ENCODER.encode(row)
-    except ValueError:  # numbers that JSON has not, which become nothing
-        text = JSON_ENCODER.encode(_json(row))
-    return f"{text}\n"
+    lines, nulls = list[str](), 0
+    for row in rows:
+        cells = dict(zip(names, row, strict=True))
+        try:
+            lines.append(JSON_ENCODER.encode(cells))
+        except ValueError:  # NaN or infinity
+            lines.append(JSON_ENCODER.encode(_json(cells)))
+            nulls += 1
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"), nulls
 
 
 def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[object]]) -> None:

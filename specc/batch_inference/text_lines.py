@@ -200,8 +200,9 @@ class CsvFile:
         """The records of a block."""
         names, _ = self._head(path)
         rows = [_values(r, names) for r in _in_block(read_block_bytes(path, block))]
+        places = {name: n for n, name in enumerate(names)}
         return {
-            name: [r if isinstance(r, BadRow) else r[names.index(name)] for r in rows]
+            name: [r if isinstance(r, BadRow) else r[places[name]] for r in rows]
             for name in columns
         }
 

@@ -136,13 +136,14 @@ def run_map(given: Namespace) -> int:
         report = run_job(job, shows.show)
     finally:
         shows.end()
+    status = int(bool(report.rows) and report.errors == report.rows)
     if print_json_result("map", report_as_json(report)):
-        return 0
+        return status
     _tell(report)
     if report.computed:
         # how long it took is a remark: whoever wants it quiet has the summary alone
         print_done(format_times(report), aside=True)
-    return 0
+    return status
 
 
 def report_as_json(report: JobReport) -> dict[str, object]:
@@ -154,6 +155,7 @@ def report_as_json(report: JobReport) -> dict[str, object]:
         "parts": [*map(report.plan.part, range(len(report.plan.blocks)))],
         "errors": report.errors,
         "errors_file": str(report.out / ERRORS_FILE) if report.errors else None,
+        "nulls": report.nulls,
         "seconds": report.seconds,
         "start_up": report.start_up,
         "computing": report.computing,
@@ -260,3 +262,6 @@ def _tell(report: JobReport) -> None:
     if report.errors:
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
         print(f"{rows} no result: see {escape_text(report.out / ERRORS_FILE)}")
+    if report.nulls:
+        rows = "1 row has" if report.nulls == 1 else f"{report.nulls} rows have"
+        print_note(f"{rows} NaN or infinity, which JSON Lines store as null")

@@ -115,14 +115,14 @@ def test_lines_of_json(value: object) -> None:
         gone = isinstance(item, float) and not np.isfinite(item)
         return None if gone else item
 
-    line = encode_part("jsonl", [TableColumn("x", ColumnType("json"))], {"x": [value]})
+    line, _ = encode_part("jsonl", [TableColumn("x", ColumnType("json"))], {"x": [value]})
     assert json.loads(line.decode("utf-8", "surrogatepass")) == {"x": plain(value)}
 
 
 def test_what_json_has_no_word_for() -> None:
     values = [b"ab", np.array([1.5, np.nan], np.float32), np.float32(2.5), {"a": b"c"}]
     columns = [TableColumn(f"c{n}", ColumnType("json")) for n in range(len(values))]
-    line = encode_part(
+    line, _ = encode_part(
         "jsonl", columns, {c.name: [v] for c, v in zip(columns, values, strict=True)}
     )
     assert line == b'{"c0": "YWI=", "c1": [1.5, null], "c2": 2.5, "c3": {"a": "Yw=="}}\n'

@@ -18,6 +18,7 @@ from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.plan import BatchLimits, describe_file, read_plan
 from specc.batch_inference.planning import JobRequest, make_plan
+from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.array_files import nested_array
 
@@ -221,3 +222,28 @@ def test_what_is_no_job(small: Path, data: Path, tmp_path: Path, asked: dict[str
         with pytest.raises(Failed, match="E0970"):
             model.map(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+LOGARITHM = """specc 1
+model logarithm
+dims batch
+graph g(x: float[batch, 2]) -> (y: float[batch, 2]) {
+  return log(x)
+}
+"""
+
+
+@pytest.mark.parametrize(("rows", "status", "nulls"), [("12", 1, 0), ("ab", 0, 2), ("a1", 0, 1)])
+def test_the_status_tells_of_jobs_without_any_result(
+    rows: str, status: int, nulls: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 if every row failed; NaN and infinity that become null are counted."""
+    known = {"1": "[1]", "2": "[1, 2, 3]", "a": "[1, 0]", "b": "[-1, 2]"}
+    (tmp_path / "m.specc").write_text(LOGARITHM)
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(f'{{"x": {known[row]}}}\n' for row in rows))
+    words = [str(tmp_path / "m.onnx"), str(data), "-o", str(tmp_path / "out")]
+    assert main(["map", *words, "--engine", "serial"]) == status
+    told = "NaN or infinity, which JSON Lines store as null" in capsys.readouterr().err
+    assert told == bool(nulls)
