@@ -86,6 +86,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "le": np.less_equal,
     "gt": np.greater,
     "ge": np.greater_equal,
+    "same_group": lambda left, right: (left == right) & (left > 0),
 }
 
 

@@ -90,6 +90,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "le": torch.le,
     "gt": torch.gt,
     "ge": torch.ge,
+    "same_group": lambda left, right: (left == right) & (left > 0),
 }
 
 

@@ -11,6 +11,7 @@ from specc.analysis.causality import (
     find_node_span,
     find_time_symbol,
     format_op_name,
+    has_groups,
     make_leak_labels,
 )
 from specc.analysis.causality_messages import describe_leak
@@ -103,7 +104,7 @@ class AnalysisReport:
     its positions per step; `batch` is the symbol of the batch, if there is one. `causal` and
     `apart` (batch elements are independent) are None if there is nothing to prove. `fields`
     maps each output to its receptive field along `growing`. `padded` names the padding masks.
-    `others` are the other dynamic axes.
+    `others` are the other dynamic axes. `grouped`: a mask is `same_group`.
     """
 
     growing: str | None
@@ -114,6 +115,7 @@ class AnalysisReport:
     apart: bool | None
     padded: tuple[str, ...]
     others: tuple[AxisCausality, ...] = ()
+    grouped: bool = False
     errors: tuple[Diagnostic, ...] = field(default=())
     warnings: tuple[Diagnostic, ...] = field(default=())
 
@@ -138,6 +140,7 @@ class AnalysisReport:
         return [
             f"causal along {self.growing}{by}",
             *(f"  {format_field(name, reach)}" for name, reach in reaches),
+            *(["  positions of a group arrive in one step (same_group)"] * self.grouped),
         ]
 
 
@@ -171,6 +174,7 @@ def analyze_graph(
         batch=batch,
         apart=not mixed if batch else None,
         padded=tuple(n for n, f in graph.input_facts.items() if f.keep),
+        grouped=has_groups(graph),
         others=() if proved.errors else tuple(check_each_axis(graph, (symbol, batch))),
         errors=tuple(proved.errors),
         warnings=(*mixed, *check_padding(_inline_computed_inputs(graph, defaults))),

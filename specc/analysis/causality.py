@@ -44,6 +44,7 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
+from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
 from specc.ir.model import resolve_absent_inputs
 from specc.ir.op import Op
@@ -86,14 +87,26 @@ def check_causality(
 def check_streaming_causality(
     graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int
 ) -> list[Diagnostic]:
-    """Check causality of outputs that are computed while input arrives."""
+    """Check causality of outputs that are computed while input arrives, in chunks that may split
+    a group.
+    """
+    if has_groups(graph):
+        title = f"`{outputs[0]}` {CANNOT_STREAM} `{symbol}`: a chunk may end within a group"
+        helps = ("use the mask `causal` instead of `same_group`",)
+        return [Diagnostic("E0712", title, helps=helps)]
     return [
-        replace(fault, title=fault.title.replace(CANNOT_GENERATE, "cannot be streamed along"))
+        replace(fault, title=fault.title.replace(CANNOT_GENERATE, CANNOT_STREAM))
         for fault in check_causality(graph, symbol, growing, outputs, chunk)
     ]
 
 
 CANNOT_GENERATE = "cannot be generated along"
+CANNOT_STREAM = "cannot be streamed along"
+
+
+def has_groups(graph: Graph) -> bool:
+    """Return True if a mask of the graph is `same_group`, whose groups arrive in one step."""
+    return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 
 def _deduplicate_errors(faults: Iterable[Diagnostic]) -> list[Diagnostic]:

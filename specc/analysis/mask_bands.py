@@ -8,6 +8,8 @@ causality, the upper end bounds the KV cache.
     0 <= i - j < 4         [0, 3]
     keep[j]                [-∞, ∞]
 
+    same group             [0, 0] in time: a group arrives in one step; else [-∞, ∞]
+
 The interval is a sound over-approximation: an unknown op gives [-∞, ∞], so a proof can fail but
 never be wrong.
 
@@ -52,6 +54,7 @@ from specc.analysis.query_key_grids import (
     align_operand,
     follow_view,
     has_equal_rates,
+    is_mirrored_pair,
     make_grid,
     shift_axis,
     solve_memoized,
@@ -59,7 +62,7 @@ from specc.analysis.query_key_grids import (
 )
 from specc.ir import ops
 from specc.ir.graph import Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
 from specc.ir.time_axis import TimeAxis
 
 _ZERO_PRESERVING = (
@@ -315,9 +318,8 @@ def _solve_logical(
             left_out = yield _NonZeroQuestion(condition, True)
             return chosen | (left_out & (yield _NonZeroQuestion(no, negated)))
         case ops.Compare(fn=fn):
-            return (
-                yield from _solve_comparison(NEGATED_COMPARISONS[fn] if negated else fn, *operands)
-            )
+            asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
+            return (yield from _solve_comparison(asked, *operands))
         case ops.Reduce(fn="any" | "all" as fn, axis=axis):
             # "any" may be true where one of them may; "not all", where one may be false.
             # Of "all" and of "not any" nothing is concluded.
@@ -340,6 +342,8 @@ def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _Band
             return (yield _ComparisonQuestion(left, right, fn == "lt"))
         case "ge" | "gt":
             return (yield _ComparisonQuestion(right, left, fn == "gt"))
+        case "same_group" if left.clock is not None and is_mirrored_pair(left, right):
+            return SAME_POSITION  # a group is one instant: its positions arrive in one step
     return FULL_INTERVAL
 
 

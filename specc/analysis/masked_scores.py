@@ -15,6 +15,7 @@ from specc.analysis.query_key_grids import (
     TraversalBudget,
     align_operand,
     follow_view,
+    is_mirrored_pair,
     solve_all,
     solve_any,
     solve_memoized,
@@ -152,7 +153,7 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
                 return (yield from solve_all(operands))
             case ops.Or():
                 return (yield from solve_any(operands))
-            case ops.Compare(fn="eq" | "le" | "ge") if _is_mirrored_pair(*operands):
+            case ops.Compare(fn="eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
         # `i - j >= 0` and the like: a comparison whose opposite leaves out the distance
         # 0.
@@ -160,21 +161,6 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
         return compares and 0 not in find_grid_band(grid, negated=True)
 
     return solve_memoized(grid, rule, {}, TraversalBudget(), False)
-
-
-def _is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
-    """Return True if both sides are the same value at the query's and the key's position, as in
-    `segment[:, i] == segment[:, j]`: equal for a position and itself.
-    """
-    a, b = _follow_grid_views(left), _follow_grid_views(right)
-    apart = (a.query is None) != (a.key is None)
-    return a.value is b.value and (a.query, a.key) == (b.key, b.query) and apart
-
-
-def _follow_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
-    while (inner := follow_view(grid)) is not None:
-        grid = inner
-    return grid
 
 
 def can_hold_low_scores(standing: PaddedResult) -> bool:

@@ -108,6 +108,21 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
     return grid.at(x, q, k) if _is_transparent_view(grid, node, x) else None
 
 
+def is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
+    """Return True if both sides are the same value at the query's and the key's position, as in
+    `segment[:, i] == segment[:, j]`: equal for a position and itself.
+    """
+    a, b = _follow_grid_views(left), _follow_grid_views(right)
+    apart = (a.query is None) != (a.key is None)
+    return a.value is b.value and (a.query, a.key) == (b.key, b.query) and apart
+
+
+def _follow_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
+    while (inner := follow_view(grid)) is not None:
+        grid = inner
+    return grid
+
+
 def _reshaped(grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int) -> QueryKeyGrid | None:
     """Return the grid of `x`, of which `read` axes at `axis` became `made`; None if one of them is
     the query or key axis.

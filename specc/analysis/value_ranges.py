@@ -47,7 +47,7 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
 COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
     f.__name__: f
     for f in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
-}
+} | {"same_group": lambda a, b: a == b > 0}
 
 INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
 """Monotonically increasing functions."""

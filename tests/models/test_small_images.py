@@ -12,7 +12,7 @@ SEEING = {
     **dict.fromkeys(
         ["beit", "clip_vision", "convnext", "deit", "dinov2", "dinov3_vit", "segformer", "siglip_vision", "swin", "vit",
          "vit_segmenter", "yolos"], "image"),
-    **dict.fromkeys(["clip", "llava", "paligemma", "siglip"], "vision.image"),
+    **dict.fromkeys(["clip", "gemma3", "llava", "paligemma", "siglip"], "vision.image"),
 }  # fmt: skip
 
 

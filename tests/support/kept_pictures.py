@@ -104,8 +104,20 @@ class Spread(Case):
             input_ids=x["input_ids"],
             attention_mask=x["attention_mask"].long(),
             pixel_values=x["pixel_values"][x["image_mask"]],
+            **self.more(x),
         )
         return {name: made[name] for name in self.results}
+
+    def more(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Further inputs of the class."""
+        return {}
+
+
+class Typed(Spread):
+    """A class that is told which tokens are those of images."""
+
+    def more(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"token_type_ids": (x["input_ids"] == 30).long()}
 
 
 def among_words(at: Sequence[Sequence[int]], picture: int) -> Samples:
@@ -300,6 +312,21 @@ VISION = {
     "qwen2_vl": any_size("Qwen2VL", embed_dim=16, hidden_size=16, mlp_ratio=2),
     "qwen2_5_vl": any_size(
         "Qwen2_5_VL", hidden_size=16, intermediate_size=20, out_hidden_size=16, window_size=2, fullatt_block_indexes=[1],
+    ),
+    "gemma3": Asked(
+        case=Typed(
+            config="Gemma3Config", model="Gemma3ForConditionalGeneration", sides=("left", "right"),
+            tiny={
+                "text_config": {**SIDE, "model_type": "gemma3_text", "head_dim": 8, "num_key_value_heads": 1,
+                                "vocab_size": VOCAB, "sliding_window": 5,
+                                "layer_types": ["sliding_attention", "full_attention"]},
+                "vision_config": {**SIDE, "model_type": "siglip_vision_model", "image_size": 8, "patch_size": 4,
+                                  "vision_use_head": False},
+                "image_token_index": 30, "mm_tokens_per_image": 4,
+            },
+            given=among_words([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3]], 30),
+            results={"logits": "seq"},
+        )
     ),
     "donut": Asked(
         case=Case(

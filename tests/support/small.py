@@ -273,6 +273,14 @@ FAMILIES: dict[str, dict[str, object]] = {
     "lilt": WORDS | {"d": 24, "coordinates": 20},
     "llava": IMAGE_TEXT,
     "paligemma": IMAGE_TEXT,
+    "gemma3": IMAGE_TEXT
+    | {
+        "text.head_dim": 8,
+        "text.sliding_window": 3,
+        "text.sliding_window_pattern": 2,
+        "tokens_per_image": 4,
+        "image_token": 99,
+    },
     "m2m_100": PAIRED,
     "marian": PAIRED,
     "mbart": PAIRED | {"context": 32},

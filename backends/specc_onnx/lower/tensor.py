@@ -56,7 +56,10 @@ COMPARE_OPERATORS = {
 
 @lower(ops.Compare)
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """One operator; `ne` has none."""
+    """One operator; `ne` and `same_group` have none."""
+    if op.fn == "same_group":
+        positive = g.node("Greater", left.name, g.constant(0, left.type.dtype))
+        return g.node("And", g.node("Equal", left.name, right.name), positive)
     result = g.node(COMPARE_OPERATORS[op.fn], left.name, right.name)
     return g.node("Not", result) if op.fn == "ne" else result
 

@@ -246,6 +246,14 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 
 @register_builtin()
+def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
+    """Return True where two group numbers are equal and positive (0: no group). Positions of a
+    group, as of an image in a prompt, arrive in one step, so the mask `same_group` is causal.
+    """
+    return site.one(ops.Compare("same_group"), x, y)
+
+
+@register_builtin()
 def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
     """Convert to another element type. True becomes 1, floats are truncated towards zero,
     and every value but 0 becomes true.

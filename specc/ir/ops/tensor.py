@@ -47,7 +47,7 @@ POINTWISE_FUNCTIONS = (
 """The functions of `Pointwise`; `specc_numpy` defines them."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
-COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
 REDUCE_FUNCTIONS = ("sum", "mean", "max", "min", "any", "all")
 
 
@@ -114,7 +114,10 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
-    """Elementwise comparison: `eq ne lt le gt ge`."""
+    """Elementwise comparison: `eq ne lt le gt ge`, and `same_group`: equal and positive.
+
+    Positions along the time axis of one group arrive in one step.
+    """
 
     left, right = Operand(0), Operand(1)
 

@@ -1,0 +1,174 @@
+"""Vision-language models whose image tokens replace placeholder tokens, as transformers computes
+them: outputs of every head, alone and in padded batches, and generation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.families import TOKENS, ended, padded
+from support.padded import Each, Ids, Keep, Samples, samples
+from support.published import assert_published, loaded, randomized
+
+import specc
+
+pytestmark = pytest.mark.parity
+
+IMAGE, VOCAB = 30, 31
+Inputs = Mapping[str, torch.Tensor]
+VISION: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 8,
+    "patch_size": 4,
+}  # fmt: skip
+TEXT: dict[str, Any] = {
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
+    "num_key_value_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 64, "eos_token_id": 2, "pad_token_id": 0,
+    "bos_token_id": 1, "tie_word_embeddings": False,
+}  # fmt: skip
+ONE = ([3, 4, 5, 6], [1, 2, 3, 4], [0, 1, 2, 3])
+SEVERAL = ([1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13])
+"""Where images of four tokens are in three texts."""
+
+
+def flatten_images(x: Inputs) -> dict[str, torch.Tensor]:
+    """Return the images of all texts, one after the other."""
+    return {"pixel_values": x["pixel_values"][x["image_mask"]]}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family at small sizes whose images have four tokens."""
+
+    name: str
+    settings: Mapping[str, Any]
+    image: tuple[int, ...] = (3, 8, 8)
+    give: Callable[[Inputs], dict[str, torch.Tensor]] = flatten_images
+    heads: Mapping[str, str] = field(
+        default_factory=lambda: {"ForConditionalGeneration": "logits", "Model": "last_hidden_state"}
+    )
+    seed: int = 2
+
+    def save(self, folder: Path, head: str = "ForConditionalGeneration") -> Any:
+        """Return a model with random weights, saved in `folder`."""
+        config = getattr(transformers, f"{self.name}Config")(**self.settings)
+        kind = getattr(transformers, f"{self.name}{head}")
+        theirs = randomized(kind(config), seed=self.seed)
+        theirs.tie_weights()
+        theirs.save_pretrained(folder)
+        return kind.from_pretrained(folder).eval()
+
+    def samples(self, places: Sequence[Sequence[int]]) -> Samples:
+        """Return three texts with image tokens at these places."""
+        fields = {
+            "input_ids": Ids("seq", IMAGE),
+            "attention_mask": Keep("seq"),
+            "pixel_values": Each("images", self.image),
+            "image_mask": Keep("images"),
+        }
+        lengths = {"seq": (11, 6, 15), "images": tuple(len(at) // 4 for at in places)}
+        made = samples(fields, lengths)
+        for row, at in zip(made.rows, places, strict=True):
+            row["input_ids"][[*at]] = IMAGE
+        return made
+
+    def run(self, theirs: Any, x: Inputs, result: str) -> dict[str, torch.Tensor]:
+        """Return what the class gives for our inputs."""
+        keep = x["attention_mask"].long()
+        made = theirs(
+            input_ids=torch.where(x["attention_mask"], x["input_ids"], 0),
+            attention_mask=keep,
+            position_ids=(keep.cumsum(1) - 1).clamp(min=0),
+            **self.give(x),
+        )
+        return {result: made[result]}
+
+
+def give_token_types(x: Inputs) -> dict[str, torch.Tensor]:
+    """Return images, and which tokens are theirs."""
+    types = ((x["input_ids"] == IMAGE) & x.get("attention_mask", torch.tensor(True)).bool()).long()
+    return flatten_images(x) | {"token_type_ids": types}
+
+
+GEMMA3_TEXT = TEXT | {
+    "model_type": "gemma3_text", "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
+    "query_pre_attn_scalar": 8, "tie_word_embeddings": True,
+}  # fmt: skip
+SIGLIP = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
+FAMILIES = {
+    "gemma3": Family(
+        "Gemma3",
+        {
+            "text_config": GEMMA3_TEXT,
+            "vision_config": SIGLIP | {"image_size": 20},
+            "image_token_index": IMAGE,
+            "mm_tokens_per_image": 4,
+        },
+        image=(3, 20, 20),
+        give=give_token_types,
+        heads={
+            "ForConditionalGeneration": "logits",
+            "Model": "last_hidden_state",
+            "ForSequenceClassification": "logits",
+        },
+        seed=3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [ONE, SEVERAL], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("name", "head"), [(name, head) for name, family in FAMILIES.items() for head in family.heads]
+)
+def test_outputs(name: str, head: str, places: Sequence[Sequence[int]], tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    theirs = family.save(tmp_path, head)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    result = family.heads[head]
+    dim = "" if "Classification" in head else "seq"
+    assert_published(
+        ours,
+        family.samples(places),
+        lambda x: family.run(theirs, x, result),
+        {result: dim},
+        ("left", "right"),
+    )
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_generation(name: str, beams: int, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    theirs = family.save(tmp_path).double()
+    how: dict[str, Any] = {"max_tokens": TOKENS}
+    if beams > 1:
+        how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
+    ours = specc.load(tmp_path / "package", threads=1)
+    given = family.samples(SEVERAL)
+    for count in (1, 3):
+        texts = [row["input_ids"].tolist() for row in given.rows[:count]]
+        images = [row["pixel_values"] for row in given.rows[:count]]
+        ids, keep = padded(texts)
+        most = max(map(len, images))
+        pixels = np.stack([np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in images])
+        x = {
+            "input_ids": torch.tensor(ids),
+            "attention_mask": torch.tensor(keep),
+            "pixel_values": torch.tensor(pixels).double(),
+            "image_mask": torch.tensor([[n < len(p) for n in range(most)] for p in images]),
+        }
+        with torch.no_grad():
+            made = theirs.generate(
+                input_ids=x["input_ids"], attention_mask=x["attention_mask"].long(), **family.give(x), do_sample=False,
+                num_beams=beams, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2,
+            )  # fmt: skip
+        wanted = [ended(row[ids.shape[1] :].tolist(), 2) for row in made]
+        answer = ours.generate(input_ids=ids, attention_mask=keep, pixel_values=pixels, **how)
+        assert [list(row[0].tokens) for row in answer.results()] == wanted, f"{count} texts"
+    assert len({token for text in wanted for token in text}) > 3, "too few different tokens"
