@@ -169,28 +169,27 @@ def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
     return np.take(np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis)
 
 
+def _get_dtype_bounds(x: Array) -> tuple[float, float]:
+    """Return what is below and above every value of a type."""
+    if x.dtype.kind == "f":
+        return -np.inf, np.inf
+    return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+
+
+REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
+    "sum": lambda x, axis: x.sum(axis, dtype=x.dtype),
+    "mean": lambda x, axis: x.sum(axis) / max(x.shape[axis], 1),
+    "max": lambda x, axis: x.max(axis, initial=_get_dtype_bounds(x)[0]),
+    "min": lambda x, axis: x.min(axis, initial=_get_dtype_bounds(x)[1]),
+    "any": lambda x, axis: np.asarray(x.any(axis)),
+    "all": lambda x, axis: np.asarray(x.all(axis)),
+}
+
+
 @evaluate(ops.Reduce)
 def reduce(op: ops.Reduce, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
-    result: Array
-    match op.fn:
-        case "sum":
-            result = x.sum(axis=op.axis, dtype=x.dtype)
-        case "mean":
-            result = x.sum(axis=op.axis) / max(x.shape[op.axis], 1)
-        case "max":
-            result = x.max(
-                axis=op.axis, initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-            )
-        case "min":
-            result = x.min(
-                axis=op.axis, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max
-            )
-        case "any":
-            result = np.asarray(x.any(axis=op.axis))
-        case _:
-            result = np.asarray(x.all(axis=op.axis))
-    return result
+    return REDUCTIONS[op.fn](x, op.axis)
 
 
 @evaluate(ops.ArgMax)

@@ -240,8 +240,7 @@ def _batch(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str
     if len(pieces) == 1:
         return {name: arrays[0]}
     shapes = sorted({a.shape[1:] for a in arrays})
-    without_batch = any(a.ndim == 0 for a in arrays)
-    if texts or len(shapes) > 1 or without_batch:
+    if texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
         _no_batch(name, shapes)
     return {name: np.concatenate(arrays)}
 

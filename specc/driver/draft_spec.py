@@ -174,11 +174,7 @@ def _differing_values(
     """
     types = {path: entry.type for path, entry in spec.program.paths().items()}
     base = spec.named
-    own = (
-        (_instance_config(base, parts, name) or {})
-        if parts
-        else _default_config(open_spec_argument(base))
-    )
+    own = _base_config(base, parts, name)
     wanted = {
         path: value for path, value in _flatten_config(model.config) if own.get(path, ...) != value
     }
@@ -202,6 +198,13 @@ def _accepted_literals(
         path: _instance_config(base, {**parts, path: text}, name) for path, text in texts.items()
     }
     return {path: text for path, text in texts.items() if alone[path] is not None}
+
+
+def _base_config(base: str, parts: Mapping[str, str], name: str) -> dict[str, object]:
+    """Return the config of the base spec with the chosen parts; empty if it is invalid."""
+    if parts:
+        return _instance_config(base, parts, name) or {}
+    return _default_config(open_spec_argument(base))
 
 
 def _default_config(spec: OpenedSpec) -> dict[str, object]:

@@ -2,7 +2,7 @@
 blocks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
@@ -191,12 +191,21 @@ def _pair_with_parameters(
             raise_error("E0211", title, value.span, helps=[f"`{word.shown()}`"])
         pairs.append((slot, value))
         site.spans[slot.name] = value.span
+    return pairs + _pair_options(word, call, site, {s.name for s, _ in pairs})
+
+
+def _pair_options(
+    word: Builtin, call: PendingCall, site: CallSite, given: Collection[str]
+) -> list[tuple[BuiltinParameter, ast.Expr]]:
+    """Pair each option with its parameter. E0212 for one that is `given` by position, as in
+    `linear(x, x=y)`, or twice.
+    """
+    pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     by_name = {s.name: s for s in word.slots if not s.many}
     for option in call.options:
         if option.name not in by_name:
             raise_unknown_option(word.name, option, by_name)
-        # already given by position: `linear(x, x=y)`
-        if any(s.name == option.name for s, _ in pairs):
+        if option.name in given or any(s.name == option.name for s, _ in pairs):
             at = option.name_span or option.span
             raise_error("E0212", f"`{option.name}` is given twice", at)
         pairs.append((by_name[option.name], option.value))

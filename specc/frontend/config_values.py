@@ -199,11 +199,8 @@ def _evaluate_unset_field(
     context, reader = reading.context, reading.reader
     full = reader.full(path)
     origin = Origin(entry.span, f"the config value `{full}`")
-    if reader.symbolic and entry.type.name == "int" and not entry.type.optional:
-        follows = _evaluate_derived(reading, entry, path, env) if reader.derived else None
-        return follows or Dim.symbol(full, origin)
-    if reader.symbolic and _is_integer_pair(entry.type):
-        return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
+    if reader.symbolic and (symbol := _make_symbol(reading, entry, path, env, origin)) is not None:
+        return symbol
     if entry.default is not None:
         place = ValueContext(f"`{path}`", entry.default.span)
         return _convert_to_field_type(context, entry.default, entry, env, place)
@@ -214,6 +211,19 @@ def _evaluate_unset_field(
     if reader.symbolic and (word := get_first_trial_value(entry.type)) is not None:
         return word
     _raise_missing_value(entry, full, reader)
+
+
+def _make_symbol(
+    reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
+) -> SpecValue:
+    """Return the symbols of an integer or a pair of integers; None for another field."""
+    full = reading.reader.full(path)
+    if _is_integer_pair(entry.type):
+        return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
+    if entry.type.name != "int" or entry.type.optional:
+        return None
+    follows = _evaluate_derived(reading, entry, path, env) if reading.reader.derived else None
+    return follows or Dim.symbol(full, origin)
 
 
 def _is_integer_pair(type: ast.TypeName) -> bool:

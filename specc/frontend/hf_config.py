@@ -189,19 +189,18 @@ class _TypedMember:
             self.refuse(value, type, what)
         plain = value.value
         match type.name:
-            case "text" | "activation" if isinstance(plain, str):
-                if type.name == "text":
-                    return plain
+            case "text" if isinstance(plain, str):
+                return plain
+            case "activation" if isinstance(plain, str):
                 return resolve_hf_activation(self.context, plain, self.env, value.span)
             case "choice" if plain in type.names:
                 return ChoiceValue(str(plain), type.names)
             case "bool" if isinstance(plain, bool):
                 return plain
-        # in Python a bool is an int, in a config file it is not
-        if not isinstance(plain, bool):
-            if type.name == "int" and isinstance(plain, int):
+            # in Python a bool is an int, in a config file it is not
+            case "int" if isinstance(plain, int) and not isinstance(plain, bool):
                 return Dim.of(plain).since(self.member.origin())
-            if type.name == "float" and isinstance(plain, int | float):
+            case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
                 # an infinity is a bound that is never reached, as for `clip`
                 return plain if plain in INFINITIES else float(get_finite_number(value) or 0.0)
         if type.name == "choice":

@@ -108,18 +108,21 @@ def explain_shape_mismatch(error: ShapeError, meeting: FailedOperation) -> Diagn
     if len(error.dims) == 2 and len(given) == 2:
         return _explain_length_mismatch(error.dims, given, meeting)
     others = tuple(Label(o.span, format_type(o.type)) for o in given if o.span and o.span != span)
-    title = error.title
-    for n, operand in enumerate(operands):
-        # name the operand by its source text instead of its number
-        if operand is not None and operand.span and f"operand {n + 1}" in title:
-            title = title.replace(f"operand {n + 1}", f"`{_truncate_source(operand.span.text)}`")
     return Diagnostic(
         "E0301",
-        f"`{meeting.word}`: {title}",
+        f"`{meeting.word}`: {_name_operands(error.title, operands)}",
         Label(span, "here") if span else None,
         others,
         helps=(error.hint,) if error.hint else (),
     )
+
+
+def _name_operands(title: str, operands: Sequence[Tensor | None]) -> str:
+    """Name operands by their source text instead of their number."""
+    for n, operand in enumerate(operands, 1):
+        if operand is not None and operand.span and f"operand {n}" in title:
+            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
+    return title
 
 
 def _explain_length_mismatch(
@@ -277,13 +280,18 @@ def add_node(
     _check_lengths(results, called, span)
     if isinstance(op, ops.Sort):
         context.facts.reordered.add(results[0].type.shape[op.axis])
-    # values computed from constants alone may be constant-folded, which takes memory
-    # when compiling
     if all(v is None or v in context.facts.constant for v in values):
-        context.facts.constant.update(results)
-        for value in results:
-            check_constant_size(value.type.shape, called, span)
+        _add_constants(context, results, called, span)
     return tuple(Tensor(v, span) for v in results)
+
+
+def _add_constants(
+    context: Context, results: Sequence[Value], word: str, span: Span | None
+) -> None:
+    """Note values computed from constants alone: folding them takes memory when compiling."""
+    context.facts.constant.update(results)
+    for value in results:
+        check_constant_size(value.type.shape, word, span)
 
 
 def _check_lengths(results: Sequence[Value], word: str, span: Span | None) -> None:

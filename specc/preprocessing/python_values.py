@@ -46,9 +46,8 @@ def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> l
     if value and all(_seen(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in value):
         return [_array(one, name) for one in value]
     each = [_pictures(one) if isinstance(one, list | tuple) else [] for one in value]
-    if not each or not all(each):
-        return []
-    return [np.concatenate([_read(p, record, name) for p in some]) for some in each]
+    complete = each if all(each) else []
+    return [np.concatenate([_read(p, record, name) for p in some]) for some in complete]
 
 
 def convert_input(reading: PreprocessingConfig, name: str, value: object) -> object:

@@ -69,20 +69,25 @@ def triton_config(graph: Graph, name: str, most: int) -> str:
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
+    if most:
+        _check_batch_axes(inputs, outputs)
+    parts = [*_ports("input", inputs, most), *_ports("output", outputs, most)]
+    parts += ["dynamic_batching { }"] if most else []
+    head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
+    return FILE_HEADER + "".join(f"{line}\n" for line in (*head, *parts))
+
+
+def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -> None:
+    """Raise E0889 for a port whose first axis is not the batch."""
     batch = next((t.shape[0] for t in inputs.values() if t.rank), None)
-    for port, type in (*inputs.items(), *outputs.items()) if most else ():
-        joined = type.rank > 0 and type.shape[0] == batch
-        if not joined or batch is None or batch.number is not None:
+    for port, type in (*inputs.items(), *outputs.items()):
+        if batch is None or batch.number is not None or type.shape[:1] != (batch,):
             raise_error(
                 "E0889",
                 f"`{escape_text(port)}` is {type}, and the server joins requests along the batch",
                 notes=["the first axis of every input and output has to be the batch"],
                 helps=["write `--max-batch-size 0`: then the server joins no requests"],
             )
-    parts = [*_ports("input", inputs, most), *_ports("output", outputs, most)]
-    parts += ["dynamic_batching { }"] if most else []
-    head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
-    return FILE_HEADER + "".join(f"{line}\n" for line in (*head, *parts))
 
 
 def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:

@@ -203,19 +203,26 @@ class _FormatChooser:
             return why
         if _has_match(names, self.wish.keep):
             return "asked for"
-        # of several patterns that fit, what is said last counts
-        own = [kind for pattern, kind in self.wish.own if _has_match(names, (pattern,))]
-        kind = own[-1] if own else self._usual(sharing)
+        kind = self._kind(sharing, uses, names)
         if kind is None:
             return "not asked for"
-        # what is said of a weight, or of heads, is said of small ones too
-        asked = own or (self.wish.head and self.heads & set(sharing))
-        if kind == "int4" and not asked and not self.wish.every:
-            kind = self._careful(sharing, uses, self.graph.parameters[sharing[0]])
         form = self._form(kind, uses)
         if kind == "int8-tensor":
             form = self._by_tensor(sharing, uses) or form
         return replace(form, turned=True) if uses.turned == {True} else form
+
+    def _kind(
+        self, sharing: list[str], uses: WeightUses, names: list[str]
+    ) -> QuantizationKind | None:
+        """Return the kind that is requested for a weight, with care for small ones."""
+        # of several patterns that fit, what is said last counts
+        own = [kind for pattern, kind in self.wish.own if _has_match(names, (pattern,))]
+        kind = own[-1] if own else self._usual(sharing)
+        # what is said of a weight, or of heads, is said of small ones too
+        asked = own or (self.wish.head and self.heads & set(sharing))
+        if kind == "int4" and not asked and not self.wish.every:
+            return self._careful(sharing, uses, self.graph.parameters[sharing[0]])
+        return kind
 
     def stored(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | str:
         """Return the format of 4-bit codes of the checkpoint, or why they are dequantized."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NoReturn
 
 import numpy as np
@@ -258,12 +259,11 @@ def _placed(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
     }
     if adapter.targets is not None:
         _check_whole(base, adapter, adapter.targets, placed)
-    lost = [n for n, c in placed.items() if not c.instead and n not in base.tensors]
-    if adapter.whole:
-        lost = [name for name in placed if name not in base.tensors]
-        if left := find_missing_language_weights(base.tensors, placed):
-            why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
-            _unfit(base, adapter, why, "is it the adapter of this model, all of it?")
+    if adapter.whole and (left := find_missing_language_weights(base.tensors, placed)):
+        why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
+        _unfit(base, adapter, why, "is it the adapter of this model, all of it?")
+    replaced = set() if adapter.whole else {n for n, c in placed.items() if c.instead}
+    lost = placed.keys() - replaced - base.tensors.keys()
     if lost:
         _unfit(
             base,
@@ -300,14 +300,12 @@ def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdap
     there = base.tensors.get(name)
     first = brought.get(change.instead) or there
     assert first is not None, f"{name} is neither there nor brought along"
-    for what, shape in _shapes(change, brought):
-        # what stands in a tensor's place may be of more words, or fewer
-        for met in (first, None if adapter.whole else there):
-            if met is not None and shape != met.shape:
-                why = (
-                    f"`{escape_text(name)}` is {met}, but `{escape_text(what)}` gives {list(shape)}"
-                )
-                _unfit(base, adapter, why, "is it the adapter of this model?")
+    # what stands in a tensor's place may be of more words, or fewer
+    met = [first] if adapter.whole or there is None else [first, there]
+    for (what, shape), entry in product(_shapes(change, brought), met):
+        if shape != entry.shape:
+            why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
+            _unfit(base, adapter, why, "is it the adapter of this model?")
     read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
     kinds = [first.dtype, *(brought[n].dtype for n in read)]
     if any(kind not in FLOAT_DTYPES or kind not in NUMPY_DTYPES for kind in kinds):
@@ -326,8 +324,8 @@ def _shapes(
     found = [(name, brought[name].shape) for name in alone]
     if change.left:
         b, a = brought[change.left].shape, brought[change.right].shape
-        product = _product(b, a, turned=change.turned)
-        found.append((f"{change.left} · {change.right}", product))
+        shape = _product(b, a, turned=change.turned)
+        found.append((f"{change.left} · {change.right}", shape))
     return found
 
 

@@ -87,21 +87,25 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
         case "DynamicQuantizeLSTM":
             yield from _make_exact_lstm(node)
         case "MatMulInteger":
-            wide = f"{node.output[0]}:weights"
-            yield helper.make_node("Cast", [node.input[1]], [wide], to=TensorProto.FLOAT)
-            yield helper.make_node("MatMul", [node.input[0], wide], node.output)
+            cast, given = _cast_weights(node, node.input[1])
+            yield cast
+            yield helper.make_node("MatMul", given, node.output)
         case "QGemm":
-            wide = f"{node.output[0]}:weights"
-            yield helper.make_node("Cast", [node.input[3]], [wide], to=TensorProto.FLOAT)
-            given = [node.input[0], wide]
+            cast, given = _cast_weights(node, node.input[3])
+            yield cast
             yield helper.make_node("Gemm", given, node.output, transB=1)
-        case "MatMulNBits":
+        case _:
             for attribute in node.attribute:
-                if attribute.name == "accuracy_level":
+                if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
                     attribute.i = EXACT_ACCURACY_LEVEL
             yield node
-        case _:
-            yield node
+
+
+def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
+    """Return a cast of a product's weights to floats, and the operands of the product."""
+    wide = f"{node.output[0]}:weights"
+    cast = helper.make_node("Cast", [weights], [wide], to=TensorProto.FLOAT)
+    return cast, [node.input[0], wide]
 
 
 def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:

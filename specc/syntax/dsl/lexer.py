@@ -144,18 +144,15 @@ class Lexer:
             return self._stray(at)
         text, end = match.group(), match.end()
         match match.lastgroup:
-            case "NAME":
+            case "NAME" | "sign":
                 self._add(self.words.get(text, "NAME"), text, at)
-            case "sign":
-                self._add(self.words[text], text, at)
             case "STRING":
                 self._add("STRING", text, at)
             case "NUMBER":
                 return self._number(text, at, end)
             case "comment":
                 self._comment(text, at, end)
-            case _:
-                pass  # blanks
+        # blanks are skipped
         return end
 
     def fault(self, code: str, title: str, start: int, end: int, label: str, mend: str) -> None:
