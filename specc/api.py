@@ -84,7 +84,7 @@ def compile(
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
-    given = dict(locals())  # all of them, before anything else has a name
+    given = dict(locals())  # all of them, before any name is assigned
     check_argument_kinds(ARGUMENT_KINDS, given)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**given, "generation_config": generation_config or {}})

@@ -22,8 +22,7 @@ from specc.ir.model import DecodeState, KVCache, ModelSource
 from specc.ir.target import Target
 
 if TYPE_CHECKING:
-    # For annotations alone: who only runs models needs nothing of weights, and who
-    # only loads this module no NumPy.
+    # for annotations only: running a model needs no weights package, and importing this no NumPy
     import numpy as np
 
     from specc.artifact.package_index import WeightFileFacts
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_values import ParameterValues
 
-# ---- What the compiler tells a backend
+# ---- What the compiler passes to a backend
 
 WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
-"""Where weights are stored: in the checkpoint, in a file next to the model, in the model, or
-automatically."""
+"""Where weights are stored: in the checkpoint, a separate file or the model, or automatically."""
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -167,7 +165,7 @@ class CompilerBackend(Protocol):
         """Write graphs by role into `folder`; see `specc_onnx.write.package_writer`."""
 
 
-# ---- What whoever runs models is given
+# ---- What the runtime gets from a backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class Subgraphs:
 
     output: str  # i64[n], the executions that a copy counts
     names: tuple[str, ...]
-    constants: tuple[int, ...]  # integers that conditions of branches compare with
+    constants: tuple[int, ...]  # integers that branch conditions compare with
 
 
 class DeviceTensor(Protocol):
@@ -357,7 +355,7 @@ class ReferenceBackend(Protocol):
         """All results or `wanted` values, in float64, read as `after` makes each of them."""
 
 
-# ---- Finding them
+# ---- Finding backends
 
 
 def load_compiler() -> CompilerBackend:

@@ -240,6 +240,6 @@ def load(
             )
         )
     )
-    # now, so that what cannot be opened is said here and not at the first use
+    # opened now, so that errors appear here and not at the first use
     _ = opened.scoring, opened.writer, opened.streamer
     return opened

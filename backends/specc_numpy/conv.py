@@ -33,7 +33,7 @@ def conv(
         batch, groups, channels, *_get_padded_sizes(op, x)
     )
     y: Array = np.zeros((batch, groups, own, count))
-    # A window is a sum over its places: at each, one product for all windows at once.
+    # A window is a sum over kernel positions: one product per position, for all windows at once.
     for place in np.ndindex(*op.kernel):
         seen = _select_window_place(op, padded, place, counts)
         seen = seen.reshape(batch, groups, channels, count)
@@ -55,7 +55,7 @@ def conv_transpose(
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
     room = [_count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)]
     y: Array = np.zeros((batch, out, *room))
-    # Every row is spread by the kernel: at each of its places, all rows at once.
+    # Transposed: for each kernel position, all input positions are scattered at once.
     for place in np.ndindex(*op.kernel):
         added = kernels[(..., *place)].swapaxes(1, 2) @ given
         steps = zip(place, op.dilation, op.stride, sizes, strict=True)
@@ -103,7 +103,7 @@ def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
     count = count_kept_rows(op, size)
     made: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
-        # All rows from there on ahead, or with a lag below 0 any of those behind.
+        # All positions from an offset on ahead or, with a negative lag, all from a lag on behind.
         at = t * op.stride
         first, last = sorted((at, at + op.lag))
         there = keep[:, max(first, 0) : last + 1]
@@ -148,8 +148,7 @@ def _count_window_elements(
     """How many rows count in every window: all axes' numbers multiplied."""
     number: Array = np.ones(())
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # Padding that was asked for may count; rows behind it, which only a length that
-        # was rounded up makes, never do.
+        # Explicit padding may count; positions past it, which only ceil_mode adds, never do.
         least, most = 0, size
         if op.counted:
             least, most = -op.before[n], size + op.behind[n]

@@ -15,7 +15,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
     keep, steps = op.parts(operands).keep, operands[op.first].shape[op.axis]
 
     def choose(t: int, new: Array, old: Array | None) -> Array:
-        # A row that does not exist changes no state and gives zeros.
+        # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
             return new
         kept = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))

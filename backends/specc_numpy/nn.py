@@ -47,14 +47,14 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, gain: Array | None = 
 
 def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
     """Softmax of visible `scores` along `axis`, zeros if none is; `sinks` has length 1 there."""
-    # Hidden scores are -inf before the greatest is taken: a hidden one may be greater
-    # than all that is seen, and would make every power 0.
+    # Masked scores are set to -inf before the maximum: a masked score may be larger than all
+    # visible ones, and every exponential would underflow to 0.
     seen = np.where(visible, scores, -np.inf)
     greatest = seen.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
-        # A sink takes part in the greatest, or its own power could overflow.
+        # The maximum includes the sink, whose own exponential could overflow otherwise.
         greatest = np.maximum(greatest, sinks)
-    # Where nothing is seen -inf less -inf would be no number.
+    # If nothing is visible, -inf minus -inf would be NaN.
     greatest = np.where(np.isneginf(greatest), 0.0, greatest)
     powers = np.exp(seen - greatest)
     total = powers.sum(axis, keepdims=True)
@@ -87,8 +87,8 @@ def masked_softmax(op: ops.MaskedSoftmax, env: LengthValues, scores: Array, mask
 @evaluate(ops.Hard)
 def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    # `argmax` is asked of the visible keys alone, so that ties and NaN behind the mask
-    # count for nothing; of equals it takes the first.
+    # `argmax` over the visible keys only, so that ties and NaN at masked keys do not count; the
+    # first of equal scores wins.
     visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     chosen: Array = np.zeros_like(scores)
     for row in np.ndindex(*scores.shape[:-1]):
@@ -101,8 +101,7 @@ def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
 @evaluate(ops.Share)
 def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    # A kernel is no less than zero (Nadaraya 1964); what is hidden has no share in the
-    # sum either.
+    # A kernel is nonnegative (Nadaraya, 1964); masked keys do not count in the sum either.
     seen = np.where(mask, np.maximum(scores, 0.0), 0.0)
     total = seen.sum(-1, keepdims=True)
     result: Array = np.divide(seen, total, out=np.zeros_like(seen), where=total != 0)
@@ -130,12 +129,12 @@ def attend(
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
-    # Query heads that share keys are neighbors: of 4 heads over 2, heads 0 and 1 read
-    # the first. No heads at all divide by 1.
+    # Query heads that share keys are adjacent: of 4 heads over 2, heads 0 and 1 read the first.
+    # With no heads, divide by 1.
     served = query.shape[1] // max(key.shape[1], 1)
     key, values = np.repeat(key, served, axis=1), np.repeat(values, served, axis=1)
     scores = op.scale * (query @ key.swapaxes(-1, -2))
-    # The cap bounds the products before anything is added, and before the mask.
+    # Softcap applies to the products, before bias and mask.
     if op.cap > 0:
         scores = op.cap * np.tanh(scores / op.cap)
     if added is not None:
@@ -152,8 +151,8 @@ def patches(
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (batch, channels, *_), (*_, p, r) = image.shape, w.shape
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
-    # Patches go row by row; within one the channel comes first, as in the weights of a
-    # convolution.
+    # Patches are in row-major order; within a patch the channel comes first, as in convolution
+    # weights.
     cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
     y: Array = cut.reshape(batch, rows * columns, channels * p * r) @ w.reshape(w.shape[0], -1).T
     return y if b is None else y + b

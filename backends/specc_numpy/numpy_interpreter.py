@@ -92,7 +92,7 @@ def _evaluate_nodes(
 
     for node, results in iterate_live_nodes(graph, wanted, known):
         operands = [read(a) if a else None for a in node.args]
-        # infinities and NaN go on as they are, as in any run-time
+        # infinities and NaN propagate as in any runtime
         with np.errstate(all="ignore"):
             evaluated = evaluate[node.op](node.op, env, *operands)
         arrays = evaluated if isinstance(evaluated, tuple) else (evaluated,)

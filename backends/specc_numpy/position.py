@@ -14,15 +14,14 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     """i[*s] -> f[*s d]"""
     pairs = evaluate_length(op.dim, env) // 2
-    # fairseq divides by one pair less, so that its last frequency is 1 / base; the
-    # paper (arXiv:1706.03762, 3.5) stops one short of that.
+    # fairseq divides by one pair less, so that its last frequency is 1 / base; in the paper
+    # (arXiv:1706.03762, 3.5) it is one step larger.
     if op.layout == "fairseq":
         step = math.log(op.base) / max(pairs - 1, 1)
     else:
         step = math.log(op.base) / max(pairs, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))
-    # The paper has sine and cosine of one frequency side by side; most code all sines,
-    # then all cosines.
+    # The paper interleaves sine and cosine; most implementations concatenate them.
     if op.layout == "interleaved":
         both: Array = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
         return both.reshape(*positions.shape, 2 * pairs)
@@ -44,8 +43,7 @@ def rope_angles(op: ops.RopeAngles, env: LengthValues, *rows: Array) -> tuple[Ar
 @evaluate(ops.Rotate)
 def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
-    # Rows of `x` behind the first 2r are not turned: rotary of a part of a head (GPT-
-    # NeoX).
+    # Features after the first 2r are not rotated: partial rotary embeddings (GPT-NeoX).
     r = cos.shape[-1]
     first, second = (
         (slice(0, r), slice(r, 2 * r))

@@ -43,7 +43,7 @@ def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array
     assert scales is not None
     batch, size = len(given.rows), len(given.state_weights)
     there = np.ones(given.rows.shape[:2], bool) if given.keep is None else given.keep
-    # rows that exist to the front, the last one first where it is read backwards
+    # valid positions first, reversed for the backward direction
     places = np.where(there, np.arange(given.rows.shape[1]), given.rows.shape[1])
     if op.reverse:
         places = np.where(there, -1 - np.arange(given.rows.shape[1]), 1)
@@ -60,7 +60,7 @@ def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array
     for n in range(counts.max(initial=0)):
         gates = sums[:, n] + round_per_tensor(fed) @ (given.state_weights * scales[1])
         after, new = apply_lstm_gates(gates, c, given.peepholes)
-        # a text that is over keeps its states, and counts with zeros
+        # a finished sequence keeps its state and contributes zeros
         fed = np.where(n < counts, after, 0.0)
         h, c = np.where(n < counts, after, h), np.where(n < counts, new, c)
         np.put_along_axis(out, order[:, n, None, None], fed[:, None], 1)
@@ -100,8 +100,8 @@ def dequantize_matrix(
     if layout == "columns":
         w, scales = w.T, scales.T
     elif block:
-        # in blocks numbers have no sign, and two of 4 bits are a byte, the earlier one in
-        # its lower half; the last block is filled up
+        # block-quantized codes are unsigned, two 4-bit codes per byte, the first in the low nibble;
+        # the last block is padded
         if bits == 4:
             w = np.stack([w % 16, w // 16], -1)
         flat = w.reshape(len(w), -1)[:, :wide]

@@ -35,8 +35,8 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
         r_x, z_x, n_x = np.split(_apply_linear(row, x.weights, x.bias), 3, axis=1)
         r_h, z_h, n_h = np.split(_apply_linear(h, x.state_weights, x.state_bias), 3, axis=1)
         r, z = _sigmoid(r_x + r_h), _sigmoid(z_x + z_h)
-        # Where `reset` stands is where papers and libraries differ: before the product
-        # in arXiv:1406.1078, behind it in cuDNN.
+        # Implementations differ in where the reset gate applies: before the product in
+        # arXiv:1406.1078, after it in cuDNN.
         after = op.reset == "after"
         past = r * n_h if after else _apply_linear(r * h, x.state_weights[2 * size :], b_n)
         n = np.tanh(n_x + past)
@@ -71,8 +71,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
     """Return output and cell of an LSTM from its gate sums `[b 4h]` in the order i, f, g, o."""
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
-    # Input and forget gate read the old cell state, the output gate the new one (Gers
-    # and Schmidhuber 2000).
+    # Input and forget gate read the old cell state, the output gate the new one (Gers and
+    # Schmidhuber, 2000).
     new = _sigmoid(f + p_f * cell) * cell + _sigmoid(i + p_i * cell) * np.tanh(g)
     return _sigmoid(o + p_o * new) * np.tanh(new), new
 
@@ -90,7 +90,7 @@ def _run_cell(
     for t in reversed(range(steps)) if reverse else range(steps):
         kept = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
         after = step(x.rows[:, t], states)
-        # A row that does not exist leaves all states as they were and gives zeros.
+        # A padded position leaves all states unchanged and outputs zeros.
         states = tuple(np.where(kept, new, old) for new, old in zip(after, states, strict=True))
         out[:, t] = np.where(kept, after[0], 0.0)
     return (out, *states)
@@ -102,8 +102,7 @@ def _apply_linear(x: Array, w: Array, b: Array | None) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    # The same function as 1 / (1 + exp(-x)), which overflows for large negative
-    # numbers.
+    # Equal to 1 / (1 + exp(-x)), which overflows for large negative x.
     y: Array = 0.5 * (1 + np.tanh(0.5 * x))
     return y
 

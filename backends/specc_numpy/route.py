@@ -14,7 +14,7 @@ def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
     given = op.parts(operands)
     *lead, width = given.x.shape
     count = int(np.prod(lead))
-    # inside there is one axis of rows, whatever they are outside
+    # tokens are flattened to one axis
     rows = given.x.reshape(*[1] * (len(lead) - 1), count, width)
     inside = {**env, op.rows: count}
     made_by = op.result()
@@ -22,7 +22,7 @@ def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
     theirs = (given.ids >= 0) & (given.ids < evaluate_length(op.experts, env))
     if given.keep is not None:
         theirs &= given.keep[..., None]
-    # one that nobody named would count nothing
+    # an expert that no token chose contributes nothing
     for expert in np.unique(given.ids[theirs]):
         chosen = theirs & (given.ids == expert)
         own = (w[expert] for w in given.stacked)
@@ -31,6 +31,6 @@ def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
         weighted = np.where(chosen, given.gates, 0).sum(-1, keepdims=True) * made.reshape(
             result.shape
         )
-        # what an expert makes of rows that did not choose it is not even looked at
+        # results of an expert for tokens that did not choose it are not computed
         result += np.where(chosen.any(-1, keepdims=True), weighted, 0)
     return result

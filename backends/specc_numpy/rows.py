@@ -22,7 +22,8 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
     """Row numbers of an axis in the order of their values, the lower of equals first."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # From the last row to the first and back: of equals the lower number is first.
+    # Stable sort of the reversed axis, reversed back: of equal elements the lower index comes
+    # first.
     turned = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     order: Array = x.shape[axis] - 1 - np.flip(turned, axis)
     return order
@@ -69,7 +70,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         rows = x.shape[axis]
         if rows < 1 or size < 1:
             raise_error("E0912", f"an axis of {rows} rows is resized to {size}")
-        # A factor that is given counts, not the quotient of lengths that it was rounded to.
+        # An explicit scale factor is used as given, not the ratio of rounded lengths.
         step = 1 / op.factors[n] if op.factors else rows / size
         if not op.interpolates:
             x = np.take(x, find_nearest_indices(op.mode, rows, size, step), axis=axis)

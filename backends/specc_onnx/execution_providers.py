@@ -289,7 +289,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
         yield
         return
     if provider in ("cuda", "tensorrt"):
-        # what it does not find there may be found elsewhere
+        # libraries missing there may be found elsewhere
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)

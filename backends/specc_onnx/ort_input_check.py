@@ -26,14 +26,14 @@ def prepare_ort_input(
             "E0910", f"the input `{name}` is missing", helps=[f"give {format_quoted_names(known)}"]
         )
     array = np.asarray(inputs[name])
-    # big-endian numbers are the same numbers: they are turned around below
+    # big-endian arrays are valid and converted below
     if array.dtype.newbyteorder("=") != slot.dtype:
         raise_error(
             "E0907",
             f"the input `{name}` holds {array.dtype}, {slot.dtype} is expected",
             helps=[f"convert it first: array.astype({str(slot.dtype)!r})"],
         )
-    # not ascontiguousarray, which makes an axis where there is none
+    # not ascontiguousarray, which adds an axis to scalars
     return np.asarray(array, dtype=slot.dtype, order="C")
 
 

@@ -74,7 +74,7 @@ class OrtModel:
         """Run and return all outputs, or those `wanted`. E0907, E0910 to E0912, E0924."""
         given = self.fitting(inputs)
         names = list(wanted or self.outputs)
-        # arrays of bfloat16 are nothing that a session takes or gives
+        # sessions take and return no bfloat16 arrays
         slots = (*self.inputs.values(), *self.outputs.values())
         if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
             held = self.tensors(given)
@@ -82,7 +82,7 @@ class OrtModel:
         try:
             with flush_denormals():
                 results = self.session.run(names, given)
-        except Exception as error:  # ONNX Runtime has no base class for what it raises
+        except Exception as error:  # ONNX Runtime has no base class of its exceptions
             _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
         return dict(zip(names, results, strict=True))
 
@@ -105,7 +105,7 @@ class OrtModel:
         """An array as the runtime holds it, on the device of the model."""
         array = np.asarray(array, order="C")
         if array.dtype == ml_dtypes.bfloat16:
-            # NumPy alone has no such type: the bits travel
+            # NumPy has no bfloat16: its bits are passed as integers
             bits: DeviceTensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
@@ -192,7 +192,7 @@ class OrtBoundRuns:
             if isinstance(value, np.ndarray):
                 value = model.tensor(value)
             binding.bind_ortvalue_input(name, value)
-        # told again, or a run would write over the results of the one before
+        # bound again, or a run would overwrite the results of the previous one
         made = [name for name in model.outputs if name not in self.there]
         for name in made:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
@@ -200,7 +200,7 @@ class OrtBoundRuns:
             model.run_bound(binding)
         if not made:
             return dict(self.there)
-        # in the order in which they were told
+        # in binding order
         names = (*self.there, *made)
         return dict(zip(names, binding.get_outputs(), strict=True))
 
@@ -242,8 +242,8 @@ def _create_session(
 ) -> OrtModel:
     chosen = get_ort_provider(provider)
     try:
-        # The first session of a process sets the mode of the thread that opens it, for
-        # good: it is put back.
+        # The first session of a process sets the mode of the thread that creates it, permanently:
+        # it is restored.
         with silence_provider_startup(provider), flush_denormals():
             session = onnxruntime.InferenceSession(
                 model,

@@ -10,7 +10,7 @@ docs/training.md has the whole of it. `SpecModule(graph)` makes a module of a gr
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    # an ImportError all the same, which is what callers that can do without look for
+    # an ImportError nevertheless, which callers with a fallback catch
     raise ModuleNotFoundError(
         "error[E0801]: the torch backend needs the package `torch`, which is not "
         "installed: the extra `torch` brings it",

@@ -25,7 +25,7 @@ def conv(
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
     x = _to_channels_first(op.kernel, x)
     counts = count_windows(op, x.shape[2:])
-    # PyTorch refuses an axis that is shorter than a window; here its result has no rows.
+    # PyTorch refuses an axis that is shorter than a window; here the result is empty.
     if 0 in (*counts, x.shape[0]):
         return _to_channels_first(op.kernel, x.new_zeros(x.shape[0], weight.shape[0], *counts))
     made = CONV_FUNCTIONS[len(op.kernel)](
@@ -57,7 +57,7 @@ def conv_transpose(
             x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
         sides = zip(reversed(op.before), reversed(op.behind), strict=True)
-        # what is cut off is padding below 0
+        # cropping is negative padding
         made = functional.pad(whole, [-n for side in sides for n in side])
     if bias is not None:
         made = made + bias.reshape(-1, *[1] * len(op.kernel))
@@ -88,7 +88,7 @@ def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tenso
     mean = AVERAGE_POOL_FUNCTIONS[len(op.kernel)](
         _pad_window_axes(op, x, 0.0), op.kernel, stride=op.stride
     )
-    # the mean of every place of a window, as the mean of those that count
+    # the mean over the whole window, from the mean over valid positions
     number = x.new_ones(())
     for n, (size, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
         least, most = 0, size
@@ -119,6 +119,6 @@ def _to_channels_first(kernel: Sequence[int], x: Tensor) -> Tensor:
 
 
 def _pad_window_axes(op: ops.Sliding, x: Tensor, value: float) -> Tensor:
-    # PyTorch wants the last axis first.
+    # PyTorch takes the last axis first.
     sides = zip(reversed(op.before), reversed(op.ends), strict=True)
     return functional.pad(x, [n for side in sides for n in side], value=value)

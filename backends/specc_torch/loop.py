@@ -15,7 +15,7 @@ def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor
     keep, steps = op.parts(operands).keep, operands[op.first].shape[op.axis]
 
     def choose(t: int, new: Tensor, old: Tensor | None) -> Tensor:
-        # A row that does not exist changes no state and gives zeros.
+        # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
             return new
         kept = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))

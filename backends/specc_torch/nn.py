@@ -66,8 +66,7 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     total = powers.sum(axis, keepdim=True)
     if sinks is not None:
         total = total + torch.exp(sinks - greatest)
-    # Not zeros behind a division: the gradient of 0 / 0 is no number even where its
-    # value is thrown away.
+    # Not zeros after a division: the gradient of 0 / 0 is NaN even where the value is discarded.
     return powers / torch.where(total == 0, 1.0, total)
 
 
@@ -91,8 +90,8 @@ def hard(op: ops.Hard, place: ForwardContext, scores: Tensor, mask: Tensor) -> T
     if not scores.shape[-1]:
         return scores
     visible = mask & ~torch.isneginf(scores)
-    # Among equals the first counts, so `argmax` is asked of what equals the greatest,
-    # not of the scores.
+    # The first of equal scores counts, so `argmax` takes the equality with the maximum, not the
+    # scores.
     greatest = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
     among = visible & (scores == greatest)
     chosen = functional.one_hot(among.to(torch.int8).argmax(-1), scores.shape[-1])
@@ -149,7 +148,7 @@ def patches(
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     p, r = w.shape[2:]
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
-    # Patches go row by row; within one the channel comes first, as in the weights.
+    # Patches are in row-major order; within a patch the channel comes first, as in the weights.
     cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
     flat = cut.reshape(image.shape[0], rows * columns, w[0].numel())
     return functional.linear(flat, w.reshape(w.shape[0], -1), b)

@@ -41,7 +41,7 @@ def rope_angles(op: ops.RopeAngles, place: ForwardContext, *rows: Tensor) -> tup
 @evaluate(ops.Rotate)
 def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
-    # Features behind the first 2r of a head are not turned.
+    # Features after the first 2r of a head are not rotated.
     r = cos.shape[-1]
     turned, rest = x[..., : 2 * r], x[..., 2 * r :]
     if op.pairs == "half":

@@ -44,7 +44,7 @@ def lstm_q(op: ops.LstmQ, place: ForwardContext, *args: Tensor | None) -> tuple[
     assert scales is not None
     batch, steps, _ = given.rows.shape
     there = given.keep if given.keep is not None else given.rows.new_ones(batch, steps).bool()
-    # rows that exist to the front, the last one first where it is read backwards
+    # valid positions first, reversed for the backward direction
     numbers = torch.arange(steps, device=given.rows.device)
     places = -1 - numbers if op.reverse else numbers
     order = torch.where(there, places, steps).argsort(dim=1, stable=True)
@@ -63,7 +63,7 @@ def lstm_q(op: ops.LstmQ, place: ForwardContext, *args: Tensor | None) -> tuple[
         gates = sums[:, n] + _round_per_tensor(fed) @ state_matrix
         after, new = apply_lstm_gates(gates, c, given.peepholes)
         going = n < counts
-        # a text that is over keeps its states, and counts with zeros
+        # a finished sequence keeps its state and contributes zeros
         fed = torch.where(going, after, zeros)
         h, c = torch.where(going, after, h), torch.where(going, new, c)
         index = order[:, n, None, None].expand(-1, 1, zeros.shape[1])

@@ -50,7 +50,7 @@ def gru(op: ops.Gru, place: ForwardContext, *args: Tensor | None) -> tuple[Tenso
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
     states = _list_initial_states(x, [size])
-    # Only this form is cuDNN's; the others are other functions of the same weights.
+    # Only this variant is cuDNN's; the others compute other functions of the same weights.
     if _can_use_torch_layer(x) and (op.reset, op.update) == ("after", "old"):
         return _run_torch_layer(torch.gru, x, states, op.reverse)
     return _run_cell(step, x, states, op.reverse)
@@ -70,7 +70,7 @@ def lstm(op: ops.Lstm, place: ForwardContext, *args: Tensor | None) -> tuple[Ten
         return out if x.projection is None else linear(out, x.projection), c
 
     states = _list_initial_states(x, [x.state_weights.shape[1], len(x.weights) // 4])
-    # PyTorch's layer has no peepholes; what is projected goes row by row here, too.
+    # PyTorch's layer has no peepholes; projections run step by step here too.
     if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
         return _run_torch_layer(torch.lstm, x, states, op.reverse)
     return _run_cell(step, x, states, op.reverse)
@@ -85,7 +85,7 @@ def apply_lstm_gates(
         p_i, p_f, p_o = peepholes.chunk(3)
         i, f = i + p_i * cell, f + p_f * cell
     new = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    # the output gate sees the new cell
+    # the output gate reads the new cell
     o = o if peepholes is None else o + p_o * new
     return torch.sigmoid(o) * torch.tanh(new), new
 
@@ -110,7 +110,7 @@ def _run_torch_layer(
     before = [s[None] for s in states]
     rows = x.rows.flip(1) if reverse else x.rows
     state = before[0] if len(before) == 1 else before
-    # cuDNN goes backwards only through what was called as training
+    # cuDNN computes gradients only for layers called in training mode
     learns = torch.is_grad_enabled()
     out, *after = layer(rows, state, given, len(given) == 4, 1, 0.0, learns, False, True)
     return (out.flip(1) if reverse else out, *(s[0] for s in after))
@@ -134,7 +134,7 @@ def _run_cell(
             here = torch.where(kept, here, torch.zeros_like(here))
         states = after
         out.append(here)
-    # Nothing to stack where there is no row; the states are as they began.
+    # Nothing to stack for an empty axis; the states are the initial ones.
     if not out:
         return (rows.new_zeros(batch, 0, states[0].shape[1]), *states)
     return (torch.stack(out[::-1] if reverse else out, dim=1), *states)

@@ -18,7 +18,7 @@ def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
     many = given.ids.shape[-1]
     ids, gates = given.ids.reshape(-1, many), given.gates.reshape(-1, many)
     if given.keep is not None:
-        # no expert has the number -1
+        # no expert has index -1
         ids = torch.where(given.keep.reshape(-1, 1), ids, -1)
     width = place.length(op.result().type.shape[-1])
     result = torch.zeros(rows.shape[0], width, dtype=place.floats, device=place.device)

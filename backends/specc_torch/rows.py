@@ -21,7 +21,7 @@ def sort(op: ops.Sort, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor
 def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
     k = evaluate_top_k(op, x.shape[op.axis], place.lengths)
-    # `torch.topk` takes any of equals.
+    # `torch.topk` returns any of equal elements.
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
     places = order.narrow(op.axis, 0, k)
     return torch.gather(x, op.axis, places), places
@@ -52,7 +52,7 @@ def pad(op: ops.Pad, place: ForwardContext, x: Tensor) -> Tensor:
             for n in (before, after)
         ]
         return torch.cat([ends[0], x, ends[1]], dim=op.axis)
-    # Rows by number: PyTorch pads by mirrors only what is an image or a line.
+    # By index: PyTorch's reflection padding takes only images and sequences.
     numbers = torch.arange(-before, rows + after, device=x.device)
     if op.mode == "reflect":
         numbers = (rows - 1) - ((rows - 1) - numbers.abs()).abs()
@@ -73,7 +73,7 @@ def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
             places = _find_nearest_indices(op.mode, before[n], size, step).to(x.device)
             x = x.index_select(op.axis + n, places)
         return x
-    # [n, 1, …] with the axes that change behind: one axis as a picture of one line.
+    # [n, 1, …] with the resized axes last: one axis is an image of height 1.
     ends = tuple(range(-len(sizes), 0))
     moved = x.movedim(tuple(range(op.axis, end)), ends)
     line = [1] if len(sizes) == 1 else []

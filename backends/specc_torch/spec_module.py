@@ -72,7 +72,7 @@ class SpecModule(nn.Module):
         count = sum(p.numel() for p in self.parameters())
         return format_repr(f"module {self.graph.signed()}, {group_thousands(count)} parameters")
 
-    # Dynamo would trace the interpreter itself, for minutes for a model of one layer
+    # Dynamo would trace the interpreter itself, which takes minutes for a model of one layer
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """Return the outputs by name. Raise E0907 and E0910 to E0913 for inputs that do not fit."""
@@ -234,7 +234,7 @@ def _make_initial_parameter(
 def _to_numpy(parameter: Tensor) -> Array:
     """A parameter as an array of its own type."""
     x = parameter.detach().cpu().contiguous()
-    if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
+    if x.dtype == torch.bfloat16:  # NumPy has no such type
         return x.view(torch.int16).numpy().view(NUMPY_DTYPES["bf16"])
     made: Array = x.numpy()
     return made

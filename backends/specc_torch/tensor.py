@@ -41,7 +41,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "sign": lambda x: torch.where(torch.isnan(x), x, torch.sign(x)),
     "silu": functional.silu,
     "sin": torch.sin,
-    # not functional.softplus, which cuts a corner above 20
+    # not functional.softplus, which is linear above 20
     "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
     "sqrt": torch.sqrt,
     "tanh": torch.tanh,

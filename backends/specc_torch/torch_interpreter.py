@@ -73,7 +73,7 @@ def run_graph_nodes(
     """What `wanted` are when the inputs and parameters of `graph` are `given`."""
     wanted = list(wanted)
     known = dict(given)
-    # Under autograd the tape keeps what it needs by itself.
+    # Under autograd the tape stores what it needs itself.
     for node, results in iterate_live_nodes(graph, wanted, known):
         operands = [known[a] if a else None for a in node.args]
         evaluated = evaluate[node.op](node.op, place, *operands)

@@ -50,7 +50,7 @@ def module(
     `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise what `specc.compile` raises.
     """
-    check_argument_kinds(ARGUMENT_KINDS, locals())  # all of them, before anything else has a name
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # all of them, before any name is assigned
     described = open_spec_argument(
         spec, config=config, given=set, weights=str(weights), longest=int(context)
     )
@@ -155,7 +155,7 @@ def check_output(path: str | Path, *, force: bool = False) -> None:
 def unwrap_spec_module(model: nn.Module) -> SpecModule:
     """The module of a spec, taken out of those that stand around it. E0820 for another."""
     inner = model
-    # what torch.compile and the parallel wrappers call what they hold
+    # prefixes that torch.compile and parallel wrappers add
     while not isinstance(inner, SpecModule):
         names = [n for n in ("_orig_mod", "module") if n in inner._modules]
         found = inner._modules[names[0]] if names else None

@@ -96,8 +96,8 @@ def make_affine_length(length: Dim) -> AffineIndex:
 
 def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
     """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
-    # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: where that is more
-    # the greater the other, which is at least 0, it is left out.
+    # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: of bounds that only grow with
+    # t - u, which is at least 0, the weaker one is dropped.
     if difference.query + difference.key < 0 or not _is_nonnegative(difference, grid):
         return FULL_INTERVAL
     slope = difference.query if grid.side == "keys" else -difference.key
@@ -130,7 +130,7 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
         case Node(ops.Extent() | ops.Range()):
             return _match_position_id(grid)
         case Node(ops.Cast(to=to), (Value() as x,)):
-            # A narrower type rounds large row numbers, and the order may be lost.
+            # A narrower type rounds large position indices, which may change their order.
             exact = x.type.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
             return (yield align_operand(grid, x)) if exact else None
         case Node(ops.Pointwise(fn="neg"), (Value() as x,)):
@@ -152,7 +152,7 @@ def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
 
 def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
     """Match position ids of one axis, the query's or the key's: `head + t` or `head + u`."""
-    # A row of a head, seen as one of no axis, has a number of which nothing is known.
+    # A position of a head that is viewed without an axis has an unknown index.
     before = grid.head(0)
     if before is None or (grid.query, grid.key) not in ((0, None), (None, 0)):
         return None
@@ -183,6 +183,6 @@ def _combine_affine(fn: str, a: AffineIndex, b: AffineIndex, dtype: str) -> Affi
             if divisor is None or divisor <= 0:
                 return None
             exact = a.times(1 / divisor)
-            # Rounding down takes away at most (n - 1) / n of a whole dividend.
+            # Floor division loses at most (n - 1) / n of the dividend.
             return exact.plus(AffineIndex(low=Fraction(-1) + 1 / divisor))
     return None

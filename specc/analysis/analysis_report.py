@@ -86,7 +86,7 @@ def _explain_leak(graph: Graph, leak: Leak, found: TimeFlow) -> str:
     """`attend` (bert.specc:88:9): nothing shows that its mask hides later positions."""
     primary, _ = make_leak_labels(graph, leak, found)
     span = primary.span if primary else find_node_span(graph, leak.node)
-    # a fault in std is the user's own call first
+    # for an error inside std, the user's own call comes first
     place = f" ({span.caller or span})" if span else ""
     what = describe_leak(graph, leak, found).what
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"

@@ -83,18 +83,18 @@ class _BatchAxis:
         """
         for result in results:
             said = [d for d in result.type.shape if self.said(d)]
-            # Two axes of it, or rows that are not whole blocks, pair examples.
+            # Two axes of it, or blocks that are not whole, mix batch elements.
             if len(said) > 1 or not all(map(self.blocks, said)):
                 return True
         match node.op:
             case ops.Merge(axis=axis, count=count):
-                # Blocks stay blocks if the batch is the first of the axes joined.
+                # Blocks stay contiguous if the batch is the first of the merged axes.
                 behind = node.operand().type.shape[axis + 1 : axis + count]
                 return any(map(self.said, behind))
             case ops.Split(sizes=sizes):
                 return any(map(self.said, sizes[1:]))
             case ops.Expand():
-                return False  # every row is the same
+                return False  # all batch elements are equal
             case ops.Scan():
                 return self._scan_mixes(node, node.op, results)
         attributes = tuple(node.op.attributes().values())

@@ -64,7 +64,7 @@ def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
         return said
     what = f"the normalizer `{name}` is not causal: {said.what}"
     note = "its scores, `s` here, are -inf where the mask hides"
-    # It has no mask at hand: the scores say what is hidden.
+    # The op takes no mask: the scores decide which keys are hidden.
     helps = (h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in said.helps)
     notes = (*said.notes, note)
     return replace(said, code="E0723", what=what, notes=notes, helps=tuple(helps))
@@ -91,11 +91,11 @@ def describe_window(
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be made longer", ()
     if op.stride[0] > 1 and chunk > 1:
-        # Whole chunks would give fewer rows than the strides say, or more.
+        # The number of whole chunks would not match the strides.
         what = f"this {called} does not make one row of every {op.stride[0]}"
         return what, mend
     if op.stride[0] > 1:
-        # A step would have to wait until so many rows have come.
+        # A step would have to wait for this many positions.
         what = f"this {called} makes one row of {op.stride[0]}, and a step has one new row"
         return what, ("keep every position along the generated axis: `stride=1`",)
     return f"this {called} does not give as many rows as it is given", mend
@@ -195,7 +195,7 @@ def explain_mask_doubt(node: Node, operand: int, clock: TimeAxis) -> MaskDoubt |
     grid = _find_gate_grid(node, operand, clock)
     if grid is None:
         return None
-    # What was not looked through must not be called wrong.
+    # Values that were not inspected must not be reported as wrong.
     if find_mask_band(grid.value, grid.query, grid.key, clock).spent:
         return MaskDoubt(True, grid.value)
     open_ = solve_memoized(
@@ -254,7 +254,7 @@ def _solve_unproved_part(
     if inside is None:
         return _UnprovedPart(grid.value, True)
     first, every = None, bool(inside)
-    # The first that is open is named; where all are, the whole of it.
+    # The first term that is not bounded is named; if none is, the whole expression.
     for part in inside:
         found = yield part
         first = first or found.value
@@ -279,8 +279,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
         case ops.Where() if grid.value.type.dtype == "bool":
             return operands
         case ops.Compare():
-            # Row numbers with factors and distances are followed; a comparison of
-            # anything else tells nothing.
+            # Affine functions of positions are analyzed; a comparison of anything else is unknown.
             compared = [
                 solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
             ]

@@ -63,7 +63,7 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were looked at".replace(",", " ")
 
 def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     """Return the message for a leak in a graph; for a loop, that of the op in its body."""
-    # What the user can mend is the op in the body, not the loop.
+    # The op in the body can be fixed, not the loop.
     if leak.inside:
         return describe_leak(*leak.inside, found)
     symbol = found.symbol
@@ -206,7 +206,7 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
     match node.op:
         case ops.Concat(axis=axis):
             grow = [a for a in node.args if a and clock.head(a.type.shape[axis]) is not None]
-            # Which of two growing parts a new row belongs to nobody can say.
+            # It is undefined which of two growing parts a new position belongs to.
             if len(grow) > 1:
                 return LeakMessage(
                     "E0711",
@@ -257,12 +257,12 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             (f"the head is the {head} rows that stand before what grows",),
             ("let it see itself alone: `j < m | j <= i`, with `m` its length",),
         )
-    # A number of rows ahead was found, so the mask was understood: it is too wide.
+    # A number of future positions was found, so the mask was understood: it is too wide.
     if leak.reach.lo > -UNBOUNDED_REACH and leak.why != "all":
         what = f"its mask lets a position see {_format_position_count(leak.reach)}"
         return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
     doubt = explain_mask_doubt(leak.node, GATE_OPERANDS[type(op)].place, found.clock)
-    # Nothing in it is open: the comparisons themselves show later positions.
+    # All of it is bounded: the comparisons themselves include later positions.
     if doubt is None:
         return LeakMessage(
             "E0712", "its mask lets a position see every later one", helps=(CAUSAL_MASK_HELP,)

@@ -19,14 +19,14 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 
 def _linear_q(op: ops.LinearQ, t: list[Type]) -> Dim:
-    # Rounded weights lie in one of several layouts: how wide the result is, the op says.
+    # Quantized weights have one of several layouts: the op knows the output width.
     (made, *_) = op.infer(*t)
     return multiply_dims(t[0].shape) * made.shape[-1]
 
 
 def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
     a, b = t[0].shape, t[1].shape
-    # One side may have no axes in front; then it meets every matrix of the other.
+    # One operand may have no leading axes; then it is multiplied with every matrix of the other.
     lead = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 
@@ -35,7 +35,7 @@ def _attend(op: ops.Attend, t: list[Type]) -> Dim:
     b, h, q, d = t[0].shape
     keys = t[1].shape[2]
     value_width = t[2].shape[3]
-    # A pair of rows costs a score, as wide as a key, and a share of the sum of values.
+    # A query-key pair costs one score of the key width, and one multiply-add per value feature.
     return b * h * q * keys * (d + value_width)
 
 
@@ -48,7 +48,7 @@ def _count_window_products(op: ops.Patches | ops.Conv, t: list[Type]) -> Dim:
 
 
 def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
-    # Every axis that is named turns once, whether it is kept or summed over.
+    # Every named axis is one loop, whether it is kept or summed.
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, t, strict=True):
@@ -70,8 +70,8 @@ def _route(op: ops.Route, t: list[Type]) -> Dim:
 
 def _recurrent(op: ops.RecurrentLayer, t: list[Type]) -> Dim:
     b, n, i = t[0].shape
-    # The state's matrix has the results of all gates below one another. What is fed
-    # back is narrower than a gate where an LSTM has a projection.
+    # The recurrent matrix holds all gates. An LSTM with a projection feeds back fewer features than
+    # a gate has.
     gates, fed_back = t[2].shape
     return b * n * gates * (i + fed_back)
 
@@ -80,8 +80,8 @@ def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
     b, n, _ = t[0].shape
     hidden = divide_dims_exactly(t[1].shape[0], 4)
     projection = (t[2].shape[1], hidden)
-    # Operands that are left out have no type here, so places tell nothing: the
-    # projection is the last operand, and the one of this shape.
+    # Omitted operands have no type here, so positions are ambiguous: the projection is the last
+    # operand, and the one with this shape.
     mapped = b * n * multiply_dims(projection) if t[-1].shape == projection else Dim.of(0)
     return _recurrent(op, t) + mapped
 
@@ -94,7 +94,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
     ops.Attend: _attend,
     ops.Patches: _count_window_products,
     ops.Conv: _count_window_products,
-    # The other way round: every number that is read is spread by one filter.
+    # Transposed: every input element is multiplied by one filter.
     ops.ConvTranspose: lambda op, t: multiply_dims((*t[0].shape, *t[1].shape[1:])),
     ops.Einsum: _einsum,
     ops.Scan: _scan,
@@ -140,7 +140,7 @@ MAGNITUDE_NAMES = (
 def format_magnitude(number: int) -> str:
     """`137 billion`; a small number as it is."""
     for size, unit in MAGNITUDE_NAMES:
-        # what would be rounded to a thousand is one of the next unit
+        # a value that rounds to a thousand uses the next unit
         if number >= size * 0.9995:
             return f"{number / size:.3g} {unit}"
     return group_digits(number)

@@ -83,7 +83,7 @@ def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found:
         return POSITION_IDS_REASON
     if is_prefix_slice(node, found.clock):
         return PREFIX_REASON
-    # States are stacked along the loop's axis.
+    # States are stacked along the loop axis.
     if any(found.state(r).axes and r.type.rank < axis for r in results):
         return MISSING_AXES_REASON
     return _explain_running_sum(node, found)

@@ -86,7 +86,7 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
-            # An infinity written down may be taken at some keys alone.
+            # An infinity may apply to some keys only.
             operands = [a for a in node.args if a]
             if any(isinf(find_uniform_value(a) or 0.0) for a in operands):
                 return False
@@ -104,7 +104,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
         if here is None or here.node is None or here in seen:
             continue
         if not here.type.dtype.startswith(("f", "bf")):
-            continue  # neither row numbers nor truths are infinite
+            continue  # neither position indices nor booleans are infinite
         seen.add(here)
         match here.node.op:
             case ops.Constant(value=number) if isinf(number):
@@ -166,8 +166,8 @@ def map_masked_values(
     """Return the constants after a unary function."""
     if function is None:
         return NO_MASKED_VALUES
-    # One by one, for several numbers may become the same: then it stands wherever any
-    # of them stood. What is no number is forgotten.
+    # One by one, since several constants may map to the same one: then the intervals are joined.
+    # NaN is dropped.
     made = [{function(n): i} for n, i in given.items()]
     return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
@@ -198,7 +198,7 @@ def find_common_values(parts: list[MaskedValues]) -> MaskedValues:
     if not parts:
         return NO_MASKED_VALUES
     common = reduce(and_, (set(p) for p in parts))
-    # outside of all their intervals, for in one of them a part may hold another number
+    # outside of all their intervals: inside one of them a part may hold another value
     return {n: reduce(or_, (p[n] for p in parts)) for n in common}
 
 
@@ -209,7 +209,7 @@ def is_reduction_fixed_point(fn: str, number: float, length: int) -> bool:
     nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(fn)
     if number == nothing:
         return True
-    # A sum of so many of a number is another one, but for infinity.
+    # A sum of n equal constants is another constant, except for infinity.
     return length > 0 and (fn != "sum" or isinf(number))
 
 
@@ -232,7 +232,7 @@ def _divide(a: float, b: float) -> float:
 
 
 def _raise_to_power(a: float, b: float) -> float:
-    # Other powers are rounded, each element type in its own way.
+    # Other powers are rounded differently in each element type.
     return a**b if b in (1, 2) and not isinf(a) else nan
 
 
@@ -252,7 +252,7 @@ BINARY_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
 EXACT_UNARY_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "abs": abs,
     "ceil": lambda x: x if isinf(x) else float(ceil(x)),
-    # below about -745 even float64 has no number above 0 for it
+    # below about -745 the result underflows to 0 even in float64
     "exp": lambda x: {0.0: 1.0, inf: inf}.get(x, 0.0 if x < -1000 else nan),
     "expm1": lambda x: {0.0: 0.0, inf: inf}.get(x, -1.0 if x < -1000 else nan),
     "floor": lambda x: x if isinf(x) else float(floor(x)),

@@ -57,7 +57,7 @@ def find_length_limits(graph: Graph) -> dict[str, LengthLimit]:
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # Where others are no longer than they must be, there is most room.
+            # Other lengths are minimal, which leaves the most room.
             least = {s: graph.least.get(s, 0) for s in length.symbols()}
             most = compute_max_length(length, symbol, least, limit.most)
             if symbol not in found or most < found[symbol].most:
@@ -88,8 +88,8 @@ def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
 
 def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
     """Return the largest `symbol` for which `length` is at most `most` given `others`, or 0."""
-    # Lengths that limits are of never shrink as a symbol grows (`_is_monotone`), so the first
-    # one that is too long is found by halves.
+    # Limited lengths never shrink as a symbol grows (`_is_monotone`), so the first one that is too
+    # long is found by bisection.
     above = bisect_left(
         range(MAX_WINDOW_LENGTH), True, key=lambda n: length.at({**others, symbol: n}) > most
     )
@@ -114,7 +114,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
             continue
         span = next(iter(graph.origin(room.node).spans), None)
         name = names.get(room.table, "a table") if room.table else ROPE_TABLE
-        # What is added to all row numbers is no row: it takes room away.
+        # An offset added to all position indices reduces the room.
         more = room.length.at(dict.fromkeys(room.length.symbols(), 0))
         length = room.length - more
         yield LengthLimit(str(length), room.most - more, name, span), length
@@ -152,8 +152,8 @@ def find_min_lengths(graph: Graph) -> dict[str, int]:
     for node, _ in iterate_nested_nodes(graph):
         for wanted in list_nonnegative_dims(node):
             match wanted.substitute(graph.facts).terms:
-                # `c·symbol + k` is not below 0 from -k / c on, rounded up; of lengths
-                # that are made another way no least one is told
+                # `c·symbol + k` is nonnegative from -k / c on, rounded up; for lengths of another
+                # form no minimum is known
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
@@ -171,7 +171,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
         spare = [d.substitute(graph.facts) for d in list_nonnegative_dims(node)]
         refused |= {s for d in spare for s in d.symbols() if _is_below_zero(d, s, 0)}
         for length in results[0].type.shape:
-            # Below 0 where there is not even one row.
+            # Negative if there is not a single position.
             made = length.substitute(graph.facts) - 1
             if len(made.symbols()) != 1:
                 continue
@@ -244,7 +244,7 @@ def _find_reaching_length(length: Dim, symbol: str, number: int) -> int:
     """
     small = dict.fromkeys(length.symbols(), 2)
     for factor in range(1, MAX_STRIDE + 1):
-        with suppress(DimError):  # a length that does not divide
+        with suppress(DimError):  # a length that is not divisible
             if length.at({**small, symbol: number * factor}) >= number:
                 return number * factor
     return number

@@ -118,7 +118,7 @@ class _MaskSplitter:
             case ops.And() | ops.Or():
                 left = yield _PartsQuestion(operands[0], negated)
                 right = yield _PartsQuestion(operands[1], negated)
-                # "not (a and b)" is "not a or not b", and the other way round.
+                # De Morgan's laws.
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
             case ops.Where() if grid.value.type.dtype == "bool":
@@ -146,7 +146,7 @@ class _MaskSplitter:
             return MaskParts(
                 EMPTY_INTERVAL, queries=(GlobalTokenCondition(grid.value, grid.query, negated),)
             )
-        # One for all: a number that is written down, or what only an input tells.
+        # The same for all: a constant, or a value that only an input determines.
         return MaskParts(find_grid_band(grid, negated=negated))
 
 
@@ -198,7 +198,7 @@ class LocalAttention:
         if self.band.empty:
             return Dim.of(0)
         if self.window is None:
-            # The blocks at one end see one another alone, those at the other all rows.
+            # Blocks at one end attend only to each other, those at the other end to all positions.
             return floor_divide_dims(rows + self.block, 2)
         return Dim.of(self.block + self.window - 1)
 
@@ -232,12 +232,12 @@ def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padded: Collection[Value] = ()
 ) -> LocalAttention | None:
     """Return the block layout for a mask `[b, h, q, k]` over axes of these lengths, or None."""
-    # Rows of a step follow others, whose numbers begin elsewhere; its caches keep no
-    # more than the window as it is.
+    # Positions of a step continue earlier ones, whose indices are offset; its caches hold only the
+    # window anyway.
     if mask is None or queries != keys:
         return None
-    # Of a union the band has an open end where a part of it has none: `first[j]` in
-    # `near | first[j]` has neither.
+    # The band of a union is unbounded where a part is: `first[j]` in `near | first[j]` is unbounded
+    # on both sides.
     found = _plan_band(find_band_interval(mask, *ATTENTION_GRID_AXES))
     if found is None or found.window is None:
         apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padded))
@@ -261,10 +261,10 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:
     """Plan blocks for a mask that has a band only after its global tokens are removed."""
     if parts.band.empty and parts.queries:
-        # Nothing is seen but by some queries, which are done by themselves.
+        # Only global queries see anything; they are computed separately.
         return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     found = _plan_band(parts.band)
-    # How many keys a block sees depends on the keys apart.
+    # The number of keys of a block depends on the global keys.
     return None if found is None else replace(found, keys=None, parts=parts)
 
 
@@ -272,7 +272,7 @@ def _plan_band(seen: Interval) -> LocalAttention | None:
     back, ahead = seen.hi, -seen.lo
     if seen.empty or back == ahead == inf:
         return None
-    # The side on which it reaches farther; the other may be cut off entirely.
+    # The side on which the band reaches farther; the other may be empty.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:

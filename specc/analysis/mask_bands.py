@@ -130,7 +130,7 @@ def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
 
 def merge_side_bands(keys: Interval, queries: Interval, clock: TimeAxis | None) -> Interval:
     """Return the intersection of the bands of both sides."""
-    # Without a head what is left out of sight on one side is not there.
+    # Without a head, the excluded positions on one side do not exist.
     return keys & queries if clock is None else _intersect_sides(keys, queries)
 
 
@@ -149,11 +149,11 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     time >= 0 look.
     """
     if queries.empty:
-        # Only rows of a head read anything. To see what grows they would look ahead.
+        # Only positions of a head read anything. To read positions that grow they would look ahead.
         return keys if keys.lo < 0 else EMPTY_INTERVAL
     if keys.lo >= 0 > queries.hi:
         return EMPTY_INTERVAL
-    # Where only rows of a head are read, that is no row ahead, and maybe many back.
+    # If only positions of a head are read, none of these is ahead, and any number may be behind.
     low = 0 if keys.empty else keys.lo
     return Interval(min(low, queries.hi), queries.hi)
 
@@ -213,12 +213,12 @@ class _BandSearch:
         operands = grid.operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
-        # Of numbers only "is not zero" is known; its opposite holds anywhere.
+        # Of numbers only "is nonzero" is known; the opposite may hold anywhere.
         return FULL_INTERVAL if negated else (yield from self._non_zero(grid, node, operands))
 
     def _below(self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool) -> _BandSolver:
-        # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a,
-        # b) is x <= a and x <= b. Each half is a comparison of its own.
+        # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
+        # <= a and x <= b. Each half is a separate comparison.
         match left.value.node:
             case Node(ops.Pointwise(fn="abs"), (Value() as x,)):
                 inner, upper = self.affine(align_operand(left, x)), self.affine(right)
@@ -254,8 +254,7 @@ class _BandSearch:
                     else FULL_INTERVAL
                 )
             case ops.Attend():
-                # Its weights are zero where its mask is false; its other result is no
-                # grid.
+                # The weights are zero where the mask is false; the other result is not a grid.
                 mask = node.op.mask(node)
                 weights = grid.value.index == node.op.weights_result
                 seen = weights and (grid.query, grid.key) == ATTENTION_GRID_AXES
@@ -307,7 +306,7 @@ def _solve_logical(
             return (yield _NonZeroQuestion(operands[0], not negated))
         case ops.And() | ops.Or():
             sides = [_NonZeroQuestion(side, negated) for side in operands]
-            # "not (a and b)" is "not a or not b", and the other way round.
+            # De Morgan's laws.
             both = isinstance(node.op, ops.And) != negated
             return (yield from (_solve_all if both else _solve_any)(sides))
         case ops.Where() if grid.value.type.dtype == "bool" or not negated:
@@ -321,8 +320,8 @@ def _solve_logical(
             asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
             return (yield from _solve_comparison(asked, *operands))
         case ops.Reduce(fn="any" | "all" as fn, axis=axis):
-            # "any" may be true where one of them may; "not all", where one may be false.
-            # Of "all" and of "not any" nothing is concluded.
+            # "any" can be true where one operand can; "not all" where one can be false. Nothing
+            # follows from "all" and "not any".
             x = node.first
             if x is not None and fn == ("all" if negated else "any"):
                 query, key = shift_axis(grid.query, axis), shift_axis(grid.key, axis)

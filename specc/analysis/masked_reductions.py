@@ -43,7 +43,7 @@ def iterate_neutral_reads(
         return
     key = link.operand_axis
     for query, length in enumerate(x.type.shape):
-        # The batch is no query, whatever a mask says of keys alone.
+        # The batch axis is not a query axis, whatever a mask says about keys.
         timed = clock.head(length) is not None if clock else length == x.type.shape[key]
         if query != key and timed:
             reach = _find_relevant_keys(node, link, find_masked_values(x, query, key, clock), clock)
@@ -79,7 +79,7 @@ def _find_relevant_keys(
         ):
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
-            # Row numbers count from the first: all rows are wanted.
+            # Position indices count from the first: all positions are needed.
             return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_ranks(reach)
     return reach
 
@@ -101,7 +101,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
         case ops.Sort():
             return is_sorted_last(node, number)
         case ops.TopK(largest=largest):
-            # Where fewer are shown than are taken, hidden ones are, the first of them.
+            # If fewer keys are visible than are selected, the first masked ones are selected.
             return number == (-FULL_INTERVAL.hi if largest else FULL_INTERVAL.hi)
     return isinstance(node.op, ops.Gather)
 

@@ -41,14 +41,14 @@ def is_low_at_padding(standing: PaddedResult, axis: int) -> bool:
         case ops.Where():
             return standing.at("zero", axis)[0] and _get_fill_number(standing) <= LOW_SCORE
         case ops.Arith(fn="sub"):
-            # What is low stays so less an ordinary number. Less another low one it is
-            # about 0: `s - max(s)` where a whole row of scores is hidden.
+            # A low score minus an ordinary number stays low. Minus another low one it is about 0:
+            # `s - max(s)` if a whole row of scores is masked.
             return fallen[0] and _is_ordinary(standing, 1, axis)
         case ops.Arith(fn="add"):
             one = fallen[0] and _is_ordinary(standing, 1, axis)
             return one or (fallen[1] and _is_ordinary(standing, 0, axis))
         case ops.Cast(to=to):
-            # Whole numbers do not go as low.
+            # Integers do not reach such values.
             return fallen[0] and to.startswith(("f", "bf"))
     return standing.node.op.view and any(fallen)
 
@@ -78,7 +78,7 @@ def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
     if not isinstance(standing.node.op, ops.Where):
         return standing.node.op.view and any(standing.at("floor", axis))
     filled = _get_fill_number(standing)
-    # -1 is enough below `arange(n)`, whose least is 0.
+    # -1 is enough below `arange(n)`, whose minimum is 0.
     below = filled <= LOW_SCORE or filled < find_value_range(ops.Where.yes(standing.node))[0]
     return standing.at("zero", axis)[0] and below and not standing.given[1].wild
 
@@ -89,8 +89,8 @@ def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
         case ops.Where() if not standing.given[1].wild:
             yield from _iterate_visible_axes(standing, axes)
         case ops.Arith(fn="add" | "sub"):
-            # With one wild side, where that has its peak; with both, the peaks may
-            # stand at different rows.
+            # If one operand is unbounded, the maximum is where that has it; if both are, their
+            # maxima may be at different positions.
             wild = [r.wild for r in standing.given]
             for axis in axes:
                 peaks = standing.at("peaks", axis)
@@ -114,8 +114,8 @@ def _iterate_visible_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
     exists, itself if no other.
     """
     found = sorted(axes)
-    # Scores of a sequence with itself have the padded axis twice, first as queries:
-    # under `causal & keep` each row still sees itself.
+    # Self-attention scores have the padded axis twice, first as queries: under `causal & keep` each
+    # query still sees itself.
     pairs = len(found) == 2 and _is_condition_true(standing, found[0], found[1])
     if is_where_always_taken(standing) or pairs:
         yield from found
@@ -155,8 +155,7 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
                 return (yield from solve_any(operands))
             case ops.Compare(fn="eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
-        # `i - j >= 0` and the like: a comparison whose opposite leaves out the distance
-        # 0.
+        # `i - j >= 0` and the like: a comparison whose negation excludes distance 0.
         compares = grid.query is not None and grid.key is not None
         return compares and 0 not in find_grid_band(grid, negated=True)
 
@@ -168,11 +167,11 @@ def can_hold_low_scores(standing: PaddedResult) -> bool:
     given = standing.given
     match standing.node.op:
         case ops.Where():
-            # The low side is never taken at rows that exist under `keep` alone; under
-            # `causal` it is.
+            # The low branch is never taken at valid positions under `keep` alone; under `causal` it
+            # is.
             return given[1].wild or (given[2].wild and not is_where_always_taken(standing))
         case ops.Reduce(fn="max", axis=axis):
-            # One ordinary row is the greatest; it hides those that are low.
+            # One ordinary score is the maximum, and low ones do not matter.
             return given[0].wild and axis not in given[0].peaks
     if _is_low_constant(standing.node):
         return True

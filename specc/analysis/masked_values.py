@@ -161,8 +161,8 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         case ops.Gather(axis=axis) if axis == grid.key:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
-        # Of what it works on nothing is concluded, so that this is not asked: behind
-        # the row numbers of a layer stand all layers before it.
+        # Nothing is concluded about its operands, so they are not analyzed: the positions of a
+        # layer depend on all layers before it.
         return NO_MASKED_VALUES
     given = yield grid.at(x, grid.query, grid.key)
     return _find_moved_values(grid, node, given)
@@ -193,10 +193,10 @@ def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> M
         case ops.Softmax(axis=axis) if axis == grid.key and -inf in given:
             return {0.0: given[-inf]}
         case ops.CumSum(axis=axis) if axis == grid.key:
-            # Behind the first that is infinite all sums are.
+            # After the first infinite element all cumulative sums are infinite.
             return {n: bound_visible_ranks(i) for n, i in given.items() if isinf(n)}
         case ops.Sort(axis=axis) if axis == grid.key and grid.value.index == 0:
-            # What is hidden comes last: rank r is hidden at query t if r > t - lo.
+            # Masked keys sort last: rank r is masked at query t if r > t - lo.
             return {n: bound_visible_ranks(i) for n, i in given.items() if is_sorted_last(node, n)}
     return _find_other_axis_values(grid, node, given)
 
@@ -253,7 +253,8 @@ def _find_boolean_values(
         case ops.Not():
             return {1.0 - n: i for n, i in given[0].items()}
         case ops.And() | ops.Or():
-            # Either hidden side decides: false of `and`, true of `or`; else both do.
+            # A masked operand suffices for false in `and` and for true in `or`; otherwise both are
+            # needed.
             deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
             found = [{deciding: g[deciding]} for g in given if deciding in g]
             return intersect_masked_values([*found, find_common_values(given)])
@@ -269,11 +270,11 @@ def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValu
     found = [combine_masked_values(fn, *given)]
     for here, there, turned in ((0, 1, False), (1, 0, True)):
         other = operands[there]
-        # Zero times infinity is no number, nor is infinity less infinity.
+        # Zero times infinity is NaN, and so is infinity minus infinity.
         if not can_be_nan(other) and is_finite_grid(other):
             least = find_value_range(other.value)[0]
-            # By what may be zero at some key nothing is divided; zero a query is so at
-            # all keys.
+            # A divisor must not be zero at any key; a value that is zero per query is zero at all
+            # keys.
             divides = not turned and (least > 0 or other.key is None)
             for number, reach in given[here].items():
                 if fn == "div" and not number and divides:
@@ -340,5 +341,5 @@ def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     given = yield grid.at(table, grid.query, grid.key)
     sorted_ = yield grid.at(x, grid.query, grid.key)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
-    # What the order hides the table must hide too.
+    # What the sort order masks must also be masked in the table.
     return {n: bound_visible_ranks(o) for n, i in given.items() for o in last if i & o == i}

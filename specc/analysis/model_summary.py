@@ -65,7 +65,7 @@ def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> Summar
     """
     root = SummaryNode(name=graph.name)
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
-    # The number of rows where it is told, or how many there are at most.
+    # The number of positions if known, or its maximum.
     rows = {s: limit.most for s, limit in find_length_limits(graph).items()} | dict(at or {})
     _order_parts(graph, root)
     for node, results in graph.nodes:
@@ -75,12 +75,12 @@ def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> Summar
     for name, facts in graph.parameter_facts.items():
         part = _get_or_add_part(root, _get_parameter_scope(name))
         part.weights = part.weights + multiply_dims(facts.type.shape)
-    # What a call gives is named by its path, in place of whatever was built last in it;
-    # names with a colon are of values inside.
+    # A call's result is named by its path, not by the last op inside; names with a colon are
+    # internal values.
     for name, value in graph.names.items():
         if ":" not in name and (found := _find_part(root, name)):
             found.type = value.type
-    # The last node of the graph is no result of the whole model.
+    # The last node of the graph is not a result of the whole model.
     root.type = None
     _merge_equal_parts(root)
     return root
@@ -107,7 +107,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     part = _get_or_add_part(root, _get_node_scope(graph, node))
     part.work = part.work + count_multiply_adds(node)
     part.type = type
-    # A part is called after what costs most in it, not after the reshapes around that.
+    # A part is named after its most expensive op, not after the reshapes around it.
     if node.op.heavy or not part.op:
         part.op = node.op.name
     return part
@@ -128,7 +128,7 @@ def _find_local_attention(
     if found is None or node.args[0] is None:
         return None
     rows = most.get(node.args[0].type.shape[2].name or "")
-    # Of a length without a limit the model can be given enough rows.
+    # If a length is unlimited, the input can be long enough.
     return found if rows is None or rows > found.above else None
 
 
@@ -152,12 +152,12 @@ def _merge_equal_parts(part: SummaryNode) -> None:
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
-        # Named parts are not merged, however equal: `query` and `key` are not layers.
+        # Named parts are not merged, even if equal: `query` and `key` are not layers.
         kind = inner.shape_of_it() if inner.name.isdecimal() else inner.name
         alike.setdefault(kind, []).append(inner)
     part.parts = {}
     for run in alike.values():
-        # by number: a layer may be read before those below it
+        # sorted by number: a layer may be read before those below it
         run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
         first = run[0]
         first.members = tuple(p.name for p in run)

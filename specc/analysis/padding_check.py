@@ -82,7 +82,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     for name in graph.input_facts:
         states = _infer_states(graph, name)
         reached = dict(_iterate_reached_outputs(graph, name, states))
-        # What reaches nothing if all values are finite does so as NaN or infinity.
+        # What has no effect for finite values may have one as NaN or infinity.
         finite = _infer_states(graph, name, finite=True) if reached else {}
         otherwise = dict(_iterate_reached_outputs(graph, name, finite))
         for output, dirt in reached.items():
@@ -316,7 +316,7 @@ class _PaddingWalk:
     ) -> PaddingSource | None:
         """Return the op that lets padded positions in: an earlier one, or this one."""
         node, given = standing.node, standing.given
-        # The first op at fault is the one to name: behind it everything is dirty.
+        # Report the first op that leaks: everything after it depends on padding.
         for rows in given:
             if rows.dirt:
                 return rows.dirt
@@ -325,7 +325,7 @@ class _PaddingWalk:
         if is_order_mixed(node, given, [k for k in here if self.padded(node, k)], self.inside):
             return PaddingSource(node)
         for link in here:
-            # Links of other axes never lead to a padded row.
+            # Dependences along other axes never reach a padded position.
             if self.padded(node, link):
                 reading = self.reading(node, link, given)
                 if not is_unaffected_by_padding(reading):
@@ -340,8 +340,8 @@ class _PaddingWalk:
             case ops.Gather(axis=axis) if node.args[0] and (
                 given[1].points or is_gather_in_sort_order(node, given)
             ):
-                # A row that exists, picked by its number from the padded axis itself,
-                # is the same row wherever it stands; from a table it is another one.
+                # A valid position that is indexed within the padded axis itself is the same one
+                # wherever it is; in a table it is another one.
                 elsewhere = node.args[0].type.shape[axis] not in self.lengths
                 return bool(counts[0]) or counts[0] is None or elsewhere
             case ops.Scan() if self._along(node, node.op) and self._made_inside(node.op.body):
@@ -358,17 +358,17 @@ class _PaddingWalk:
         node, operand = standing.node, standing.node.first
         match node.op:
             case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
-                return NO_PADDING_COUNT  # a rank is the same, whatever stands before
+                return NO_PADDING_COUNT  # a rank does not depend on preceding padding
             case ops.Sort(axis=axis) if standing.value.index and not self._alike:
                 if operand and operand.type.shape[axis] in self.lengths:
-                    return None  # which rows stand where, hidden ones among them
+                    return None  # which positions are where, masked ones included
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
                 length = operand.type.shape[axis]
             case ops.Range(length=length):
                 pass
             case ops.Size(length=length) if length.symbols() & self.length.symbols():
-                # `size(n)` counts padded rows with the others.
+                # `size(n)` counts padded positions too.
                 return {(PaddedLength(length),): Fraction(1)}
             case _:
                 return infer_padding_count(node, counts, self.length)
@@ -385,7 +385,7 @@ class _PaddingWalk:
             own = () if self.side == "right" else tuple((EVERY_POSITION or {}).items())
             rows = OrderedPositions(length, before, before + self.length, own)
             return {(rows,): Fraction(1)}
-        # Padding on the right stands behind every row: it moves none.
+        # Right padding comes after all positions: it moves none.
         return EVERY_POSITION if self.side != "right" else {}
 
 
@@ -393,7 +393,7 @@ def _collect_padding_counts(standing: PaddedResult) -> list[PaddingCount]:
     """Return what padding adds to each operand, as the result uses it."""
     counts = [s.count for s in standing.given]
     if is_where_always_taken(standing):
-        counts[2] = counts[1]  # what the other is, no row that exists shows
+        counts[2] = counts[1]  # no valid position depends on the other operand
     for operand in find_rank_counting_operands(standing):
-        counts[operand] = NO_PADDING_COUNT  # beside ranks they count ranks
+        counts[operand] = NO_PADDING_COUNT  # combined with ranks they count ranks
     return counts

@@ -85,7 +85,7 @@ def _infer_axis_op_constants(standing: PaddedResult) -> dict[int, float]:
             number = given[0].held.get(axis)
             if number is not None and is_sorted_last(node, number):
                 return {axis: number}
-        # padded rows are the last, and an infinite sum stays infinite
+        # padded positions come last, and an infinite sum stays infinite
         case ops.CumSum(axis=axis) if axis in given[0].ranked:
             number = given[0].held.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
@@ -195,7 +195,7 @@ def _infer_number(standing: PaddedResult, axis: int) -> float | None:
             return _infer_arithmetic_number(standing, fn, numbers, axis)
         case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip():
             return _infer_common_number(standing, numbers, axis)
-    # A view shows what stands there; row numbers it makes are its own.
+    # A view keeps its operand's values; position indices that it creates are new.
     shows = node.op.view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
 

@@ -107,7 +107,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
     def numbers(known: Mapping[int, float]) -> dict[int, float]:
         return {a + by if a >= axis else a: n for a, n in known.items() if by > 0 or a != axis}
 
-    # Where turned features lie is not followed into a body, nor out of it.
+    # The location of rotated features is not tracked into or out of a body.
     turned = replace(rows.turned, axis=None) if rows.turned else None
     return replace(
         rows,
@@ -127,7 +127,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
 
 def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
     """Return the facts that hold of both values, e.g. of a carry before and after an iteration."""
-    # What is good must hold of both, what is bad of either.
+    # Guarantees must hold for both, faults for either.
     return PaddingFacts(
         zero=one.zero & other.zero,
         low=one.low & other.low,
@@ -137,7 +137,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
         stained=one.stained or other.stained,
         endless=one.endless | other.endless,
         broken=one.broken or other.broken,
-        # Ranks in one and rows in the other: nothing more is said of either.
+        # Ranks in one and positions in the other: nothing is known of the result.
         count=merge_padding_counts(one.count, other.count) if one.ranked == other.ranked else None,
         held=dict(one.held.items() & other.held.items()),
         fill=dict(one.fill.items() & other.fill.items()),

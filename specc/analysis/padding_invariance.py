@@ -36,7 +36,7 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
         return _is_rank_safe(reading)
     match reading.link.kind:
         case "same" | "extent":
-            # Row by row, what is padded stays where it is. An extent reads no row.
+            # Elementwise along the axis: padding stays where it is. An extent reads no position.
             return True
         case "newest" | "window" if _is_loop_skipping_padding(reading) or _is_padding_behind(
             reading
@@ -75,7 +75,7 @@ def _is_rank_safe(reading: PaddedRead) -> bool:
         return True
     match reading.node.op:
         case ops.Index(at=at):
-            return at.number is not None  # a value that exists, or the constant after those
+            return at.number is not None  # a valid element, or the constant after those
         case ops.Slice(start=start, stop=stop):
             return start.number is not None and stop.number is not None
     return isinstance(reading.node.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(reading)
@@ -90,7 +90,7 @@ def _is_padding_after_reads(reading: PaddedRead) -> bool:
     if not reading.after or to is None or operand is None:
         return False
     if isinstance(reading.node.op, ops.Gather):
-        return False  # what it picks, its row numbers say
+        return False  # its indices determine what it selects
     if isinstance(reading.node.op, ops.Einsum | ops.MatMul) and not all(
         r.finite for r in reading.given
     ):
@@ -109,8 +109,8 @@ def _is_loop_skipping_padding(reading: PaddedRead) -> bool:
 def _is_masked_at_padding(reading: PaddedRead) -> bool:
     """Through a mask that is false, or weights or values that are zero, at padded keys."""
     _, reach = resolve_dependence(reading.node, reading.link)
-    # What a mask hides has weight zero, and zero times NaN is NaN; normalizers do not look
-    # at scores where the mask is false.
+    # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
+    # mask is false.
     sound = isinstance(reading.node.op, ops.MaskedWeights) or reading.finite
     if reading.after and reach.lo >= 0 and _have_same_positions(reading):
         return sound
@@ -155,7 +155,7 @@ def _find_summed_axes(reading: PaddedRead) -> list[set[int]]:
     """Return the summed axes of each operand of a sum of products."""
     match reading.node.op:
         case ops.Weigh() | ops.MatMul():
-            # [… m k] by [… k n]: the last axis of one, the last but one of the other.
+            # [… m k] by [… k n]: the last axis of one, the second-to-last of the other.
             left, right = (a.type.rank for a in reading.node.args if a)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation=equation):
@@ -195,11 +195,10 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
         case ops.Reduce(fn=fn):
             return _is_neutral_reduction(reading, fn)
         case ops.Softmax():
-            # Where no row is left, a softmax over low scores is 1/n, and n counts
-            # padding.
+            # If no key is visible, a softmax over low scores is 1/n, and n counts padding.
             return axis in rows.low and axis in rows.peaks
         case ops.ArgMax():
-            # Of equals it takes the first, which behind no padding exists.
+            # The first of equal elements is selected, which with right padding is valid.
             first = reading.after or axis in rows.peaks
             return rows.covered(axis) and first
         case ops.Gather():
@@ -216,13 +215,13 @@ def _is_neutral_move(reading: PaddedRead) -> bool:
         case ops.Sort(axis=along):
             return held is not None and is_sorted_last(reading.node, held) and along == axis
         case ops.TopK(k=k, largest=largest):
-            # Where fewer exist than are taken, the others hold that constant.
+            # If fewer valid positions exist than are selected, the others hold that constant.
             values = reading.link.result == 0 and k.number is not None
             return values and _is_held_last(reading, -inf if largest else inf)
         case ops.Flip():
             return reading.ends == (0, 0) and not reading.merged and axis not in rows.ranked
         case ops.Index(at=at):
-            # Row 0 exists if padding stands on the right.
+            # Position 0 is valid with right padding.
             return reading.side == "right" and at.number == 0
     return False
 
@@ -237,8 +236,7 @@ def can_keep_padding_facts(reading: PaddedRead) -> bool:
         case ops.Stride():
             return is_slice_to_end(reading.node)
         case ops.Slice():
-            # What is dropped at the side of padding is padding there, and
-            # otherwise positions that exist.
+            # What is dropped on the side of padding is padding there, else valid positions.
             return all(over <= 0 for over in _dropped_positions(reading))
         case ops.Pad() | ops.Concat():
             return reading.link.kind == "strided"
@@ -262,8 +260,8 @@ def is_window_unaffected(reading: PaddedRead) -> bool:
         return True
     match reading.node.op:
         case ops.Delay(first=first):
-            # Before the first row that exists a delay reads padding or `first`,
-            # which must not differ.
+            # Before the first valid position a delay reads padding or `first`, which must not
+            # differ.
             return reading.fill == float(first)
         case ops.CumSum():
             return reading.zero
@@ -278,7 +276,7 @@ def _is_same_at_ends(reading: PaddedRead) -> bool:
         case ops.MaxPool(dilation=dilation) if reading.apart:
             return reading.fill == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
-            # A window of a row that exists holds one that does.
+            # A window of a valid output position contains a valid input position.
             return reading.link.operand_axis in reading.read.floor
     return False
 
@@ -298,7 +296,7 @@ def is_shift_unaffected(reading: PaddedRead) -> bool:
         case ops.KeepRows():
             return not reading.apart or reading.fill == 0
         case ops.Stride(start=start):
-            # The first rows are others where padding stands before them.
+            # The first positions differ with left padding.
             first = start == 0 or not reading.may_be_left
             return is_slice_to_end(reading.node) and first
         case ops.Conv() | ops.MaxPool() | ops.AveragePool():

@@ -74,7 +74,7 @@ class PaddingLeak:
         own = self.graph.inputs[self.keep].type.shape[-1]
         shape = first.type.shape if first else (own, own)
         axes = [n for n, d in enumerate(shape) if d == own]
-        # Behind windows and slices the mask is another: that of `conv_keep`.
+        # After windows and slices another mask applies: that of `conv_keep`.
         mask = self.keep if axes else "mask"
         for n in range(1, len(shape)):
             if n != (axes or [1])[-1]:
@@ -163,7 +163,7 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
     if leak.dirt.counted:
         return f"use `positions({leak.keep})`"
     if isinstance(op, ops.Conv) and not leak.is_moved():
-        # Behind a stride it is what the convolution before gives.
+        # After a stride it is the result of the convolution before.
         return f"add `keep={leak.keep}`, or the second result of the `conv` before"
     return _suggest_number(leak) or _suggest_other(leak)
 

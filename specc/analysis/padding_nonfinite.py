@@ -81,8 +81,8 @@ def _combine_operand_signs(standing: PaddedResult, found: InfinitySigns) -> Infi
         case ops.Reduce(fn="max", axis=axis) if (
             axis in standing.given[0].peaks and not standing.padded()
         ):
-            return found - {-1}  # some row that exists holds a number
-    # Anything else may turn the sign: a product, a map by weights.
+            return found - {-1}  # some valid position holds a finite value
+    # Anything else may flip the sign: a product, a linear map.
     same = node.op.view or isinstance(node.op, (*MOVING_OPS, ops.Reduce, ops.CumSum))
     return found if same or not found else BOTH_SIGNS
 
@@ -111,10 +111,10 @@ def _combine_signs(fn: str, left: InfinitySigns, right: InfinitySigns) -> Infini
     if fn == "add":
         return left | right
     if fn == "div":
-        return BOTH_SIGNS if left else NO_SIGNS  # a number by infinity is zero
+        return BOTH_SIGNS if left else NO_SIGNS  # a finite number divided by infinity is zero
     if fn not in ("max", "min"):
         return BOTH_SIGNS if left or right else NO_SIGNS
-    # The larger of minus infinity and a number is the number.
+    # The maximum of minus infinity and a finite number is finite.
     kept = 1 if fn == "max" else -1
     return frozenset(s for s in left | right if s == kept or s in left & right)
 
@@ -131,7 +131,7 @@ def _map_signs(fn: str, signs: InfinitySigns) -> InfinitySigns:
         return frozenset((1,)) if signs else NO_SIGNS
     if fn in INFINITY_PRESERVING_FUNCTIONS:
         return signs
-    # The others are finite there, or, as sine and cosine, no number at all.
+    # The others are finite there or, like sine and cosine, NaN.
     return signs & {1} if fn in UNBOUNDED_ABOVE_FUNCTIONS or fn in GATED_ACTIVATIONS else NO_SIGNS
 
 
@@ -155,7 +155,7 @@ def find_infinity_mask(standing: PaddedResult) -> Value | None:
     if len(masks) != 1:
         return None
     if _can_be_undefined_at_padding(standing):
-        # A divisor made of hidden scores is zero where all of them are hidden.
+        # A divisor made of masked scores is zero if all of them are masked.
         tested = given[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
         return tested.behind
     return masks.pop()
@@ -197,7 +197,7 @@ def can_be_nan_at_padding(standing: PaddedResult) -> bool:
         return given[2].broken
     match node.op:
         case ops.Where() if given[0].zero >= {k.result_axis for k in standing.keeps}:
-            # `where(keep, x, 0)`: whatever `x` holds, at padded rows it is not taken.
+            # `where(keep, x, 0)`: at padded positions `x` is not used.
             return given[2].broken
         case ops.Pointwise(fn=fn) if _can_map_to_nan(fn, given[0].endless):
             return True

@@ -110,7 +110,7 @@ class PaddingOffsets:
                 start, stop = at, at + 1
             case _:
                 return False
-        # Of rows that may be padded on the left the last exists, on the right the first.
+        # With left padding the last position is valid, with right padding the first.
         first, last = int(self.side == "right"), int(self.side == "left")
         ends = before + first - stop, start - before - self.rows + last
         return any(is_never_negative(d, self.least) for d in ends)
@@ -187,7 +187,7 @@ def _iterate_result_axes(
             return
         length = operand.type.shape[axis]
         to = _find_result_axis(node, n, before[length]) if length in before else None
-        # All rows that may be padded are still there.
+        # All positions that may be padded are still there.
         if to and all(is_never_negative(d, least) for d in (to[1], to[0] - to[1] - rows)):
             yield to
 

@@ -79,7 +79,7 @@ def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim)
         case ops.Arith(fn=fn):
             return _infer_arithmetic_count(node, fn, first, second, length)
         case ops.Where():
-            # A condition that grows with padding picks other values.
+            # A condition that depends on the amount of padding selects other values.
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to=to):
             return first if _is_id_preserving_cast(node, to) else None
@@ -150,10 +150,10 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
     for n, (count, other) in enumerate(zip(counts, reversed(node.args), strict=True)):
         rows, length = _get_only_factor(count), _find_constant_length(other)
         if isinstance(rows, RelativePositions) and counts[1 - n] == rows.count:
-            # Rows before are below 0, and what they are compared with is not.
+            # Positions before it are negative, and the value they are compared with is not.
             return _are_position_ids(other)
         if isinstance(rows, OrderedPositions) and length is not None:
-            # Padded rows stand between the first edge and the first row that exists.
+            # Padded positions are between the first edge and the first valid position.
             apart = ("gt", "le") if n else ("lt", "ge")
             fits = node.op in [ops.Compare(fn) for fn in apart]
             return length == rows.end or (length == rows.before and fits)
@@ -225,7 +225,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) 
         case ops.RopeAngles() | ops.Extent():
             return False
         case ops.ArgMax() | ops.Reduce(fn="max" | "min"):
-            # the greatest stays the greatest where all grow alike
+            # the argmax does not change if all scores shift equally
             return set(counts[0] or {}) != {()}
         case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Softmax():
             return not _is_uniform_shift(node, counts, length)
@@ -244,7 +244,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -
             pass
         case ops.Attend():
             scores, keys, axis = node.op.added.place, node.op.key(node), 2
-            fixed = node.op.sinks(node)  # its score stays where it is
+            fixed = node.op.sinks(node)  # its score does not move
         case _:
             axis = -1
     alone = not any(c for n, c in enumerate(counts) if n != scores)

@@ -36,9 +36,9 @@ def infer_rotation(
 ) -> RotationFact | None:
     """Return the rotation that a result carries, or None."""
     if isinstance(node.op, ops.RopeAngles):
-        # Angles of rows whose numbers count padding turn with it; others are plain.
+        # Angles of positions that count padding change with it; others do not.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
-    # An extent makes row numbers; it does not look at what it is given.
+    # An extent creates position indices and does not read its operand's values.
     if not any(turned) or isinstance(node.op, ops.Extent):
         return None
     if (free := _is_rotation_cancelled(node, turned)) is not None:
@@ -59,10 +59,10 @@ def _infer_unary_rotation(node: Node, turned: RotationFact | None) -> RotationFa
         return EXPOSED_ROTATION
     match node.op:
         case ops.Cast(to=to):
-            # Cut to whole numbers, two that are turned alike no longer are.
+            # After rounding, equally rotated values need not be equal.
             return turned if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise(fn="neg"):
-            # -x is x turned by half a turn more, the same at all rows.
+            # -x is x rotated by 180° more, the same at all positions.
             return turned if turned.axis is not None else EXPOSED_ROTATION
     if node.op.view or isinstance(node.op, ops.Slice | ops.Stride):
         return _infer_view_rotation(node, turned)
@@ -75,7 +75,7 @@ def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) ->
     """
     match node.op:
         case ops.Attend():
-            # A turned value, or mask, comes out in the result; queries and keys do not.
+            # A rotated value or mask reaches the result; rotations of queries and keys cancel.
             alone = not any(turned[2:])
             return alone and _is_matched_product(turned[0], turned[1], 3, 3)
         case ops.MatMul():
@@ -131,10 +131,10 @@ def _infer_concat_rotation(
         return EXPOSED_ROTATION
     (at,) = features
     if axis != at:
-        # More rows, or heads, of vectors that are all turned by the same angles.
+        # More positions, or heads, of vectors rotated by the same angles.
         return turned[0] if turned[0] and len(set(turned)) == 1 else EXPOSED_ROTATION
-    # Half of the features turned, half not, as in GPT-J: turned alike is what has the
-    # same parts in the same places.
+    # Half of the features rotated, half not, as in GPT-J: only vectors with the same layout are
+    # rotated equally.
     parts = zip(turned, node.args, strict=True)
     return RotationFact(
         tuple(t.key if t else str(a and a.type.shape[axis]) for t, a in parts), axis
@@ -145,7 +145,7 @@ def _infer_scaled_rotation(
     node: Node, fn: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
     """Multiplied by what is the same for all features, or the sum of two that are turned alike."""
-    # A turn is linear: the sum of two vectors turned by one angle is turned by it.
+    # Rotation is linear: the sum of two vectors rotated by one angle is rotated by it.
     alike = first is not None and first == second and first.axis is not None
     if first and alike and fn in ("add", "sub"):
         return first
@@ -154,7 +154,7 @@ def _infer_scaled_rotation(
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     if first:
         return _infer_product_rotation(first, left, right)
-    # A number by what is turned is not what is turned by a number.
+    # The product of a number and a rotated vector is not rotated by a number.
     if second and fn == "mul":
         return _infer_product_rotation(second, right, left)
     return EXPOSED_ROTATION
@@ -174,7 +174,7 @@ def _infer_view_rotation(node: Node, turned: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must keep the feature axis intact."""
     at = turned.axis
     if turned.shown or at is None:
-        # Of angles each view is another set: cosines of all rows and those of a half.
+        # Each view of angles is a separate set: cosines of all positions, and those of a half.
         return replace(turned, key=(node.op, turned.key)) if not turned.shown else EXPOSED_ROTATION
     match node.op:
         case ops.Transpose(order=order):

@@ -94,11 +94,11 @@ def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
         endless=find_infinity_signs(standing),
         broken=can_be_nan_at_padding(standing),
         count=NO_PADDING_COUNT,
-        # Numbers of rows that exist stay such wherever a view puts them.
+        # Indices of valid positions stay valid in any view.
         points=standing.node.op.view and any(r.points for r in standing.given),
     )
     if isinstance(standing.node.op, ops.Merge | ops.Split):
-        # Of batch and positions on one axis neither the last nor "at least one" is known.
+        # If batch and positions are merged, neither the last position nor "at least one" is known.
         rows = replace(rows, repeated=frozenset(), peaks=frozenset())
     return rows
 
@@ -117,30 +117,27 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
     last = value.type.rank - 1
     match node.op:
         case ops.MaskedWeights():
-            # The keys are the last axis of a mask as of the weights, however many there
-            # are before them.
+            # The keys are the last axis of mask and weights, however many axes precede it.
             mask = node.op.mask
             if mask(node).type.rank - 1 in mask.of(given).zero:
                 yield last
         case ops.Attend(mask=mask) if value.type.shape[-1] in standing.lengths:
-            # The second result, the weights: the first ends in features, not in keys.
+            # The second result, the weights: the first has features, not keys, as its last axis.
             hidden = mask.of(given)
             if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
                 yield last
         case ops.Softmax(axis=axis) if axis in given[0].low & given[0].peaks:
-            # exp(-1e30 - max) is 0 where max is an ordinary number; without
-            # `iterate_ordinary_axes` all
-            # rows might be low, and each of n would get 1/n.
+            # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
+            # all scores might be low, and each of n keys would get 1/n.
             yield axis
         case ops.Pointwise(fn="exp"):
             yield from given[0].low
         case ops.Scan(masked=True, axis=axis) if 1 in given[0].zero:
-            # What a masked loop collects is zero at rows that it passes over; a carry
-            # has no such axis.
+            # A masked loop collects zeros at skipped positions; a carry has no such axis.
             if value.type.rank > axis and value.type.shape[axis] in standing.lengths:
                 yield axis
         case ops.Route() as op if (keep := op.parts(given).keep) is not None:
-            yield from keep.zero  # rows that are not kept go to no expert
+            yield from keep.zero  # positions that are not kept go to no expert
         case ops.RecurrentLayer() if value.type.rank == 3 and is_padding_skipped(node, given):
             yield 1
 
@@ -157,12 +154,12 @@ def is_zero_at_padding(standing: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
     zero, along = standing.at("zero", axis), standing.along(axis)
     if isinstance(standing.node.op, ops.Concat):
-        # A part without padded rows has other rows of the axis.
+        # A part without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, along, strict=True)]
     if isinstance(standing.node.op, PRODUCT_OPS):
         others = [r for r, z in zip(standing.given, zero, strict=True) if not z]
         if not all(r.finite for r in others):
-            return False  # zero times infinity, or NaN, is NaN
+            return False  # zero times infinity or NaN is NaN
     return _is_zero_result(standing, zero, along)
 
 
@@ -173,13 +170,13 @@ def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool])
     node = standing.node
     match node.op:
         case ops.And() | ops.Arith(fn="mul") | ops.MatMul() | ops.Einsum() | ops.Weigh():
-            return any(zero)  # one factor is enough
+            return any(zero)  # one factor suffices
         case ops.Or() | ops.Concat() | ops.Where():
             return _are_operands_zero(node, zero)
         case ops.Arith(fn="add" | "sub" | "min" | "max"):
             return _are_operands_zero(node, zero)
         case ops.Arith(fn="div" | "floordiv"):
-            # Zero by zero is NaN: a divisor that has padded positions too may be zero.
+            # Zero divided by zero is NaN: a divisor with padded positions may be zero.
             return zero[0] and (not along[1] or not can_be_zero_at_padding(standing, 1))
     return (zero[0] and _is_zero_preserving(node)) or (node.op.view and any(zero))
 
@@ -190,7 +187,7 @@ def _is_zero_preserving(node: Node) -> bool:
         case ops.Pointwise(fn=fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
-            # A bias is added at padded rows too: nothing is zero behind it.
+            # A bias is added at padded positions too: the result is not zero.
             return node.op.bias(node) is None
         case ops.RMSNorm(eps=eps):
             return eps > 0
@@ -207,8 +204,8 @@ def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):
-        # Where the condition is false at padded rows, only the other counts:
-        # `where(keep, x, 0)`.
+        # If the condition is false at padded positions, only the other operand counts: `where(keep,
+        # x, 0)`.
         hidden, yes, no = zero[0], zeros[1], zeros[2]
         return (hidden or yes) and no
     return all(zeros)

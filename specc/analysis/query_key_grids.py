@@ -98,7 +98,7 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             query, key = (None if a is None else order[a] for a in (q, k))
             return grid.at(x, query, key)
         case ops.Expand(axis=axis):
-            # Along the axis that was repeated there was one row, the same for all.
+            # Along a broadcast axis there was one position, the same for all.
             query, key = (None if a == axis else a for a in (q, k))
             return grid.at(x, query, key)
         case ops.Split(axis=axis, sizes=sizes):
@@ -152,7 +152,7 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     x = node.first if node is not None else None
     if grid.clock is None or x is None or op.stop != x.type.shape[op.axis]:
         return False
-    # Both lengths must have a head: then it differs by what was left away.
+    # Both lengths must have a head: they differ by what was sliced off.
     lengths = x.type.shape[op.axis], grid.value.type.shape[op.axis]
     return None not in [grid.clock.head(n) for n in lengths]
 
@@ -238,8 +238,8 @@ def solve_memoized(
         return known[question]
     if not budget.take():
         return otherwise
-    # Each question that is open stands above the one that asked it. `given` is what the
-    # top is sent; a generator that was only just made takes nothing yet.
+    # A stack of open queries, each above the one that asked it. `given` is sent to the top; a new
+    # generator takes nothing yet.
     open_ = [(question, rule(question))]
     given, fresh = otherwise, True
     while open_:

@@ -118,7 +118,7 @@ def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int 
     read = clock.track(node.operand(link.operand).type.shape[link.operand_axis])
     if made is None or read is None or read.rate != made.rate * link.stride:
         return None
-    # Rows that a window reads before it begins to make some are not of this kind.
+    # Positions that a window consumes before its first output are different.
     return read.head.number if made.head == 0 else None
 
 

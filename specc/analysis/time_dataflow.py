@@ -76,7 +76,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
     """
     along = FlowContext(find_time_axis(graph, symbol, chunk), {}, [], {})
     for value in graph.inputs.values():
-        # Of an input of `n + 1` rows nobody knows which belongs to a new row.
+        # In an input of `n + 1` positions it is undefined which belongs to a new one.
         shape = value.type.shape
         axes = {n: SAME_POSITION for n, d in enumerate(shape) if along.clock.head(d) == 0}
         whole = not axes and any(d.symbols() & along.related for d in shape)
@@ -103,7 +103,7 @@ class _TimeReads:
     def state(self) -> TimeState:
         """Return the state of the result."""
         newest = self.newest and not self.mixed
-        # What the first row goes into reads it from every row.
+        # Whatever depends on the first position is read at every position.
         axes = {axis: reach | self.first for axis, reach in self.before.items()}
         first = EMPTY_INTERVAL if axes else self.first
         return TimeState(axes, newest, self.whole or self.mixed, first)
@@ -150,23 +150,23 @@ def _follow_dependence(
 ) -> list[Leak]:
     """Join into `read` what a link reads along a time axis; the leak, if it is one."""
     if link.kind == "extent":
-        return []  # a length is told, no row is read
+        return []  # a length is read, no position
     if link.kind == "newest":
         read.newest = True
         return []
     to, reach = resolve_dependence(node, link, clock)
     if (to, reach) == PREFIX_READ:
-        return []  # rows of a head do not move
+        return []  # positions of a head do not move
     if (to, reach) == FIRST_POSITION_READ:
         read.first = read.first | (state.axes[link.operand_axis] + reach)
         return []
     unmasked = link.kind == "band" and not link.gates
     if to is None or to not in read.before or unmasked:
-        # The axis is gone, or every row of the result sees every row of it.
+        # The axis is gone, or every position of the result depends on every input position.
         read.whole = True
         return [Leak(node, "all", link.operand)]
-    # Reaches add up along a path, and paths that meet are joined. They are counted in
-    # rows of what comes in, of which a row behind strides is several.
+    # Dependences add up along a path, and joining paths are merged. They are counted in input
+    # positions, of which one position after a stride is several.
     rate = clock.rate(node.operand(link.operand).type.shape[link.operand_axis])
     rows = reach.times(clock.chunk // max(rate, 1))
     read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
@@ -191,7 +191,7 @@ def _find_mixing_leaks(
     if has_time_axis_length(node, along.clock):
         found.append(Leak(node, "length"))
     elif not any(along.composite(a) for a in node.args if a):
-        # Here rows are first put together with others, as by a merge with another axis.
+        # Here positions are merged with another axis first.
         made_here = any(along.composite(r) for r in results)
         if made_here and not any(s.whole for s in states):
             found.append(Leak(node, "shape"))
@@ -216,7 +216,7 @@ def _visit_loop(
     if runs:
         states, found = _judge_node(node, results, along)
     else:
-        # Along another axis it is its body that is read, turn by turn.
+        # Along another axis its body is analyzed, iteration by iteration.
         states = _get_loop_results(op, body, inside)
         found = _find_mixing_leaks(node, results, given, states, along)
         along.inside.update({node: body, **inside.inside})
@@ -239,8 +239,8 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> Fl
         inside = FlowContext(along.clock, states, [], {})
         for each, results in body.nodes:
             _visit_node(each, results, inside)
-        # What a carry is behind a turn it may be before the next one: again, until no
-        # turn adds anything. States only grow, so this ends.
+        # A carry's state after an iteration may hold before the next one: repeated until a fixed
+        # point. States only grow, so this terminates.
         grown = {
             before: _join_carry(start[before], inside.states.get(after, TimeState()), turn)
             for before, after in zip(inner.starts, outputs, strict=False)
@@ -315,7 +315,7 @@ def _iterate_gate_reads(
         mask = node.operand(gate.operand)
         yield gate.result_axis, find_nonzero_interval(mask, gate.query, gate.key, clock)
         if isinstance(node.op, ops.MaskedSoftmax):
-            # A score of minus infinity is as good as a mask.
+            # A score of minus infinity acts as a mask.
             query = node.operand().type.rank - 2
             low = find_masked_values(node.operand(), query, query + 1, clock)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)

@@ -129,14 +129,14 @@ def iterate_capture_leaks(
         case ops.Scan() if is_time_loop(node, node.op, clock):
             starts = node.op.first + node.op.scanned
             captured = starts + node.op.carries
-            # Carries and captures are the same for all rows of a loop: if they move, a
-            # row sees rows that come later. What the first row tells is there for every
-            # row, but not before the first.
+            # Carries and captures are the same at all positions of a loop: if they depend on time,
+            # a position sees later ones. What the first position determines is available at every
+            # position, but not before the first.
             for n, state in enumerate(given[starts:], starts):
                 if state.moves and not (n >= captured and state.latched):
                     yield Leak(node, "captured", n)
         case ops.RecurrentLayer():
-            # Of other moving states their own links tell.
+            # Dependences of other time-dependent states describe themselves.
             for place in (s.place for s in node.op.first_states):
                 if place < len(given) and given[place].latched:
                     yield Leak(node, "captured", place)
@@ -149,7 +149,7 @@ def has_prefix_leak(
     if isinstance(node.op, ops.Extent) or not any(s.latched for s in given):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, clock):
-        return False  # each op of its body is asked
+        return False  # each op of its body is checked
     heads = (clock.head(d) for r in results for d in r.type.shape)
     return any(head is not None and head != 0 for head in heads)
 
@@ -219,7 +219,7 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
                 _mentions(d, clock.related) for d in (start, step)
             )
         case ops.Resize():
-            return False  # every row is read, which says more
+            return False  # every position is read, which implies this
         case ops.Scan():
             return False
         case _:

@@ -75,8 +75,8 @@ def find_value_range(value: Value | None) -> ValueRange:
     """Return the minimum and maximum that any element can have."""
     if value is None:
         return UNBOUNDED_RANGE
-    # Each value once, on a stack of our own: a stream that every layer adds to is
-    # reached in twice as many ways with each of them.
+    # Each value once, on an explicit stack: a residual stream is reached by twice as many paths
+    # with each layer.
     known: dict[Value, ValueRange] = {}
     todo = [value]
     while todo:
@@ -96,7 +96,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     if node is None or value.type.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if isinstance(node.op, SELECTION_OPS):
-        # the second result is row numbers, whatever the rows hold
+        # the second result holds indices, whatever the first holds
         return [] if value.index or node.first is None else [node.first]
     tells = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [a for a in node.args if a] if tells else []
@@ -110,7 +110,7 @@ def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRang
         return UNBOUNDED_RANGE
     picked = isinstance(node.op, SELECTION_OPS)
     if isinstance(node.op, INDEX_RESULT_OPS) or (picked and value.index):
-        return NONNEGATIVE_RANGE  # row numbers, the second result of what picks rows too
+        return NONNEGATIVE_RANGE  # indices, also the second result of selecting ops
     given = [known[a] for a in _list_range_operands(value)]
     return given[0] if picked else _compute_op_range(node, value, given)
 
@@ -147,11 +147,11 @@ def _folded(node: Node, given: ValueRange) -> ValueRange:
         case ops.Reduce(fn="sum", axis=axis) if is_max_subtracted_exp(node.first, axis):
             return 1.0, inf
         case ops.Reduce(fn="mean") | ops.AveragePool():
-            return _merge_ranges([given, (0.0, 0.0)])  # the mean of nothing is zero
+            return _merge_ranges([given, (0.0, 0.0)])  # the mean over nothing is zero
         case ops.Reduce(fn="max" | "min", axis=axis) if node.first is not None:
             return given if (node.first.type.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
         case ops.Reduce(fn="sum") | ops.CumSum():
-            # Of what is not negative a sum is not negative.
+            # A sum of nonnegative elements is nonnegative.
             return NONNEGATIVE_RANGE if given[0] >= 0 else UNBOUNDED_RANGE
     return UNBOUNDED_RANGE
 
@@ -268,7 +268,7 @@ def find_constant_fraction(value: Value | None) -> Fraction | None:
 
 def find_constant_value(value: Value | None) -> float | None:
     """Return the constant that a value is everywhere, infinity included, or None."""
-    # True is a number for Python, and no score.
+    # True is a number in Python, but not a score.
     return None if value is None or value.type.dtype == "bool" else find_uniform_value(value)
 
 

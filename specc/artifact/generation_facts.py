@@ -118,8 +118,7 @@ def bounds_from_json(data: object) -> dict[str, LengthBound]:
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
-            # What is left out only makes a message later: the graph has lengths of its
-            # own.
+            # An omission only delays an error: the graph has its own lengths.
             case [int() as low, None | int() as high, str() as why]:
                 found[str(name)] = LengthBound(low, high, why[:300])
     return found
@@ -232,7 +231,7 @@ def check_encoder_outputs(
     handed = {name for name in facts.handed if name not in inputs}
     initial = {state.initial for state in facts.states if state.initial}
     initial |= {facts.first} - {""}
-    # Both ways: the step wants what nobody makes, or `encode` what nobody gives.
+    # Both ways: the step needs a value that nobody produces, or `encode` one that nobody gives.
     missing = [*sorted((handed | initial) - set(gives)), *sorted(set(takes) - inputs)]
     if missing:
         _damaged(path, f"no `encode` graph gives or takes `{escape_text(missing[0])[:200]}`")
@@ -240,7 +239,7 @@ def check_encoder_outputs(
 
 def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple[DecodeState, ...]:
     """The states of a step, each an input and an output with lengths known beforehand."""
-    # Two states of one name would share a buffer, and one would be lost.
+    # Two states with one name would share a buffer, and one would be lost.
     states = tuple(_read_state(one, step, path) for one in data.listed("states"))
     names, afters = {s.name for s in states}, {s.next for s in states}
     if min(len(names), len(afters)) < len(states):
@@ -248,7 +247,7 @@ def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
-        # one that `encode` gives has its size from there
+        # a state that `encode` returns has its size from there
         if not state.initial and not {s for d in fixed for s in d.symbols()} <= told:
             _damaged(
                 path,
@@ -314,7 +313,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     table of positions holds, also of several together.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
-    # Of several lengths together, under the text of their sum.
+    # For several lengths together, under the text of their sum.
     bounds = {
         text: LengthBound(0, limit.most, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()
@@ -344,7 +343,7 @@ def max_context_length(
     for text, bound in bounds.items():
         try:
             length = parse_dim(text)
-        except DimError:  # a package may have come from anywhere
+        except DimError:  # a package may come from an untrusted source
             continue
         told = length.symbols() - {symbol} <= known.keys()
         if symbol in length.symbols() and bound.high is not None and told:

@@ -187,7 +187,7 @@ class Manifest:
     def dump(self) -> str:
         """As JSON, the same bytes for the same model."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # only a model that decodes by itself says that it does, and so of rounding
+        # only a model with the decoding loop has these entries, and of quantization
         some = {
             "decodes": self.decodes,
             "scoring": self.scoring and write_graphs(self.scoring),
@@ -250,8 +250,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
     data = open_record(text, FORMAT_VERSION, "model", partial(_damaged, path))
     graphs = read_graphs(data.text("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # a graph that computes absent inputs stands beside the one that it belongs to;
-    # alone it is a model that somebody called so
+    # a graph that computes absent inputs is next to its model; alone, a model happens to have this
+    # name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _damaged(path, "it holds no graph")
@@ -301,11 +301,11 @@ def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWe
     if "precision" not in data.names() or not data.table("precision"):
         return {}
     fields = data.child("precision")
-    fields.string_map("kept")  # why other matrices are not rounded
+    fields.string_map("kept")  # the reason why other matrices are not quantized
     each = fields.child("rounded")
     for name in each.names():
         value = graph.parameters.get(name)
-        # a stack of matrices has one for each expert
+        # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
             _damaged(path, f"it has no matrix `{escape_text(name)}` that could be rounded")
     return {name: _parse_quantized_weight(each.child(name)) for name in each.names()}

@@ -74,11 +74,11 @@ def _is_hard_linked(folder: Path, location: str) -> str:
     try:
         if os.path.realpath(path) != straight:
             return "a link leads to it"
-        # Whoever writes to the other name changes these weights.
+        # Writing to the other name changes these weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} links to its file, which ONNX refuses to read"
     except (OSError, RuntimeError, ValueError):
-        # links in a circle, a name that no file has
+        # a cycle of links, or an invalid name
         return "it cannot be looked at"
     return ""
 
@@ -96,7 +96,7 @@ def explain_mismatch(
         return why
     if size != facts.bytes:
         return f"it has {size} bytes, {facts.bytes} were there when the model was compiled"
-    # The beginning of a checkpoint is its header: names, shapes and places.
+    # A checkpoint begins with its header: names, shapes and offsets.
     if facts.head and file_sha256(path, COMPARED_BYTES) != facts.head:
         return "the weights file has changed since the model was compiled"
     if contents and file_sha256(path) != facts.sha256:
@@ -109,7 +109,7 @@ def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[st
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, which is no part of it"
-        # What is told may be negative, and end at or before the first byte.
+        # Offsets may be negative, and end at or before the first byte.
         if not 0 < end <= sizes[location]:
             return f"it reads weights behind the end of `{escape_text(location)[:200]}`"
     return ""
@@ -118,7 +118,7 @@ def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[st
 def is_path_below(path: str) -> bool:
     """Whether a relative path with `/` stays below where it starts."""
     parts = path.split("/")
-    # A drive or a stream of Windows has a colon in it, a path there backslashes.
+    # A drive or alternate stream on Windows contains a colon, a path there backslashes.
     return bool(path) and not any(
         p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts
     )
@@ -195,7 +195,7 @@ class PackageIndex:
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
-        # Sorted and never dated: a package compiled twice has the same bytes.
+        # Sorted and without dates: compiling twice gives the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _sealed(text.encode(errors="backslashreplace") + b"\n")
 
@@ -211,7 +211,7 @@ def is_unmodified(data: bytes) -> bool:
         found = parse_strict_json(data.decode("utf-8"))
     except ValueError:
         return False
-    # The seal is put back to the zeros that stood there when it was made.
+    # The hash is replaced by the zeros that it was computed over.
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
@@ -285,8 +285,7 @@ def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
                 found[name] = FileDigest(size, digest)
             case _:
                 _damaged(where, f"`{escape_text(name)[:200]}` has no size or no hash")
-    # Names are joined to the folder later, so none may lead out of it, here once for
-    # all.
+    # Names are joined to the directory later; none may lead outside. Checked once, here.
     for name in found:
         if not is_plain_file_name(name):
             _damaged(where, f"`{escape_text(name)[:200]}` is no plain name of a file in it")
@@ -324,7 +323,7 @@ def _check_roles(index: PackageIndex, where: str) -> None:
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _damaged(where, f"`{escape_text(role)[:200]}` is a file it does not describe")
-    # One file under many roles would be opened and checked that many times.
+    # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
         _damaged(where, f"it names more than {MAX_GRAPHS} graphs, or one of them twice")
@@ -349,8 +348,7 @@ def find_superseded_files(folder: Path, index: PackageIndex) -> list[str]:
     """
     found = []
     for name, facts in index.files.items():
-        # What was there before the package, or was changed since, is somebody else's
-        # now.
+        # Files that existed before the package, or were changed since, belong to somebody else.
         if name in index.kept or regular_file_size(folder / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

@@ -61,7 +61,7 @@ class CrashJournal:
             died, now = found.get("died"), found.get("now")
             told = died.items() if isinstance(died, dict) else ()
             journal.died = {k: n for k, n in told if isinstance(n, int)}
-            # whoever began this did not end it, and holds no lock any more
+            # the process that began this did not complete it and holds no lock any more
             if isinstance(now, str) and now:
                 journal.died[now] = journal.died.get(now, 0) + 1
         return journal
@@ -115,11 +115,11 @@ def lock_journal(path: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, path):
                 return descriptor
-            os.close(descriptor)  # who held it has ended, and removed the file
+            os.close(descriptor)  # its owner has exited and removed the file
         except BlockingIOError:
             os.close(descriptor)
             raise
-        except OSError:  # a disk without locks
+        except OSError:  # a file system without locks
             os.close(descriptor)
             return None
 
@@ -147,7 +147,7 @@ def _last(path: Path) -> object:
     except (OSError, ValueError):
         return None
     for line in reversed(lines):
-        with suppress(ValueError):  # the last one may be torn
+        with suppress(ValueError):  # the last line may be incomplete
             return parse_strict_json(line)
     return None
 
@@ -192,11 +192,10 @@ class BlockRunner:
     def do(self, number: int, report: Report = lambda rows: None) -> BlockStatistics:
         """Compute one block. Raise E0802 or E0881 if its file is gone or has changed."""
         before = read_block_statistics(self.plan, self.out, number)
-        if before is not None:  # by somebody else who is at work on the same plan
+        if before is not None:  # by another process that works on the same plan
             report(before.rows)
             return before
-        # what is begun stands in the journal, so that a row that kills its process is
-        # known to whoever does the block again
+        # started rows are in the journal, so that the next worker knows a row that crashed this one
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{number:06}.now") as journal:
             with translate_os_errors(Path(self.plan.files[self.plan.blocks[number].file].path)):
                 table = self._read(number)
@@ -225,7 +224,7 @@ class BlockRunner:
         if block.file not in self.formats:
             self.formats[block.file] = find_format(path)
         kept = [c.name for c in self.plan.kept]
-        # one column may be read for two inputs, and kept besides
+        # one column may be read for two inputs, and be copied to the output
         wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
         table = self.formats[block.file].read(path, block, wanted)
         if any(len(column) != block.rows for column in table.values()):
@@ -261,7 +260,7 @@ class OpenBlock:
             else:
                 self._fail(number, row)
         self.report(self.done.rows - len(good))
-        # texts end at different times, so that their batches are not fixed beforehand
+        # sequences end at different times, so that their batches are not fixed in advance
         if self.model.flows:
             good = self._generate(good)
         memory = self.model.formulas.memory
@@ -291,7 +290,7 @@ class OpenBlock:
         texts, first = self.model.texts, self.first
         lengths = {row.number: row.length(self.padded) for row in rows}
 
-        # texts are numbered in all data, the journal counts within its block
+        # sequences are numbered globally, the journal counts within its block
         def began(numbers: Sequence[int]) -> None:
             self.journal.begin([number - first for number in numbers])
 
@@ -309,14 +308,14 @@ class OpenBlock:
     def _work(self, length: int, made: Sequence[GenerationResult]) -> int:
         """Return the multiply-adds of a generated text with its prompt."""
         taking, count = self.model.taking, len(made[0].tokens)
-        # a prompt and what is generated are one sequence of one input
+        # prompt and generated tokens are one sequence of one input
         is_prompt = taking.entrance.growing in taking.columns
         return self.model.formulas.work(1, length + count if is_prompt else max(length, count))
 
     def _at_once(self, longest: int) -> int:
         """Return the batch size for texts of this length."""
         memory, limits = self.model.formulas.memory, self.limits
-        # one text is generated whatever it takes: no limit makes it shorter
+        # one sequence is always generated: no memory limit shortens it
         count = max(min(limits.cap, limits.tokens // max(longest, 1)), 1)
         while count > 1 and memory(count, longest) > limits.memory:
             count -= 1
@@ -325,7 +324,7 @@ class OpenBlock:
     def _batch(self, batch: Sequence[InputRow]) -> None:
         """Compute a batch; row by row where something is wrong with one of them."""
         numbers = [row.number for row in batch]
-        # a process died in this batch before: only row by row is it seen of which one
+        # a process crashed in this batch before: only row by row shows which row it was
         if self.journal.fatal(numbers):
             title = "the process that computed this row died, twice"
             return self._retry(batch, Diagnostic(CRASHED_ROW_CODE, title))

@@ -34,7 +34,7 @@ PROGRESS_INTERVAL = 0.1
 
 def run_worker(folder: str) -> None:
     """Does the blocks it is told."""
-    # What libraries print must not stand between the answers.
+    # Output of libraries must not mix with the protocol.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     out = Path(folder)
@@ -54,7 +54,7 @@ def run_worker(folder: str) -> None:
         _say(answers, failed=told)
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # the thread that listens would hold up an orderly end
+        os._exit(1)  # the listening thread would delay an orderly exit
 
 
 @dataclass
@@ -142,7 +142,7 @@ class _Worker:
     def ask(self, number: int) -> None:
         """Has it do a block, or end."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is dead, which its answers will tell
+        with suppress(BrokenPipeError):  # it has exited, which its responses will show
             self.process.stdin.write(f"{number}\n".encode())
             self.process.stdin.flush()
 
@@ -172,7 +172,7 @@ class LocalEngine:
                 self._stop()
 
     def _start(self, answers: selectors.BaseSelector) -> None:
-        # found where we were, even by someone who only changed `sys.path`
+        # the current `sys.path`, even if it was only changed at run time
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         process = subprocess.Popen(
@@ -367,7 +367,7 @@ class RayEngine:
         """Raise E0888 for an address without a listener, for which Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():
-            return  # a name that Ray knows, as `auto`
+            return  # a name that Ray knows, such as `auto`
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as fault:

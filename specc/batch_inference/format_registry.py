@@ -85,14 +85,14 @@ def find_files(given: Sequence[str]) -> list[Path]:
             files = _files_at(path, name)
         for file in files:
             if not file.is_dir():
-                find_format(file)  # an ending that nobody reads is told before all else
+                find_format(file)  # an unsupported suffix is reported first
                 check_readable(file)
         found += files
     return found
 
 
 def _files_at(path: Path, name: str) -> list[Path]:
-    # no name is no place, though to `Path` it is the working folder
+    # an empty name is not a path, although `Path` makes it the working directory
     if not name or not path.exists():
         mend = "give the path of a table, or of a folder of tables or pictures"
         raise_unreadable(name, "there is no such file or folder", mend)

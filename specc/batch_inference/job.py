@@ -63,7 +63,7 @@ class JobReport:
     @property
     def rate(self) -> float:
         """Rows a second of this run, since somebody began."""
-        # what a former run has done took no time of this one
+        # blocks of an earlier run took no time of this one
         done = self.rows - self.before
         return done / max(self.seconds - self.start_up, 1e-9)
 
@@ -122,7 +122,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
         report.take(done)
         report.rows += block.rows
         report.before += block.rows
-    # a former run may have met more faults than this one grants
+    # an earlier run may have had more errors than this one allows
     _check_errors(job, report)
     watch(report)
     for progress in _progress(job, plan, out, todo):
@@ -135,7 +135,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
             _check_errors(job, report)
         watch(report)
     _errors_of(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # of who was killed behind a part
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # left behind by a process that was killed
         left.unlink(missing_ok=True)
     report.ended = time.monotonic()
     return report
@@ -189,7 +189,7 @@ def _progress(
 def count_cores() -> int:
     """The processors that this process may use."""
     count = os.cpu_count()
-    with suppress(AttributeError):  # not every system says which are ours
+    with suppress(AttributeError):  # not every system reports which CPUs the process may use
         count = len(os.sched_getaffinity(0))
     return count or 1
 

@@ -59,7 +59,7 @@ class ParquetFile:
             try:
                 self.opened[path] = import_pyarrow("pyarrow.parquet").ParquetFile(path)
             except PermissionError:
-                raise  # it is not known to be damaged
+                raise  # not known to be damaged
             except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
                 raise_error(
                     "E0870",
@@ -140,7 +140,7 @@ def _value(name: str, value: Arrow) -> object:
             return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(import_pyarrow().string()).as_py())
-        if not text.startswith("<"):  # what is beyond the calendar
+        if not text.startswith("<"):  # dates outside the calendar
             return text
     return BadRow(f"`{name}` holds no {value.type} that can be read")
 
@@ -203,7 +203,7 @@ def _column(kind: ColumnType, values: Sequence[object]) -> Arrow:
     if lists is not None:
         return lists
     plain = [plain_value(v) for v in values]
-    if kind == ColumnType("f64"):  # files of JSON have whole numbers among others
+    if kind == ColumnType("f64"):  # JSON files mix integers and floats
         plain = [None if v is None else float(v) for v in plain]
     try:
         return import_pyarrow().array(plain, type=_type(kind))
@@ -217,7 +217,7 @@ def _array_lists(kind: ColumnType, values: Sequence[object]) -> Arrow | None:
     lacking = [v is None for v in values]
     if not arrays or not kind.sizes or len(arrays) + sum(lacking) < len(values):
         return None
-    # a list of fixed length that is null has numbers all the same
+    # a null fixed-size list still has elements
     is_null_free = kind.sizes[0] is None or not any(lacking)
     return _lists(kind, arrays, lacking) if is_null_free else None
 

@@ -62,7 +62,7 @@ def write_part(
     results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
     data, done.nulls = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
     says = json.dumps(done.to_json(), ensure_ascii=False)
-    # the part comes last: where it is there, so is what is said of it
+    # the part file comes last: if it exists, so does its description
     told = out / PLAN_DIRECTORY / f"{done.number:06}.json"
     write_file_atomically(told, [says.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.part(done.number), [data])
@@ -75,7 +75,7 @@ def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatist
     try:
         text = (out / PLAN_DIRECTORY / f"{number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
-    # whatever is wrong with what is said, the block is simply done again
+    # whatever is wrong with the description, the block is simply computed again
     except (OSError, ValueError, Failed):
         return None
 
@@ -112,7 +112,7 @@ def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[objec
 def _json(value: object) -> object:
     """A value as JSON has it: no number that is none, bytes as base64."""
     match value:
-        # readers of tables take nothing for what is no number
+        # table readers do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():

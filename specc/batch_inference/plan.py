@@ -100,7 +100,7 @@ class JobPlan:
 
     def write(self, out: Path) -> None:
         """Leaves the plan in the folder of the parts."""
-        # names of files may hold bytes that are no text, which come back as they were
+        # file names may contain undecodable bytes, which round-trip
         text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
             out / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
@@ -166,7 +166,7 @@ def _columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
 def differing_fields(one: JobPlan, other: JobPlan) -> list[str]:
     """What two plans do not have in common, by name."""
     a, b = one.as_json(), other.as_json()
-    # where a model lies does not matter while it is the same one
+    # the model's path does not matter as long as its content is the same
     return [key for key in a if a[key] != b[key] and key != "model"]
 
 

@@ -110,7 +110,7 @@ def make_plan(job: JobRequest) -> JobPlan:
 def _files(job: JobRequest) -> list[Path]:
     """What is read; no parts that the job itself has written into the same folder."""
     files, out = find_files(job.data), Path(job.out).resolve()
-    # a folder without a plan holds nothing that a job has written
+    # a directory without a plan contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
@@ -123,7 +123,7 @@ def _absolute(path: Path) -> PlannedFile:
 def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
     """Return the columns of all files. Raise E0884 if one has others; JSON lines may lack some."""
     known: dict[str, ColumnType] = {}
-    # whether every file so far may lack a column
+    # whether a column may be missing in every file so far
     lacked = True
     for path in files:
         reader = find_format(path)
@@ -172,10 +172,10 @@ def _both(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None
     """The kind of a column that is of these kinds in two files; None for no such kind."""
     if one is None or other is None or one == other:
         return other if one is not None else None
-    # a column of nulls fits every other
+    # a column of nulls is compatible with any type
     if NULL_TYPE in (one.of, other.of):
         return one if other.of == NULL_TYPE else other
-    # one file says 1 where another says 1.5: JSON has but one kind of numbers
+    # one file may contain 1 and another 1.5: JSON has one number type
     numbers = {"i64", "f64"}
     plain = not one.sizes and not other.sizes
     return ColumnType("f64") if plain and {one.of, other.of} == numbers else None
@@ -192,7 +192,7 @@ def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
             helps=[f"one of {', '.join(OUTPUT_FORMATS)}"],
         )
     if to == "parquet":
-        import_pyarrow()  # whoever lacks it is told now, and not behind the first block
+        import_pyarrow()  # a missing package is reported now, not after the first block
     return to
 
 
@@ -205,7 +205,7 @@ def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, s
     named = {n: n for n in entrance.graph.inputs if n in columns}
     if named:
         return named
-    # what says which rows are there is filled in from those
+    # missing values are filled in from the columns that identify rows
     beside = {find_mask_input(entrance.graph, n) for n in entrance.asked}
     asked = [n for n in entrance.asked if n not in beside]
     usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
@@ -249,7 +249,7 @@ def _kept(
     """The columns that stand beside the results. E0886 for two of one name."""
     made = {c.name for c in results}
     if job.keep is None:
-        # pictures that were read are too large to be written a second time
+        # input images are too large to be written again
         pictures = {"image"} & {*read.values()}
         names = [n for n in columns if n not in pictures]
     else:

@@ -47,7 +47,7 @@ class GraphResults:
 
     def plan(self) -> list[tuple[str, OutputReading]]:
         """The outputs that are given, and how."""
-        # with nothing said, all there is
+        # by default, everything
         shows = list(self.reading.shows)
         if not shows and not self.raw:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
@@ -68,7 +68,7 @@ class GraphResults:
                     helps=[f"it gives {known}"],
                 )
             type = self.graph.outputs[name].type
-            # one mean of the whole batch belongs to no row of the table
+            # one mean over the whole batch belongs to no single row
             if not type.rank or type.shape[0] != batch_symbol(self.graph):
                 raise_error(
                     "E0879",
@@ -148,9 +148,9 @@ class LengthPadding:
             try:
                 length = dim.at(own)
             except DimError:
-                continue  # a length that no row decides
+                continue  # a length that does not depend on the row
             if length < value.shape[axis]:
-                # where texts grow they are padded on the left, and end side by side
+                # growing sequences are padded on the left, so that their ends are aligned
                 left = any(self.sides[n] for n in self._behind(dim))
                 start = value.shape[axis] - length if left else 0
                 value = value.take(range(start, start + length), axis)
@@ -158,7 +158,7 @@ class LengthPadding:
 
     def _lengths(self, row: InputRow) -> dict[str, int]:
         """Run-time lengths as they are for a row alone."""
-        # each padded input names the length of its second axis
+        # each padded input determines the length of its second axis
         found = {}
         for name in self.sides:
             length = self.graph.inputs[name].type.shape[1].name
@@ -181,7 +181,7 @@ class LengthPadding:
 
 def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
     match record:
-        # the usual case is a plain column, which every reader of tables can group by
+        # usually a plain column, which every table reader can group by
         case LabelsOutput(top=1):
             yield TableColumn(f"{name}.label", ColumnType("text"))
             yield TableColumn(f"{name}.share", ColumnType("f64"))
@@ -206,7 +206,7 @@ def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[st
             yield f"{name}.label", labels[0] if one else labels
             yield f"{name}.share", shares[0] if one else shares
         case TextOutput():
-            # scores of every token, or the tokens themselves
+            # scores per token, or the tokens themselves
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | ClassMapOutput():
@@ -229,7 +229,7 @@ def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
             notes=[f"a row of it is {list(value.shape)}, and {due} are due"],
         )
     shares = probabilities(scores)[0]
-    # of equals the first, on every machine
+    # the first of equal scores, on every machine
     best = np.argsort(-shares, kind="stable")[: record.top]
     labels = [record.labels[i] if record.labels else str(i) for i in best]
     return labels, [float(shares[i]) for i in best]

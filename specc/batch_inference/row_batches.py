@@ -74,7 +74,7 @@ class RowReader:
     def rows(self, table: Rows, count: int) -> list[InputRow | Diagnostic]:
         """Every row, or what is wrong with it: first what cannot be read from its file."""
         broken = _all_broken(table)
-        # a column is read at once, of the rows that are whole
+        # the column is read at once for all valid rows
         some = [number for number in range(count) if number not in broken]
         columns = {
             name: self._column(name, [table[column][number] for number in some])
@@ -105,7 +105,7 @@ class RowReader:
         """
         record = self.entrance.reading.of_input(name)
         type_ = self.entrance.graph.inputs[name].type
-        # the exact types: a truth is a whole number to Python, and none to a model
+        # exact types: a bool is an int in Python, but not for a model
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
             if isinstance(record, TEXT_READINGS) and kinds == {str}:
@@ -132,7 +132,7 @@ class RowReader:
             title = f"the column `{self.columns[name]}` holds {_axes(made.ndim)} here"
             note = f"a row of `{name}` has {_axes(wanted)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
-        # as alone: beside others it would be taken for what they are
+        # as alone: together with others it would be converted to their type
         return cast_exactly(made, self.entrance.graph.inputs[name].type.dtype, name)
 
     def inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
@@ -189,7 +189,7 @@ def _axes(count: int) -> str:
 
 def _pixels(value: object, record: ImageRecord) -> Array:
     """A picture by its path or its bytes, as tables of pictures hold them."""
-    # as the tables of the `datasets` library hold a picture
+    # an image column of the `datasets` library
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
@@ -228,7 +228,7 @@ def make_batches(
     for group in group_by_shape(rows, padded):
         batch: list[InputRow] = []
         content = 0
-        for row in group:  # the longest comes last, so it decides
+        for row in group:  # the longest row comes last, so it decides
             count, longest = len(batch) + 1, row.length(padded)
             content += longest
             places = count * longest
@@ -321,6 +321,6 @@ def _beside(node: Node, results: Sequence[Value]) -> Dim:
 
 def batch_symbol(graph: Graph) -> Dim | None:
     """The length that all rows together have: the first of the first input."""
-    # an input without axes is a setting, such as a temperature, and no row
+    # a scalar input is a setting such as a temperature, not a row
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
     return first.shape[0] if first else None

@@ -131,7 +131,7 @@ class RowModel:
                     f"the model has no input `{name}`",
                     helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
-        # a text that begins with a token of its own needs no column of prompts
+        # sequences that begin with a start token need no prompt column
         begins = self.writes and self._begins()
         beside = {find_mask_input(entrance.graph, n) for n in self.columns}
         for name in entrance.asked:
@@ -192,7 +192,7 @@ class RowModel:
     @property
     def _graph(self) -> Graph:
         scoring = self.opened.scoring
-        # a model that decodes by itself has no whole graph to count in
+        # a model with the decoding loop has no whole graph to compute costs from
         if scoring is not None and scoring.manifest.decodes is None:
             return scoring.manifest.graph
         return self.entrance.graph

@@ -129,8 +129,8 @@ class JsonLinesFile:
         for line in read_lines(path):
             value = _object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, BadRow) else value).items():
-                # most are of the type of the one before; of whole numbers that says
-                # nothing, since large ones are of another kind
+                # most values have the type of the previous row; not for integers, since large ones
+                # have another type
                 if before.get(name) is type(item) is not int:
                     continue
                 before[name] = type(item)
@@ -230,7 +230,7 @@ def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             yield FileLine(b"".join(record), after)
             record, size = [], 0
         elif size > MAX_ROW_BYTES:
-            break  # a quote that nobody closes: the rest is one damaged row
+            break  # an unclosed quote: the rest is one damaged row
     if record:
         yield FileLine(b"".join(record), after)
 

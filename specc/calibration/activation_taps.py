@@ -86,8 +86,8 @@ class _Walk:
         if not more:
             return self.made.add(op, *args)
         new = self.made.add(inner.collecting(op, more), *args)
-        # In front of what the body collected already, and behind the carries, whose
-        # number the loop says: so no result that was there needs another number.
+        # Before the outputs that the body already collects and after the carries, so that existing
+        # results keep their indices.
         first, behind = op.carries, op.carries + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
         for matrix, values in inner.met.items():
@@ -186,7 +186,7 @@ def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: 
     given = op.parts(args)
     number = made.one(ops.Constant(expert, given.ids.type.dtype))
     named = made.one(ops.Compare("eq"), given.ids, number)
-    # the only expert there is now is 0, and -1 is none
+    # the only expert is now 0, and -1 is none
     one = made.one(ops.Constant(1, given.ids.type.dtype))
     chosen = made.one(ops.Cast(given.ids.type.dtype), named)
     ids = made.one(ops.Arith("sub"), chosen, one)
@@ -249,8 +249,8 @@ def _spots(
     met: Mapping[WeightMatrix, list[Value]], wanted: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
     """The weights by what they meet, in the order in which they are `wanted`."""
-    # Nothing is met by a table that tokens are looked up in, nor seen by a loop whose
-    # rows cannot be collected.
+    # Embedding tables multiply no activations, and activations of a loop that cannot be collected
+    # are not observed.
     wide = {matrix: input_width(tuple(values)) for matrix, values in met.items()}
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}

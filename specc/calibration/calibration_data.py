@@ -65,7 +65,7 @@ def _object(line: bytes, place: str) -> Mapping[str, object]:
     try:
         value = load_strict_json(line, place)
     except Failed as failed:
-        # its own advice is about arrays, and a line is an object
+        # its own help is about arrays, and a line is an object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error("E0854", f"{place} is no object of inputs by name", helps=helps)
@@ -100,7 +100,7 @@ def _useless(name: str, array: Array, keep: str) -> str:
     if len(holes):
         first = holes[0].tolist()
         return f"`{name}` holds numbers that are not finite, the first at {first}"
-    # a text of padding alone: what a model makes of it is nobody's answer
+    # a sequence of padding only: its results are meaningless
     hidden = np.argwhere(~np.any(array, -1)) if keep else holes
     if len(hidden):
         return f"`{name}` keeps nothing in row {hidden[0].tolist()}"
@@ -119,7 +119,7 @@ def _with_batch(value: object, rank: int) -> object:
 def _batches(inputs: dict[str, Array], entrance: ModelInputs) -> Iterator[Sample]:
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    # without one batch axis for all it is unknown which elements belong together
+    # without one batch axis for all inputs it is unknown which elements belong together
     if not _has_one_batch_axis(entrance) or len(lengths) != 1:
         yield inputs
         return
@@ -196,7 +196,7 @@ def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Arra
     for row, tokens in enumerate(texts):
         prompt = writing.prompt[row]
         whole = np.concatenate([prompt, np.array(tokens, prompt.dtype)])
-        # what is written last is never read
+        # the last generated token is never read
         others = {n: v[row : row + 1] for n, v in given.items() if n != growing}
         yield {**others, growing: whole[None, :long]}
 
@@ -211,7 +211,7 @@ def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
     sizes |= {batch.name or "": rows, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
     given = {name: drawn[name] for name in entrance.asked}
-    # A random first token would be no way in which such a model ever begins.
+    # A random first token never occurs in use.
     if writer.begins or generation.settings.get("start"):
         given.pop(growing, None)
     return given

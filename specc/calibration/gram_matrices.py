@@ -79,7 +79,7 @@ class _Order:
 def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> CalibrationStage:
     """The stage of one group of nodes, the one of number `n`."""
     first, kept = order.first, order.kept
-    # what needs no weight at all is met in the first
+    # what needs no weight is computed in the first stage
     here = [v for v in whole.readers.values if first.get(v, 0) == n]
     met = {f"met {k}": v for k, v in enumerate(here)}
     takes = {kept[v]: v for v in whole.read(group) if first[v] < n}
@@ -113,7 +113,7 @@ class _Whole:
         found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
             read: frozenset[str] = frozenset().union(*(found[a] for a in node.args if a))
-            # of what is computed once it does not matter any more which weights
+            # for values that are already computed, the weights no longer matter
             made = frozenset(["", "…"]) if "" in read and len(read) > 1 else read
             found |= dict.fromkeys(results, made)
         return found
@@ -125,7 +125,7 @@ class _Whole:
     def groups(self) -> Iterator[list[Made]]:
         """The heavy nodes that are needed, in order, as many together as fit."""
         live = collect_needed_nodes(self.readers.values)
-        # float64, a number for each pair of inputs; begun with the first value met
+        # float64, one number per pair of inputs; allocated at the first activation
         begins = {spot[0]: 8 * input_width(spot) ** 2 for spot in self.readers.spots}
         group: list[Made] = []
         held: set[str] = set()
@@ -134,7 +134,7 @@ class _Whole:
             if node not in live or not any(map(self._is_heavy, results)):
                 continue
             read, begun = self._weights(node), sum(begins.get(v, 0) for v in results)
-            # one operation may be too much alone: it has a group of its own
+            # a single operation may exceed the limit: it is a stage of its own
             full = self._bytes(held | read) > STAGE_WEIGHT_BYTES or (
                 sums and sums + begun > STAGE_GRAM_BYTES
             )
@@ -166,7 +166,7 @@ class _Whole:
     ) -> Graph:
         """The graph of a group of nodes, and of all light ones that it needs."""
         graph, made = self.graph, Builder()
-        # parameters that nothing reads are left out in the end
+        # parameters that nothing reads are dropped in the end
         now = made.copy_ports(graph)
         now |= {value: made.input(name, Input(value.type)) for name, value in takes.items()}
         here = self._with_light(group, gives.values())
@@ -258,7 +258,7 @@ def quantize_calibrated(
         _run(stage, open_part, samples(), folder, sums)
         for spot, total in sums.whole(stage.met.values()):
             factor = cholesky_factor(total)
-            # as large as the factor, and of no use while weights are rounded
+            # as large as the factor, and not needed during quantization
             del total
             for name, whole in factors.add(spot, factor):
                 made[name] = round_one(name, whole, folder / f"{len(made)}")

@@ -81,7 +81,7 @@ def parse_output_path(text: str) -> str:
 
 def _check_belonging(given: Namespace) -> None:
     """Raise E0753 for options that do not apply."""
-    # Names of others are those of caches, which the graph of a whole text has none of.
+    # Other names are those of caches, which the full graph has none of.
     if given.io_names != "specc" and not {"encode", "step"} & set(given.graphs):
         raise_error(
             "E0753",
@@ -95,7 +95,7 @@ def _check_belonging(given: Namespace) -> None:
             f"`{decoding[0]}` is settled in a model that decodes by itself, and none is asked for",
             helps=["add `--graphs generate`", f"or say `{decoding[0]}` when the model is run"],
         )
-    # One graph that decodes by itself is the only part that can be a file by itself.
+    # Only the graph with the decoding loop can be a file by itself.
     if given.graphs and given.graphs != ("generate",) and given.output.endswith(".onnx"):
         raise_error(
             "E0753",

@@ -142,7 +142,7 @@ class NameDocumentation:
 
     def said(self) -> str:
         """Format for people: the definition, its docstring, its file."""
-        # the file of a spec is printed as it is, to be sent into another
+        # the spec's file is printed verbatim, for redirection to a file
         if self.kind == "spec":
             return self.text.removesuffix("\n")
         behind = (self.doc, f"({self.file})" if self.file else "")

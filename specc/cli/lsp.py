@@ -14,7 +14,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
     )
-    # editors say how they talk, though there is but one way
+    # editors name the transport, although only one is supported
     parser.add_argument(
         "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
     )
@@ -31,17 +31,17 @@ def run_lsp(given: Namespace) -> int:
             "serving an editor needs the package pygls",
             helps=["install specc with the extra `lsp`"],
         )
-    # a third of a second, which no other command needs
+    # takes a third of a second, which no other command needs
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # nobody types this language
+        # nobody types this protocol by hand
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     given_by, taken = sys.stdin.buffer, sys.stdout.buffer
-    # whatever is printed is for people, and must not stand between messages
+    # printed text must not mix with protocol messages
     sys.stdout = sys.stderr
     if gone := SpeccLanguageServer().serve(given_by, taken):
         print(gone, file=sys.stderr)
-    # what the protocol wants of a server that was not told to end
+    # the exit status that the protocol requires without a shutdown request
     return 1 if gone else 0

@@ -171,7 +171,7 @@ def add_common_options(made: argparse.ArgumentParser) -> None:
 
 def entry() -> NoReturn:
     """Run the `specc` command; names that the terminal cannot show are escaped."""
-    # closed by whoever started us; what is said to it is lost
+    # closed by the parent process; output is lost
     if sys.stdout is None or sys.stderr is None:
         nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
@@ -190,7 +190,7 @@ def main(words: Sequence[str]) -> int:
         return _misused(wrong, words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt as stop:  # while a command is loaded
+    except KeyboardInterrupt as stop:  # while a command is imported
         return _interrupted(stop)
     except Exception:
         if asked := get_pending_termination():
@@ -201,8 +201,8 @@ def main(words: Sequence[str]) -> int:
         if arguments.debug:
             _verify_passes()
         code = command(arguments)
-        # Here, not when Python ends: a reader that went away, or a full disk, is told
-        # below, and Python's own complaint would come with another status.
+        # Here and not at interpreter exit: a closed pipe or a full disk is reported below, while
+        # Python's own message would come with another status.
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stop:
@@ -243,11 +243,11 @@ def _form_asked(words: Sequence[str]) -> str:
     """Return `--format` of a command line that could not be parsed."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
-    # what stands behind `--` is no option
+    # arguments after `--` are not options
     options = words[: words.index("--")] if "--" in words else words
     try:
         return str(finder.parse_known_args(options)[0].format)
-    except argparse.ArgumentError:  # the form itself is what is wrong
+    except argparse.ArgumentError:  # the format option itself is invalid
         return MESSAGE_FORMATS[0]
 
 
@@ -283,7 +283,7 @@ def _verify_passes() -> None:
 
 def _drop_output() -> None:
     """Discard buffered output that cannot be written, else Python retries at exit and complains."""
-    with suppress(OSError):  # an output that is no file of the system
+    with suppress(OSError):  # an output that is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -303,7 +303,7 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
         raise SystemExit(2)
     name = words[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
-        # these print and exit; the parser of all commands is made for nothing else
+        # these print and exit; the parser of all commands is only needed here
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(words[:1])
         if name.startswith("-"):
@@ -314,7 +314,7 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
     module = import_module(HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][0])
     made = _parser_of(name, module)
     command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_stem(name)}"]
-    # what stands behind `--` is no option; only the plain parser knows that
+    # arguments after `--` are not options; only the full parser handles that
     parse = made.parse_args if "--" in words else made.parse_intermixed_args
     return command, parse(words[1:])
 

@@ -141,7 +141,7 @@ def run_map(given: Namespace) -> int:
         return status
     _tell(report)
     if report.computed:
-        # how long it took is a remark: whoever wants it quiet has the summary alone
+        # the duration is a note, omitted with --quiet
         print_done(format_times(report), aside=True)
     return status
 

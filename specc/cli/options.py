@@ -152,7 +152,7 @@ def is_compiled(path: str) -> bool:
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     """Return the manifest of a compiled model, or of a graph of a package; nothing is run."""
-    # imported here: a spec needs nothing that runs models
+    # imported here: specs do not need the runtime
     from specc.runtime.loaded_model import read_manifest
     from specc.runtime.model_package import open_package
 

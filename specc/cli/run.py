@@ -169,7 +169,7 @@ def _messages(given: str) -> object:
         text = read_required_file(given[1:], MAX_TEXT, what).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
-        # no UTF-8, no JSON, a name given twice
+        # invalid UTF-8, invalid JSON, a duplicate key
         raise_error("E0425", f"this is no chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
@@ -204,9 +204,7 @@ def _stream(
     """Run on chunks of `rows` time steps. Raise E0977 for other models, and for `--attention`."""
     streamer = open_stream(opened)
     if outputs.attention:
-        require_attention_model(
-            opened
-        )  # a package that has the whole graph draws it without chunks
+        require_attention_model(opened)  # a package with the full graph draws it without chunks
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "what a stream looked at is not drawn", helps=helps)
     results = streamer.run(inputs, rows)
@@ -230,7 +228,7 @@ def _comes_in_pieces(writing: GenerationStream) -> bool:
 def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) -> None:
     """Generate and print: a single text as it is generated, others at the end."""
     if outputs.attention:
-        require_attention_model(opened)  # whoever lacks it is told before anything is written
+        require_attention_model(opened)  # a missing package is reported before anything is written
     as_it_comes = _comes_in_pieces(writing)
     if as_it_comes:
         _print_pieces(writing)
@@ -238,7 +236,7 @@ def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) 
     told = {"texts": [[*map(text_as_json, row)] for row in results]}
     if not print_json_result("run", told) and not as_it_comes:
         print_results(results)
-    # one is drawn and remarked on: the best of the first prompt
+    # only one is drawn: the best sequence of the first prompt
     best = results[0][0]
     if why := writing.cut_off(best):
         print_note(f"cut off after {len(best.tokens)} tokens, {why}")

@@ -60,8 +60,8 @@ class _Words:
     def take(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may serve several."""
         record = self.model.reading.of_input(name)
-        # The ending decides, never whether such a file happens to lie there: the same
-        # words must mean the same everywhere.
+        # The suffix decides, never whether such a file exists: the same arguments must mean the
+        # same everywhere.
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._arrays(name, word)
         if isinstance(record, TEXT_READINGS):
@@ -72,7 +72,7 @@ class _Words:
             self.files.append(word)
             return self._add(name, _sound(word, record))
         given = self.model.graph.inputs[name].type
-        # ids are what a text becomes: who gives a text here wants a reading in the spec
+        # ids are tokenized text: text given here needs a reading in the spec
         ids = given.dtype == "i64" and len(given.shape) == 2
         otherwise = READ_AS_TEXT.format(name) if ids else ""
         left = self.model.pads_left(name)
@@ -95,7 +95,7 @@ class _Words:
             ):
                 raise
             fail_missing_file(word)
-        # What is named as an input goes there, whichever input the file was given for.
+        # Keys that name inputs go there, whichever input the file was given for.
         for key in [k for k in found if k in self.model.graph.inputs]:
             self._add(key, self._piece(key, found.pop(key), word))
         if len(found) > 1:
@@ -118,8 +118,8 @@ class _Words:
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
             array = nested_array(value, f"the JSON text in {escape_text(word)}", left=left)
-        # Ids of a text are rows, which may be joined with others of another length; any
-        # other array is a batch as it is.
+        # Token ids are sequences, which may be batched with others of another length; any other
+        # array is a batch already.
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_READINGS) or not of_ids:
             return array
@@ -174,7 +174,7 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     named = [_named(word, names) for word in arguments]
     said = {name for name, _ in named}
     asked = [name for name in model.asked if name not in said]
-    # several words without a name are a batch where only one input is open
+    # several positional texts are a batch if only one input is missing
     batch = asked[0] if len(asked) == 1 else ""
     waiting = iter(asked)
     for name, word in named:
@@ -212,7 +212,7 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
     name, equals, rest = word.partition("=")
     if equals and name in names:
         return name, rest
-    # A text may hold `=` anywhere; only a word near an input's name is a slip.
+    # Text may contain `=`; only a name similar to an input's is reported as misspelled.
     slip = equals and name.isidentifier() and len(name) < 100
     near = did_you_mean(name, names) if slip else None
     if near and not exists(word):
@@ -296,7 +296,7 @@ def _numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Arr
             return nested_array(found, f"the JSON text in {name}", left=left)
     except ValueError:
         pass
-    # A word with an ending, or one that lies there, is meant as a file.
+    # An argument with a suffix, or an existing path, is a file.
     if not word.startswith("[") and (splitext(word)[1] or exists(word)):
         return None
     raise_error(

@@ -107,8 +107,7 @@ class RunOutputs:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
-        # The mark says that the file may be replaced by a later run without being
-        # asked.
+        # The marker allows a later run to replace the file.
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.arrays, ARRAYS_OUTPUT, buffer.getvalue())
@@ -151,7 +150,7 @@ def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
         for result in row:
             score = ""
             if result.score is not None and len(row) > 1:
-                # without the sign of a zero, which would be printed
+                # without negative zeros, which would be printed
                 rounded = 0.0 if abs(result.score) < 5e-5 else result.score
                 score = f"{rounded:8.4f}  "
             text = " ".join(map(str, result.tokens))

@@ -67,7 +67,7 @@ def read_lines(word: str) -> list[str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise_error("E0112", f"{name} is not UTF-8 text")
-    # A line end at the end of a file ends its last line and begins no further text.
+    # A newline at the end of a file ends its last line and does not begin another.
     return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
 
 

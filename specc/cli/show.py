@@ -299,7 +299,7 @@ def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     lines += align_columns(rows)
     lines += [f"result  {n}: {format_type_at(v.type, at)}" for n, v in graph.outputs.items()]
     done = evaluate_dim_at(tree.all_work() - tree.all_spared(), at).number
-    # in letters only where it is a number: a formula stands in the tree
+    # with a unit only for numbers: a formula is shown as it is
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
 
@@ -381,7 +381,7 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
-        # `isdecimal` alone takes digits of every script
+        # `isdecimal` alone accepts digits of every script
         if name not in known or not number.isdecimal() or not number.isascii():
             raise_error(
                 "E0407",

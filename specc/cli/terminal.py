@@ -114,7 +114,7 @@ def print_json_result(command: str, found: Mapping[str, object]) -> bool:
         return False
     told = {"command": command, **found}
     text = json.dumps(replace_non_finite(told), ensure_ascii=False, allow_nan=False)
-    # halves of characters become the escapes that JSON has for them
+    # lone surrogates become JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     return True
 
@@ -167,7 +167,7 @@ class ProgressLine:
 
     def _show(self, now: float) -> None:
         self.shown = now
-        # back to the beginning, and what stood there is erased
+        # return to the start of the line and erase it
         sys.stderr.write(f"\r\x1b[K{self.text(now - self.begun)}")
         sys.stderr.flush()
 
@@ -207,7 +207,7 @@ def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
         sys.stderr.write(f"\r\x1b[K{what}, {count} done …")
         sys.stderr.flush()
         line = next(lines, None)
-        # what is said next begins a line of its own
+        # the next message begins on a new line
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
         if line is None:

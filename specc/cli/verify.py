@@ -155,7 +155,7 @@ def _compare(given: Namespace, opened: OpenedModel, found: VerifyResults) -> Non
         status = compute_exit_status(d.code for d in failed.diagnostics)
         found.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
-    # a model that nothing was compared of is not said to be right
+    # a model of which nothing was compared is not reported as correct
     found.agrees = True if any(one.compared for one in found.rounds) else None
 
 

@@ -93,8 +93,8 @@ def search_beams(
     while True:
         place = _place(live, lengths, prompts)
         parents = _advance(live, logits, seen, settings, place, ends)
-        # A search that is over leaves the batch, and the rows of its beams with it:
-        # of searches [0, 1, 2], 1 over, rows go on of 0 and 2, still in that order.
+        # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
+        # finished, the beams of 0 and 2 continue in this order.
         rows = _going(live, parents)
         live = [search for search in live if not search.over]
         if not live:
@@ -152,7 +152,7 @@ def _advance(
     )
     scores = mask_disallowed_tokens(scores, settings, place)
     if settings.renormalize_logits:
-        # a row that may not go on has nothing to make probabilities of
+        # a row that may not continue has no distribution
         some = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[some] = log_softmax_f32(scores[some])
@@ -169,7 +169,7 @@ def _advance(
         for at in places:
             row, token = divmod(int(at), vocab)
             if sums[row, token] == -np.inf:
-                break  # what is impossible is no text, and the rest is no better
+                break  # impossible; the remaining ones are not better
             old = search.beams[row]
             beam = _Beam(
                 tokens=(*old.tokens, token),
@@ -197,11 +197,11 @@ def _sorted_out(
         ended = beam.tokens[-1] in settings.stop or (ends is not None and ends(beam.tokens))
         if not ended and not last:
             going.append((row, beam))
-        # an end among the later candidates is not kept: transformers looks at
-        # them only to find enough beams that go on
+        # an end among the later candidates is not kept: transformers considers them only to find
+        # enough beams that continue
         elif place < settings.num_beams:
             search.found.append(_finished(beam, ended, settings))
-    # stable: of equals the earlier
+    # stable: the first of equal scores
     search.found = sorted(search.found, key=lambda h: -h.score)[: settings.num_beams]
     going = going[: settings.num_beams]
     search.beams = [beam for _, beam in going]
@@ -216,7 +216,7 @@ def _finished(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHyp
 
 def _normalized(score: float, length: int, settings: GenerationSettings) -> float:
     """Return `score / length ** length_penalty` as float32, at least `MIN_SCORE`."""
-    # what is no number, of a power beyond all numbers, does not come first here
+    # NaN, from a power that overflowed, must not rank first
     with np.errstate(all="ignore"):
         return max(
             MIN_SCORE, float(np.float32(score / np.float64(length) ** settings.length_penalty))

@@ -58,9 +58,9 @@ class Detokenizer:
             return ""
         self._tokens.extend(tokens)
         text = self._decode(self._tokens)
-        # A tokenizer that falls back to bytes gives up a whole run of them as long as
-        # its last character lacks one: of the nine of 日本語, eight are eight broken
-        # characters, and the first two were right before.
+        # A byte-fallback tokenizer decodes an incomplete run of bytes to replacement characters: of
+        # the nine bytes of 日本語, eight give eight of them, although the first two characters were
+        # complete.
         sure = len(text.rstrip(REPLACEMENT_CHARACTER))
         new = text[self._given : sure]
         self._given = max(self._given, sure)
@@ -197,7 +197,7 @@ def decode_steps(
         tokens = np.where(ended, settings.filler, chosen)
         scores = token_log_probs(logits, chosen, ended) if settings.log_probs else None
         if seen is not None:
-            # of a row that has ended too: nothing of it is read any more
+            # also for finished rows: nothing of them is read any more
             seen[rows, chosen] = True
         for text, token in zip(texts, chosen, strict=False):
             text.append(int(token))

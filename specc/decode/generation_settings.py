@@ -169,7 +169,7 @@ def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[st
         values |= _named(STRATEGY_OPTIONS[str(kind)], inside)
     values |= {**wanted, "strategy": strategy}
     if strategy == "beam":
-        # whoever asks for five texts and says no more needs five beams
+        # five requested sequences without further settings need five beams
         values.setdefault(
             "num_beams", max(DEFAULT_NUM_BEAMS, int(values.get("num_return_sequences", 1)))
         )
@@ -224,7 +224,7 @@ def _plain(name: str, value: Any) -> Any:
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, _several(place))) for place in value)
     if name in LIST_SETTINGS:
-        # a text that ends texts stands beside tokens that do
+        # stop strings are combined with stop tokens
         many = (v if isinstance(v, str) else int(v) for v in _several(value))
         return tuple(dict.fromkeys(many))
     if kind is float:

@@ -54,7 +54,7 @@ def is_finite_number(value: object) -> TypeGuard[float]:
     """Return whether this is a finite number; booleans are not."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer that overflows float
         return False
 
 
@@ -180,7 +180,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         name="log_probs",
         word="",
         strategies=(),
-        # only a caller in Python can say it, who writes truth so
+        # only Python callers can pass it, as True or False
         values=replace(BOOLEAN_VALUE, range="True or False"),
         foreign=("logprobs", "log_probabilities", "output_scores"),
     ),

@@ -36,7 +36,7 @@ def fail_unknown_setting(
     word: str, known: Sequence[str], what: str, span: Span | None = None
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `what` completes "there is no …"."""
-    # the name that another program has for it says more than one that looks alike
+    # the name in another program is more helpful than a similarly spelled one
     foreign = next((name for name in known if word in _foreign(name)), None)
     meant = foreign or did_you_mean(word, known)
     helps = (format_suggestion(meant),) if meant else _elsewhere(word, known, "strategy" in what)
@@ -97,7 +97,7 @@ class VocabularySizes:
         """Return E0732 if the setting `word` names a token outside the vocabulary."""
         most = self._most(word)
         tokens = _several(value)
-        if word in ("begin", "bad_words_ids"):  # of each place one token, or several
+        if word in ("begin", "bad_words_ids"):  # one token or several for each position
             tokens = [token for place in tokens for token in _several(place)]
         wrong = [t for t in tokens if most is not None and is_int_in_range(t, most)]
         if not wrong:
@@ -159,7 +159,7 @@ def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagno
         return [fail_unknown_setting(kind, STRATEGIES, "strategy", span)]
     found = [_option_fault(kind, word, value, at) for word, value in inside.items()]
     best, width = inside.get("num_return_sequences"), inside.get("num_beams")
-    # both are whole numbers once nothing is wrong with either
+    # both are integers once neither is invalid
     if kind == "beam" and not any(found) and is_int_in_range(best, 1) and is_int_in_range(width, 1):
         place = at.get("strategy.num_return_sequences")
         found.append(fail_too_many_sequences(int(best), int(width), place))
@@ -171,7 +171,7 @@ def _option_fault(
 ) -> Diagnostic | None:
     """Return the error of one option of the strategy `kind`, or None."""
     known, span = STRATEGY_OPTIONS[kind], at.get(f"strategy.{word}")
-    if word == "args":  # what stands there without a name: beam(4)
+    if word == "args":  # positional: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` have names"
         helps = (f"write {kind}({example})",)

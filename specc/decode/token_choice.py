@@ -67,7 +67,7 @@ def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int
     """
     logits = np.asarray(made, np.float32)
     assert logits.ndim == 2, f"a stepper gives logits [rows, vocab], not {logits.shape}"
-    best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
+    best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
     wrong = ~np.isfinite(best) & np.asarray(live, np.bool_)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
@@ -122,7 +122,7 @@ def mask_disallowed_tokens(
 ) -> Floats:
     """Set the scores f32[rows vocab] of disallowed tokens to -inf."""
     if place.step < len(settings.begin):
-        # what a text has to begin with is not held to what else is said
+        # forced tokens take precedence over the other settings
         return _only(scores, settings.begin[place.step])
     banned = _banned(scores.shape, settings, place)
     if banned is not None:
@@ -195,7 +195,7 @@ def tokens_in_prompt(prompt: Ints, vocab: int, keep: Bools | None = None) -> Boo
     """Return the tokens of each prompt, bool[rows vocab], without padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
-    # a prompt may hold what this output never writes
+    # a prompt may contain ids that the model never generates
     known = (prompt >= 0) & (prompt < vocab)
     known = known if keep is None else known & np.asarray(keep, np.bool_)
     seen[rows[known], prompt[known]] = True
@@ -240,10 +240,10 @@ class TokenCandidates:
 def top_k_indices(values: Floats, k: int) -> Ints:
     """Return the indices i64[rows min(k, n)] of the k largest, descending, ties in order."""
     k = min(k, values.shape[1])
-    # To sort all is faster than to look for a quarter of them first.
+    # Sorting all is faster than selecting a quarter first.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
-    # All that are no less than the k-th greatest, of which there may be more than k.
+    # All that are at least the k-th largest, which may be more than k.
     least = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     found = np.empty((len(values), k), np.int64)
     for row, bound in enumerate(least):
@@ -255,7 +255,7 @@ def top_k_indices(values: Floats, k: int) -> Ints:
 
 def softmax_f64(logits: Floats) -> Wide:
     """Compute the softmax f32[rows n] → f64[rows n]."""
-    # Less the greatest, so that no exponential overflows.
+    # Minus the maximum, so that no exponential overflows.
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
     made: Wide = raised / raised.sum(axis=1, keepdims=True)
@@ -287,10 +287,10 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     chances = softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         before = np.zeros_like(chances)
-        # What comes before a token must be short of p: so the one that reaches it is
-        # still in, and there is always one.
+        # The cumulative probability before a token must be below p: the one that reaches it is
+        # included, and there is always one.
         before[:, 1:] = np.cumsum(chances, axis=1)[:, :-1]
-        # p as the graph has it: 0.9 is another number in 32 bits.
+        # p in float32 as in the graph: 0.9 is a different number there.
         chances = np.where(before < float(np.float32(settings.top_p)), chances, 0.0)
     if settings.min_p > 0:
         chances = np.where(
@@ -308,7 +308,7 @@ def _cut_by_all(chances: Wide, settings: GenerationSettings) -> Wide:
     if settings.epsilon_cutoff:
         chances = _not_below(chances, settings.epsilon_cutoff)
     if settings.eta_cutoff:
-        # the share of the least falls where the distribution is flat
+        # the least probability in a flat distribution
         bound, _ = _surprise(chances)
         eta = settings.eta_cutoff
         chances = _not_below(chances, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
@@ -348,7 +348,7 @@ def _not_below(chances: Wide, bound: float | Wide) -> Wide:
 def sample_token(among: TokenCandidates, uniform: Floats) -> Ints:
     """Return one token per row: the first whose cumulative sum exceeds `u · sum`."""
     sums = np.cumsum(among.chances, axis=1)
-    # Times the sum, because what was dropped leaves chances that sum to less than 1.
+    # Times the sum, because the remaining probabilities sum to less than 1.
     over = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(among.tokens, over.argmax(axis=1)[:, None], axis=1)[:, 0]
 

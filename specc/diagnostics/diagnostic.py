@@ -60,7 +60,7 @@ class Diagnostic:
         span, text = self.primary.span, self.primary.text
         called = Label(self.primary.span.caller, text or "called here")
         inner = Label(replace(span, caller=None), "in what that calls")
-        # the user's text may be among the others already, and is said once
+        # the user's source may already be among the others and is shown once
         others = (o for o in self.others if o.span != called.span)
         object.__setattr__(self, "primary", called)
         object.__setattr__(self, "others", (inner, *others))
@@ -88,7 +88,7 @@ class Failed(Exception):
 
     def __str__(self) -> str:
         """All that is to be said, as the command line says it."""
-        # the renderer reads diagnostics, so that it cannot be read before them
+        # the renderer imports diagnostics, so it cannot be imported at module level
         from specc.diagnostics.render import render_diagnostics
 
         return render_diagnostics(self.diagnostics).rstrip("\n")

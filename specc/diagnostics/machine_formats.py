@@ -142,7 +142,7 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 def file_name_to_uri(name: str) -> str:
     """A file name as a relative URI."""
-    # what RFC 3986 leaves as it is; a file name may hold anything else
+    # characters that RFC 3986 leaves unescaped; file names may contain any other
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)

@@ -95,11 +95,11 @@ def render_excerpt(
     labels: Sequence["Label"], primary: "Label | None", rim: str, paint: Colorizer, *, first: bool
 ) -> list[str]:
     """The lines of one file that labels point at."""
-    # `-->` leads to the fault, `:::` to other files that have a part in it
+    # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if first else ":::"
     out = [f"{rim}{paint('rim', arrow)} {escape_control_characters(str(labels[0].span))}"]
-    if not source.text:  # said of a file that could not be read
+    if not source.text:  # of a file that could not be read
         return out
     by_line: dict[int, list[Label]] = {}
     for label in labels:
@@ -109,7 +109,7 @@ def render_excerpt(
     previous = None
     for number in sorted(by_line):
         skipped = number - previous - 1 if previous is not None else 0
-        # `...` for one line would take as much room as the line
+        # `...` for one line would take as much space as the line
         if skipped == 1:
             between = SourceLineView.of(source.line(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, rim, paint))
@@ -127,7 +127,7 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
     """Line, and first and last offset in it, of the mark of a span: its first line only."""
     number, column = span.source.position(span.start)
     line = span.source.line(number)
-    # a span may begin at the line break, or end lines later
+    # a span may begin at a line break, or end lines later
     start = min(column - 1, len(line))
     end = min(start + span.end - span.start, len(line))
     return number, start, max(end, start)
@@ -172,7 +172,7 @@ class SourceLineView:
     def shown(self) -> str:
         """The text, `…` where something is left out."""
         at, out = 0, []
-        # a character of two columns counts where it starts
+        # a wide character counts where it starts
         for character in self.text:
             if self.start <= at < self.start + MAX_EXCERPT_WIDTH:
                 out.append(character)
@@ -199,7 +199,7 @@ def render_underlines(
         first = view.column(start)
         spots.append((first, max(first + 1, view.column(end)), label))
     row: list[str] = []
-    # the primary mark lies on top
+    # the primary label is drawn on top
     for first, last, label in sorted(spots, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         row += [" "] * (last - len(row))
@@ -210,8 +210,8 @@ def render_underlines(
         "".join(row)
         + (" " + paint(role, escape_control_characters(final.text)) if final.text else "")
     ]
-    # the last text stands behind its mark, the others below, from the right, with bars
-    # down to those that are still to come
+    # the rightmost label is on the line of its marker, the others below, from right to left, with
+    # bars down to those that follow
     for n in range(len(spots) - 2, -1, -1):
         first, _, label = spots[n]
         if label.text:
@@ -295,7 +295,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
     for found in diagnostics:
         label = found.primary.text if found.primary else ""
         said = (found.code, found.title, found.notes, found.helps, label)
-        # without a place there is nothing to tell two of them apart
+        # without a location they cannot be distinguished
         alone = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
         key = found if alone else (*said, found.severity)
         first = firsts.setdefault(key, found)

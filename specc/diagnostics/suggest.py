@@ -10,7 +10,7 @@ def compute_edit_distance(a: str, b: str, most: int) -> int:
     """Insertions, deletions, replacements and swaps of neighbors from `a` to `b`;
     `most + 1` if more.
     """
-    # each character more or less is an edit
+    # each additional or missing character is an edit
     if abs(len(a) - len(b)) > most:
         return most + 1
     before: list[int] = []
@@ -19,10 +19,10 @@ def compute_edit_distance(a: str, b: str, most: int) -> int:
         before, last, row = row, before, [i, *[0] * len(b)]
         for j, y in enumerate(b, 1):
             row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
-            # a swap of neighbors counts one: `lenght`
+            # a transposition counts one: `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], last[j - 2] + 1)
-        # rows never get smaller again
+        # row minima never decrease
         if min(row) > most:
             return most + 1
     return row[-1]
@@ -38,7 +38,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
         other = normalize_identifier(name)
         most = max(1, max(len(plain), len(other)) // 3)
         edits = compute_edit_distance(plain, other, most)
-        # `kv_heads` for `heads_kv` is far by edits, and meant all the same
+        # `kv_heads` for `heads_kv` has a large edit distance, but is meant all the same
         if edits > most and plain and sorted(plain) == sorted(other):
             edits = most
         if (

@@ -44,7 +44,7 @@ class MapAxis:
     @property
     def caption(self) -> str:
         """`written, 14 tokens`."""
-        # a token in front of the patches is none of them
+        # a token before the patches is not one of them
         count = len(self.labels) - (self.grid.lead if self.grid else 0)
         name = "" if self.role == "rows" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -75,7 +75,7 @@ class AttentionMap:
 
     def marked(self) -> Doubles:
         """The weights, minus infinity where the mask hides what is zero."""
-        # what a model gave is shown even where its mask says otherwise
+        # weights of the model are shown even where its mask disagrees
         return np.where(self.hidden & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
@@ -111,7 +111,7 @@ def max_pool_map(values: Doubles, most: int) -> tuple[Doubles, int]:
         return values, 1
     heads, rows, columns = values.shape
     down, across = -(-rows // step), -(-columns // step)
-    # what is added is never the greatest of a block, so the last may be smaller
+    # padding is never the maximum of a block, so the last block may be smaller
     padded = np.full((heads, down * step, across * step), -np.inf)
     padded[:, :rows, :columns] = values
     return padded.reshape(heads, down, step, across, step).max((2, 4)), step

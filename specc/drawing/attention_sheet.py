@@ -36,9 +36,9 @@ from specc.drawing.drawing_marks import (
 
 PANEL_GAP = 6
 COLORBAR_WIDTH = 12
-MAX_CELLS = 1024  # a side; larger maps show the greatest weight of each block of cells
-MIN_LEGIBLE = 9.0  # points of a row whose label can still be read
-MAX_LEGIBLE = 48  # rows that get as much room as their labels need
+MAX_CELLS = 1024  # per side; larger maps show the maximum weight of each block of cells
+MIN_LEGIBLE = 9.0  # row height in points at which the label is readable
+MAX_LEGIBLE = 48  # rows that get as much space as their labels need
 LABEL_SIZE = 10.5
 
 
@@ -63,7 +63,7 @@ def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
     for block in blocks:
         marks += block.at(MARGIN, top)
         top += block.height + MARGIN
-    # the bar beside the first block may reach below a single small map
+    # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
     hidden = any(m.hidden.any() for m in looks.maps)
     marks += _bar(scale, right + MARGIN, first, hidden=hidden)
@@ -150,12 +150,12 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     cell = _cell(max(cells.shape[1:]), widest)
     down = _Side(axis=attention.queries, cell=cell, step=step)
     across = _Side(axis=attention.keys, cell=cell, step=step)
-    # labels of keys lie flat only where the widest fits above its own cells
+    # key labels are horizontal only if the widest fits above its own cells
     upright = across.widest() > cell * across.every - 2
     top_room = (across.widest() if upright else across.size) + PANEL_GAP
     left_room = 16 + down.widest() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
-    # the only head is named where it was chosen among others
+    # a single head is named if it was selected among others
     several = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = []
     for weights, name in zip(cells, attention.heads, strict=True):
@@ -190,7 +190,7 @@ def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
         block.marks += _beside(down, x, y, height)
     x, y = block.first_column[0]
     said = down.caption("query")
-    # A caption that is longer than the map goes on below it.
+    # A caption that is longer than the map continues below.
     foot = y + max(height, estimate_text_width(said, 9.5))
     left = x - PANEL_GAP - down.widest() - 8
     block.marks.append(TextMark(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True))
@@ -209,7 +209,7 @@ def _map(weights: Doubles, scale: ColorScale, width: float, height: float) -> It
 def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
     """The labels of queries."""
     for n, label in side.labels():
-        # a label that stands for several cells stands in the middle of them
+        # a label for several cells is centered over them
         cells = n + side.every / 2
         middle = y + cells * side.cell
         base = min(middle, y + height) + side.size * 0.35
@@ -232,7 +232,7 @@ def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
 
 def _cell(cells: int, heads: int) -> float:
     """Points a cell is wide, so that a panel has a good size and labels can be read."""
-    # points of a panel: the more heads there are, the less each has
+    # width of a panel in points: the more heads, the less each gets
     goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     fair = min(28.0, goal / max(1, cells))
     return max(fair, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
@@ -250,7 +250,7 @@ def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mar
         CellsMark(x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.colors(values))
     ]
     for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
-        # the lowest color of a logarithmic scale stands for all that is less
+        # the lowest color of a logarithmic scale stands for all smaller values
         least = "≤ " if scale.log and share == 1 else ""
         base = y + 4 + share * height
         marks.append(
@@ -282,7 +282,7 @@ def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -
     shown = scale_image(picture, 64, MAX_PIXELS)
     share = goal / max(shown.shape[:2])
     width, height = shown.shape[1] * share, shown.shape[0] * share
-    # the picture alone comes first, since colors over it hide what it shows
+    # first the image alone, since overlaid colors hide its content
     panels = [_panel(shown, "what it saw", width, height)]
     for title, weights in named:
         panels.append(_panel(blend_over_image(shown, weights, scale), title, width, height))
@@ -319,11 +319,11 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
     assert grid is not None, "keys are patches"
     weights = attention.marked()
     if attention.queries.role != "seen":
-        # a panel a word: heads beside words would be more than a page holds
+        # a panel per word: with a panel per head and word the page would be too large
         for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
-    # a token in front gathers what classes are told by; without one, patches do
+    # a class token aggregates what classification uses; without one, patches do
     of_query = attention.queries.grid
     rows = weights[:, 0] if of_query and of_query.lead else weights.mean(1)
     if len(rows) > 1:

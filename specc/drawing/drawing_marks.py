@@ -283,7 +283,7 @@ def arrange_panels(
     )
     name = printable_label(title, 80)
     block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
-    # bold letters are wider than those that are measured
+    # bold letters are wider than the measured ones
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
     corners = list(_corners(len(panels), across, pitch))
     for marks, (x, y) in zip(panels, corners, strict=True):

@@ -230,7 +230,7 @@ def _hash(text: str) -> str:
 def escape_json(data: Json) -> str:
     """JSON that stands in a script element and cannot end it."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    # `</script>` in a token would end the element; JSON reads the escapes as the same
+    # `</script>` in a token would end the element; JSON reads the escapes as the same text
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -269,7 +269,7 @@ def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
 
 def _step(maps: Sequence[AttentionMap]) -> int:
     """Cells of a map along a side of one cell of the page, so that all have room."""
-    # counted for all maps together: a page of many small ones is as large as of one
+    # counted over all maps: a page of many small maps is as large as one of a single large map
     step = 1
     while sum(_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
@@ -289,7 +289,7 @@ def _map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
         if axis not in axes:
             axes.append(axis)
         places.append(axes.index(axis))
-    # so many cells a side that one of the page has `step` of the map's
+    # each cell of the page covers `step` cells of the map per side
     sides = max(attention.weights.shape[1:])
     cells, _ = max_pool_map(attention.marked(), -(-sides // step))
     return {

@@ -37,7 +37,8 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "a picture has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
-    # each line less the one above (filter 2), modulo 256, as labels and maps repeat downwards
+    # each line minus the previous one (filter 2), modulo 256, since labels and maps repeat
+    # downwards
     up = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), up]).tobytes()
     chunks = (
@@ -170,7 +171,7 @@ def _write(mark: TextMark, picture: "Image", pen: "ImageDraw") -> None:
     strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
     _in_line(runs, (0, base), 255, ImageDraw.Draw(strip))
     turned = strip.transpose(Image.Transpose.ROTATE_90)
-    # A text that is turned begins below, so that its anchor is at the lower end.
+    # Rotated text starts at the bottom, so that its anchor is at the lower end.
     top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
     picture.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), turned)
 
@@ -205,7 +206,7 @@ def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
     assert isinstance(own, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
     found = [own]
     for name in SYSTEM_FONTS:
-        with suppress(OSError):  # one that this machine does not have
+        with suppress(OSError):  # a font that this machine does not have
             found.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
     return tuple(found)
 

@@ -56,7 +56,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     KV cache can be int8.
     """
     by = job.quantize.by
-    # codes of the checkpoint are stored as they are
+    # codes of the checkpoint are stored unchanged
     plan = {} if job.recipe else job.decision.plan
     readers = find_weight_readers(job.simplified, plan, find_ties(job.values))
     cached = job.quantize.cache
@@ -118,7 +118,7 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
         return "only a step graph has one: add `--graphs step`"
     if options.io_names != "specc":
         return f"`--io-names {options.io_names}` has no such states"
-    # the CUDA kernel takes no mask together with int8 keys
+    # the CUDA kernel does not take a mask together with int8 keys
     if "f32" not in job.target.in_place:
         return f"`{job.target.name}` has no attention kernel for it"
     by = job.quantize.by
@@ -171,7 +171,7 @@ def _choose_samples(job: LoweringJob, folder: Path) -> tuple[RestartSamples | No
     by, entrance = job.quantize.by, _calibration_inputs(job)
     nearest = "int4 weights: round-to-nearest"
     if by.data:
-        # the file name without its directory: the remark is stored in the model
+        # the file name without its directory: the note is stored in the model
         name = escape_text(Path(by.data).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_given_samples(by, entrance), remark

@@ -34,9 +34,7 @@ from specc.transforms.quantization_plan import (
 )
 
 KINDS_BY_NAME: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
-"""The quantization kinds by name."""
 UNQUANTIZED = "none"
-"""No quantization."""
 LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 """Values of `lm_head_bits`."""
 Head: TypeAlias = QuantizationKind | Literal["none", ""]

@@ -69,14 +69,8 @@ POOLING_EQUATIONS = {
 }
 """The equation of each pooling mode for hidden states `x`, the mask `kept`, `rows` (the mask as
 [batch, seq, 1]) and `weights` (positions from 1)."""
-ACTIVATION_EQUATIONS = {
-    "Tanh": "tanh({})",
-    "Identity": "{}",
-    "GELU": "gelu({})",
-    "ReLU": "relu({})",
-    "SiLU": "silu({})",
-    "Sigmoid": "sigmoid({})",
-}
+FUNCTIONS = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
+ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in FUNCTIONS}
 SENTENCE_OUTPUT = "sentence_embedding"
 
 

@@ -253,7 +253,7 @@ class ContinuousBatch(Generic[T]):
 
 def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
     """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
-    best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
+    best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
     fine = np.isfinite(best)
     for row in np.flatnonzero(~fine).tolist():
         lanes[row].over = True

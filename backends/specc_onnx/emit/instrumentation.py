@@ -32,7 +32,7 @@ MAX_CONSTANT_ELEMENTS = 64
 def list_subgraphs(model: ModelProto) -> Subgraphs:
     """Return the names of all subgraphs, and the integers in conditions of branches."""
     copy = ModelProto()
-    # without the weights
+    # without attention weights
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= MAX_CONSTANT_ELEMENTS:
             copy.graph.initializer.append(tensor)
@@ -130,7 +130,7 @@ class _ExecutionCounter:
         for part in others:
             nodes.append(helper.make_node("Add", [total, part], [self._name()]))
             total = nodes[-1].output[0]
-        # a copy, for clearing the field would clear its elements
+        # copied: clearing the field would clear its elements
         copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
         del graph.node[:]
         graph.node.extend(copies)
@@ -145,7 +145,7 @@ class _ExecutionCounter:
             node.output.append(result)
             return result
         (body,) = iterate_node_bodies(node)
-        # a Loop has trip count and condition before what it carries
+        # a Loop's inputs are trip count, condition, then carries
         first, scanned = (2, 0) if node.op_type == "Loop" else (0, _count_scan_inputs(node))
         carried = len(body.input) - first - scanned
         carry = self._name()
@@ -231,8 +231,7 @@ def _request_probabilities(node: NodeProto) -> None:
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
     """Make an `Attention` node return its weights, and return their name."""
-    # A branch that was put in the place of its `If` gives its result by the latter's
-    # name.
+    # A branch that was inlined in place of its `If` has the `If`'s result name.
     wanted = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:
         _inline_branch(model, wanted, "then_branch")

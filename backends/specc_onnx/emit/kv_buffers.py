@@ -43,7 +43,7 @@ def find_kv_buffers(
     readers.update(graph.outputs.values())
     found = []
     for node, results in graph.nodes:
-        # the kernel does not give its weights
+        # the kernel does not return attention weights
         if not isinstance(node.op, ops.Attend) or readers[results[1]]:
             continue
         if not _is_supported_by_kernel(node, target.in_place):
@@ -67,7 +67,7 @@ def _find_attention_cache(
     """Return the two states that an attention reads, if nothing else reads them; else None."""
     key = _find_appended_state(op.key(node), known, readers)
     value = _find_appended_state(op.values(node), known, readers)
-    # keys that are the values too would be one buffer written twice
+    # keys that are also the values would be one buffer written twice
     if key is None or value is None or key is value:
         return None
     return KVCache(key.name, value.name, key.next, value.next)
@@ -82,7 +82,8 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
     numbers = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
     same = q.type.shape[3] == v.type.shape[3] and None not in numbers
     mask = op.mask(node)
-    # One mask for all heads. Without one nothing is causal, and the kernel always is.
+    # The kernel takes one mask for all heads, and is always causal; without a mask the attention is
+    # not.
     alike = mask is not None and mask.type.shape[1] == 1
     return (
         same
@@ -101,12 +102,11 @@ def _find_appended_state(
     if value is None:
         return None
     match value.node:
-        # What is attended to must be the state and the new rows side by side, no more:
-        # that is what the kernel itself puts together, in the buffer.
+        # Keys and values must be exactly the state concatenated with the new positions: the kernel
+        # does this concatenation itself, in the buffer.
         case Node(ops.Concat(), (Value() as past, _)):
-            # The old rows are read here alone, and the joined ones by this attention and
-            # as the next state: any other reader would see the buffer after it was
-            # written into.
+            # Only this attention may read the past, and only it and the next state the
+            # concatenation: any other reader would see the buffer after the write.
             alone = readers[past] == 1 and readers[value] == 2
             return known.get(past) if alone else None
     return None
@@ -124,8 +124,8 @@ def build_kv_buffer_model(
     types = {n: v.type for n, v in graph.inputs.items()}
     for name in model.names:
         types[name] = get_buffer_type(types[name])
-    # The length of a buffer says nothing of how much of it is filled, so the past's is
-    # an input of its own.
+    # The length of a buffer does not tell how much of it is filled, so the past length is a
+    # separate input.
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
     types[PAST_LENGTH_INPUT] = Type("i64", ())
     lengths = LengthResolver(types, graph.facts, graph.least, {past: PAST_LENGTH_INPUT})
@@ -142,7 +142,7 @@ def build_kv_buffer_model(
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
-    # The results are the buffers, as long as they were given.
+    # The outputs are the buffers, of the same length as the inputs.
     for cache in model.caches:
         for name in (cache.next_key, cache.next_value):
             outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))

@@ -187,8 +187,7 @@ def finish_model(
         value_info=list_value_infos(g.bodies.open[0], list(outputs)),
     )
     model = _make_model_proto(made, g.opset)
-    # a protobuf list copies what is put into it, so the initializers are those of the
-    # model
+    # a protobuf list copies what is appended, so the initializers are those of the model
     placed = dict(zip(weights, model.graph.initializer, strict=False))
     types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored}
     return BuiltModel(
@@ -234,7 +233,7 @@ def add_parameters(
         known = weights[own].name
         g.values.stored[known] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
-            # a weight is widened in the scope that it belongs to
+            # a weight is cast in the scope that it belongs to
             g.site = LoweringSite((name.rpartition(".")[0],))
             wide = g.node("Cast", known, to=ONNX_TYPE_CODES[value.type.dtype])
             g.values.narrow[wide], known = known, wide

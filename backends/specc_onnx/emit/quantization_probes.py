@@ -68,7 +68,7 @@ def remove_activation_rounding(model: ModelProto) -> None:
         nodes = [made for node in graph.node for made in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
-        # Some values are fractions now that were none.
+        # Some integers become floats here.
         known = [v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES]
         del graph.value_info[:]
         graph.value_info.extend(known)
@@ -81,7 +81,7 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
         case "DynamicQuantizeLinear":
             whole, scale, middle = node.output
             yield helper.make_node("Identity", node.input[:1], [whole])
-            # what a fraction is multiplied by, and what nothing reads any more
+            # factors of a float, and values that nothing reads any more
             yield helper.make_node("Constant", [], [scale], value_float=1.0)
             yield helper.make_node("Constant", [], [middle], value_int=0)
         case "DynamicQuantizeLSTM":
@@ -166,9 +166,9 @@ def _find_operand_roles(
         case "QuantizeLinear":
             return {"x": (given[0], TensorProto.FLOAT), "y": (out, stored[given[2]])}
         case "MatMulInteger":
-            # rows without a middle are signed
+            # activations without a zero point are signed
             kind = TensorProto.UINT8 if len(given) > 2 else TensorProto.INT8
-            # one that is no constant goes with the scale of all rows
+            # a non-constant scale is combined with the scale of all rows
             own = len(given) > 2 and given[2] not in stored
             return {
                 "x": (given[0], kind),
@@ -184,7 +184,7 @@ def _find_operand_roles(
             }
     if (operands := QUANTIZED_OPERANDS.get(node.op_type)) is None:
         return None
-    # what a layer lacks has no name
+    # an absent operand has an empty name
     read = {role: (given[place], kind) for role, (place, kind) in operands.items() if given[place]}
     return {**read, "y": (out, TensorProto.FLOAT)}
 
@@ -199,7 +199,7 @@ def _add_graph_outputs(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str
         if node.op_type in ("Scan", "Loop") and not _is_expert_loop(node):
             shown |= _collect_loop_outputs(node, wanted)
     for name in (n for n in wanted if n in here):
-        # An input, or a value that is a result already, is none under its own name.
+        # A graph input or output is never a probe under its own name.
         shown[name] = f"{name}:seen"
         graph.node.append(helper.make_node("Identity", [name], [shown[name]]))
     for name, outer in shown.items():
@@ -220,7 +220,7 @@ def _collect_loop_outputs(node: NodeProto, wanted: Mapping[str, int]) -> dict[st
     (body,) = iterate_node_bodies(node)
     before = len(body.output)
     inner = _add_graph_outputs(body, wanted)
-    # The order in which the body gives them out is that of the loop's new results.
+    # The body's outputs are in the order of the loop's new results.
     names = {outer: name for name, outer in inner.items()}
     found: dict[str, str] = {}
     for value in body.output[before:]:

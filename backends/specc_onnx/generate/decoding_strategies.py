@@ -63,10 +63,10 @@ def emit_token_rules(
     if d.begin_suppress_tokens:
         behind = _emit_is_step(g, iteration, len(d.begin))
         scores = _emit_suppressed_scores(g, scores, d.begin_suppress_tokens, vocabulary, behind)
-    # what a text has to begin with is not held to what else is said
+    # forced tokens take precedence over the other settings
     for step, tokens in enumerate(d.begin):
         others = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
-        # of a single one, which is certain, the score is 0
+        # a single forced token is certain: log-probability 0
         known = free if len(tokens) > 1 else g.constant(0.0, "f32")
         those = g.node("Where", others, g.constant(FORBIDDEN_SCORE, "f32"), known)
         scores = g.node("Where", _emit_is_step(g, iteration, step), those, scores)
@@ -285,7 +285,7 @@ class BeamSearchStrategy:
         logs = g.node("LogSoftmax", logits, axis=1)
         logs = self.start.ruled(g, self.d, logs, iteration, past)
         if self.d.renormalize_logits:
-            # a row that may not go on would be NaN
+            # a row without any allowed token would be NaN
             none = g.constant(onnx_beam_search.NO_SCORE, "f32")
             possible = g.node("Greater", logs, none)
             rescaled = g.node("LogSoftmax", logs, axis=1)

@@ -191,8 +191,8 @@ class GenerationContext:
         read = {a for node, _ in graph.nodes for a in node.args if a}
         read |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
-            # An input that nothing reads need not be known: `encode` lists those of the
-            # whole spec, of which the caller gives only some.
+            # Unread inputs may be unknown: `encode` lists those of the whole spec, and the caller
+            # gives only some.
             if name in tensors or value in read:
                 g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].keep
@@ -208,7 +208,7 @@ class GenerationContext:
         g = self.g
         g.site = LoweringSite(("beams",))
         numbers = g.node("Range", g.constant(0, "i64"), g.dim(self.rows), g.constant(1, "i64"))
-        # Beams of one text stand side by side, 0 0 0 1 1 1: that is how a step's
-        # results are read back as `[s, n]`. `Tile` would give 0 1 0 1 0 1.
+        # Beams of one sequence are adjacent (0 0 0 1 1 1), since a step's results are reshaped to
+        # `[s, n]`. `Tile` would give 0 1 0 1 0 1.
         texts = g.node("Div", numbers, g.constant(self.repeats, "i64"))
         return g.node("Gather", x.name, texts, axis=axis)

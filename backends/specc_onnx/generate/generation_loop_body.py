@@ -37,18 +37,17 @@ def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor])
     step, g = work.derived.step, work.g
     fixed = set(find_invariant_nodes(step, handed))
     inputs = {t.name: t.type for t in handed.values()}
-    # Only what is handed over has a tensor here: the step's other inputs are born in
-    # the body.
+    # Only handed-over values have tensors here: the step's other inputs are created in the body.
     known_here = {n: step.inputs[n] for n in handed}
     work.enter(replace(step, inputs=known_here, outputs={}), handed)
-    # The step's symbols are not those of the spec's graph, even where they are spelled
-    # the same: its `batch` is all rows of all beams.
+    # The step's symbols differ from those of the spec's graph even if spelled alike: its `batch` is
+    # the number of beams of all sequences.
     before = g.lengths
     g.lengths = LengthResolver(inputs, step.facts, work.whole.graph.least)
     types, earlier = g.bodies.open[0].types, set(g.bodies.open[0].types)
     lower_nodes(g, step, fixed)
     for name in types.keys() - earlier:
-        # the step's batch is all rows, which out here have a length of their own
+        # the step's batch is the number of beams, which has its own symbol outside the body
         rows = {str(work.batch): work.rows}
         shape = tuple(d.substitute(rows) for d in types[name].shape)
         types[name] = Type(types[name].dtype, shape)
@@ -63,12 +62,11 @@ def find_invariant_nodes(step: Graph, handed: Iterable[str]) -> list[Node]:
     known |= set(step.parameters.values())
     found = []
     for node, results in step.nodes:
-        # A `Range(past)` reads no value at all, yet is another one at every step: its
-        # length must be told by what is fixed.
+        # `Range(past)` reads no value but changes at every step: its length must not count as
+        # loop-invariant.
         sizes = (d for d in _iterate_node_lengths(node, results) if not d.symbols() <= symbols)
         told = next(sizes, None) is None
-        # What a `Scan` depends on stands in the graph that it holds, which is not
-        # looked into here.
+        # The values that a `Scan` depends on are in its body, which is not searched here.
         if not told or isinstance(node.op, ops.Scan):
             continue
         if all(a is None or a in known for a in node.args):
@@ -97,8 +95,8 @@ def find_token_mask_default(work: GenerationContext, name: str) -> Graph | None:
     Raise E0944 for a default that reads more than the token.
     """
     defaults, growing = work.whole.defaults, work.derived.growing
-    # An input that promises its padding on one side is not asked again about a written
-    # row: that stands behind the prompt, and exists.
+    # For inputs with padding on a fixed side, generated positions need no mask: they come after the
+    # prompt and are valid.
     sided = work.whole.graph.input_facts[name].keep != "any"
     if defaults is None or name not in defaults.outputs or sided:
         return None
@@ -159,7 +157,7 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
         names = [Tensor(g.unique(g.place(c.wish)), c.type) for c in carries]
         inner = {c.wish: t for c, t in zip(carries[:stateful], names, strict=False)}
         told = {t.name: t.type for t in (*inner.values(), *turn.handed.values())}
-        # The loop is not entered for a batch of no rows.
+        # The loop is skipped for a batch of size 0.
         least = {**step.least, str(work.batch): 1}
         with g.rooted(LengthResolver(told, step.facts, least)):
             work.enter(step, {**inner, **turn.handed})
@@ -214,7 +212,7 @@ def emit_first_logits(
         g.values.tensors[value] = Tensor(name, value.type, value)
     if turn.empty is None:
         return logits
-    # Some texts of the batch may have a prompt and others none.
+    # Some sequences of the batch may have a prompt and others none.
     begins = g.node("Equal", iteration, g.constant(0, "i64"))
     operands = turn.empty, first.name, logits
     here = make_branch(g, "mixed", [row], lambda: g.nodes("Where", 1, *operands))
@@ -225,10 +223,10 @@ def emit_first_logits(
 def _emit_newest_logits(work: GenerationContext) -> str:
     """Return the logits of the last position, f32[rows, vocabulary]."""
     tensor, g = work.g.values.tensors[work.derived.step.outputs[work.decoding.source]], work.g
-    # A step gives the logits of its last row, with that axis of length 1 or without it.
+    # A step returns the logits of its last position, with or without an axis of length 1.
     one_row = tensor.type.rank == 2
     name = tensor.name if one_row else g.node("Squeeze", tensor.name, g.vector(1))
-    # Scores are f32 whatever the model computes in: they are sums over many steps.
+    # Scores are f32 in all models: they are sums over many steps.
     return emit_cast(g, name, tensor.type.dtype, "f32")
 
 
@@ -257,15 +255,14 @@ def _emit_next_mask(
     g, known = work.g, x.name
     each = find_token_mask_default(work, name)
     axis = work.batch_axis(x.type)
-    # The rows of a text are all the same as long as every written token exists: which
-    # of them a beam continues makes no difference then.
+    # As long as all generated tokens are valid, the masks of a sequence's beams are equal: it does
+    # not matter which one a beam continues.
     alike = work.repeats > 1 and each is None
     if decision.parents is not None and axis is not None and not alike:
         known = g.node("Gather", known, decision.parents, axis=axis)
     at = _find_time_axis_index(x.type, work.derived)
     if each is None:
-        # As wide as a row of what is there, whatever its other axes are; there may be
-        # no row yet.
+        # As wide as the existing positions, whatever the other axes are; there may be none yet.
         front, back = (
             g.node("Shape", known, start=0, end=at),
             g.node("Shape", known, start=at + 1),
@@ -275,13 +272,12 @@ def _emit_next_mask(
     else:
         value = each.inputs[work.derived.growing]
         g.values.tensors[value] = Tensor(token, value.type)
-        # Types that would be noted are not true here: beams fan out, and `batch` is not
-        # what it was.
+        # Recorded types do not hold here: beams are expanded, so `batch` differs.
         types, g.bodies.open[-1].types = g.bodies.open[-1].types, {}
         lower_nodes(g, each)
         g.bodies.open[-1].types = types
         newest = g.values.tensors[each.outputs[name]].name
-    # Some inputs cover all rows that there are, others only those of this step.
+    # Some inputs cover all positions, others only those of this step.
     if name in work.derived.whole:
         return g.node("Concat", known, newest, axis=at)
     return newest
@@ -289,8 +285,8 @@ def _emit_next_mask(
 
 def _emit_next_state(work: GenerationContext, state: DecodeState, decision: TokenDecision) -> str:
     name = work.g.values.tensors[work.derived.step.outputs[state.next]].name
-    # A beam goes on with the cache of the one it continues. A state without a batch is
-    # the same for all of them.
+    # A beam continues with the cache of its parent. A state without a batch axis is shared by all
+    # beams.
     if decision.parents is None or state.batch is None:
         return name
     return work.g.node("Gather", name, decision.parents, axis=state.batch)
@@ -304,8 +300,8 @@ def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
     """Return the type of a carry after a step; lengths that change get new symbols."""
-    # Under the name it had before, ONNX's inference would hold a grown axis to its
-    # former length, and refuse the model.
+    # Under its former name, ONNX's shape inference would expect the former length of the axis and
+    # refuse the model.
     shape = tuple(
         d if d.number else Dim.symbol(f"{carry.wish}.{n}") for n, d in enumerate(carry.type.shape)
     )

@@ -62,7 +62,7 @@ def build_generation_model(
     work = _make_generation_context(ingredients, target, opset)
     g = work.g
     weights = add_parameters(g, ingredients.parameters, stored or {}, ties or {})
-    # Said before anything is written: there is no value for such an input in the loop.
+    # Reported before anything is written: the loop has no value for such an input.
     for name in work.sides:
         if not work.whole.graph.input_facts[name].keep:
             _raise_unknown_symbol(name, work.derived.growing)
@@ -70,8 +70,8 @@ def build_generation_model(
     turn = _make_loop_iteration(work)
     body = build_generation_body(work, turn)
     g.site = LoweringSite(("generate",))
-    # A batch of no rows has no newest token to look at: the loop is not entered at all,
-    # and what its carries start as are the results.
+    # A batch of size 0 has no newest token: the loop is skipped, and the results are the initial
+    # carries.
     some = g.node("Greater", g.dim(work.batch), g.constant(0, "i64"))
     firsts = (c.first for c in turn.carries)
     last = g.nodes(
@@ -91,9 +91,9 @@ def _make_generation_context(
     graph, derived, decoding = whole.graph, whole.derived, whole.decoding
     types = dict(whole.inputs)
     taken = set(types)
-    # An input of the spec may be called `seed` or `max_tokens` too, and keeps its name.
+    # An input of the spec may be called `seed` or `max_tokens` and keeps its name.
     scalars = {name: make_unique_name(name, taken) for name in list_scalar_inputs(decoding)}
-    # An input that may be left out tells no length: its shape is that of nothing then.
+    # An optional input determines no length: it may be absent, with an empty shape.
     told = {n: t for n, t in types.items() if n not in whole.optional}
     lengths = LengthResolver(told, graph.facts, graph.least)
     shape = graph.inputs[derived.growing].type.shape
@@ -181,7 +181,7 @@ def lower_encoder(work: GenerationContext) -> None:
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
             if begun and name in whole.keeps:
-                # the first row exists, even if it is the pad's token
+                # the first position exists even if it is the pad token
                 either = g.node("Or", tensor.name, begun)
                 tensor = replace(tensor, name=either, value=None)
             work.outer[name] = tensor
@@ -198,8 +198,7 @@ def _emit_begin_token(work: GenerationContext) -> str | None:
     rows = _emit_optional_input(work, growing)
     if not work.whole.begins:
         absent = g.node("Equal", g.node("Shape", rows, start=1, end=2), g.vector(0))
-        # Columns in front that are there or not, without an `If`, whose two branches
-        # would have to agree on a shape.
+        # Columns that are prepended or not, without an `If`, whose branches must have one shape.
         tokens = g.constant([list(work.decoding.start)], type.dtype)
         many = g.node("Concat", g.shape([work.batch]), g.vector(1), axis=0)
         count = g.node(
@@ -209,8 +208,8 @@ def _emit_begin_token(work: GenerationContext) -> str | None:
         start = g.node("Slice", start, g.vector(0), count, g.vector(1))
         rows = g.node("Concat", start, rows, axis=1)
     work.outer[growing] = Tensor(rows, type)
-    # The length of the prompt is that of this value from here on: the input's own may
-    # be 0 where one row is read.
+    # From here on the prompt length is that of this value: the input's own may be 0 if one position
+    # is read.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, rows: type})
     for name in work.whole.optional:
         if name != growing:
@@ -233,8 +232,8 @@ def _emit_extended_mask(work: GenerationContext, name: str, rows: str) -> Tensor
 def _emit_optional_input(work: GenerationContext, name: str) -> str:
     """Emit an optional input `[batch, n]`; when it is omitted, n is 0."""
     g = work.g
-    # An initializer of an input's name is that input's default in ONNX, which a caller
-    # may leave out then. Its batch of 1 is expanded to the real one.
+    # In ONNX an initializer with an input's name is its default, so that callers may omit the
+    # input. Its batch of 1 is expanded to the actual one.
     code = ONNX_TYPE_CODES[work.types[name].dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.node("Concat", g.shape([work.batch]), g.vector(1), axis=0)
@@ -247,9 +246,8 @@ def make_prompt_carry(work: GenerationContext) -> LoopCarry:
     ids = work.outer[growing]
     keeps = (n for graph in work.whole.computed for n in graph.outputs)
     for name in keeps:
-        # A mask that is computed inside is made from the pad's number, which may be -1:
-        # that is no row of any table, and the loop would stop at it. A spec that looks
-        # nothing up at the tokens as they are may read that number, and is given it.
+        # A mask inside the model is computed from the pad id, which may be -1: no valid index of
+        # any table. A spec that never uses the ids as indices may read the original ids.
         if name in work.whole.keeps and _is_lookup_index(work.derived.step, growing):
             ids = Tensor(emit_indices_without_padding(work.g, ids, work.outer[name]), ids.type)
     return LoopCarry(growing, work.derived.step.inputs[growing].type, work.spread(ids))
@@ -274,8 +272,8 @@ def make_state_carry(work: GenerationContext, state: DecodeState) -> LoopCarry:
         initial = work.spread(work.outer[state.initial], state.batch)
         return LoopCarry(state.name, state.type, initial)
     lengths = {str(work.batch): work.rows}
-    # A cache starts with no rows; a state without rows, as of a recurrent layer, has
-    # its whole shape from the start and is zero.
+    # A cache starts empty; a state without a time axis, such as that of a recurrent layer, starts
+    # as zeros of its full shape.
     shape = [
         Dim.of(0) if n == state.rows else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
@@ -320,6 +318,6 @@ def find_empty_prompts(work: GenerationContext) -> str | None:
     kept, g = find_prompt_mask(work), work.g
     if kept is None:
         return None
-    # a maximum of no tokens at all there is none
+    # the maximum over no tokens is 0
     count = g.node("ReduceSum", emit_cast(g, kept, "bool", "i64"), g.vector(1), keepdims=True)
     return g.node("Equal", count, g.constant(0, "i64"))

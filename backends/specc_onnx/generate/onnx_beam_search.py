@@ -110,8 +110,8 @@ class BeamSearchStep:
     @property
     def candidates(self) -> int:
         """Number of candidate continuations per sequence and step."""
-        # Each hypothesis may end in as many ways as there are stop tokens: as many more
-        # leave `beams` that go on. There are no more than all of them.
+        # Each hypothesis has as many endings as there are stop tokens: that many more candidates
+        # leave `beams` that continue. The vocabulary is the limit.
         wanted = max(2, 1 + len(self.d.stop)) * self.d.num_beams
         return min(wanted, self.d.num_beams * self.vocabulary)
 
@@ -124,13 +124,13 @@ def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
     g, n = s.g, s.d.num_beams
     sentences = g.node("Shape", s.before.scores, start=0, end=1)
     wide = g.node("Mul", sentences, g.vector(n))
-    # The beams that one row stands for: all of a sentence where the first step has a row
-    # a sentence, else 1. A parent is a row of this step, so its number is divided by it.
+    # The number of beams per row: all of a sequence if the first step has one row per sequence,
+    # else 1. A parent is a row of this step, so its index is divided by this.
     shared = g.node("Div", wide, g.node("Shape", logs, start=0, end=1))
     logs = g.node("Reshape", logs, g.node("Concat", sentences, g.vector(-1, s.vocabulary), axis=0))
     found = _emit_candidates(s, logs)
-    # What ends here cannot go on as well. `TopK` takes the first of equals, as a stable
-    # sort in Python does.
+    # An ended hypothesis does not continue. `TopK` takes the first of equal scores, as Python's
+    # stable sort does.
     scores, places = g.nodes(
         "TopK", 2, _emit_masked(g, found.scores, found.hits), g.vector(n), axis=1
     )
@@ -143,7 +143,7 @@ def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
     wrong = _emit_failed_sequences(
         s, g.node("Reshape", hopeless, g.node("Concat", sentences, g.vector(-1), axis=0))
     )
-    # One sentence without numbers ends the search of all: its score tells the caller.
+    # A sequence with NaN logits ends the search of all: its score reports it to the caller.
     more = g.node("And", _emit_any(g, still, 0), g.node("Not", _emit_any(g, wrong, 0)))
     more = g.node("Squeeze", more, g.vector(0, 1))
     done_scores = g.node("Where", wrong, g.constant(float("nan"), "f32"), done_scores)
@@ -163,7 +163,7 @@ def _emit_failed_sequences(s: BeamSearchStep, hopeless: str) -> str:
 def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
     g, n = s.g, s.d.num_beams
     before = emit_unsqueeze(g, s.before.scores, 2)
-    # The row of a beam that is filler may hold NaN, and `NO_SCORE` plus NaN is no score.
+    # The row of an unused beam may hold NaN, and `NO_SCORE` plus NaN is NaN.
     alive = g.node("Greater", before, g.constant(NO_SCORE, "f32"))
     total = g.node("Where", alive, g.node("Add", logs, before), g.constant(NO_SCORE, "f32"))
     total = g.node("Reshape", total, g.vector(-1, n * s.vocabulary))
@@ -172,11 +172,11 @@ def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
     parents, tokens = g.node("Div", places, size), g.node("Mod", places, size)
     before = _emit_gathered_beams(s, s.before.written, parents, n)
     written = g.node("Concat", before, emit_unsqueeze(g, tokens, 2), axis=2)
-    # At the limit everything ends.
+    # At the length limit every beam ends.
     hits = s.last
     for stop in s.d.stop:
         hits = g.node("Or", hits, g.node("Equal", tokens, g.constant(stop, "i64")))
-    # `last` is a scalar; beside an `Equal` it was repeated by that.
+    # `last` is a scalar; `Equal` broadcast it.
     if not s.d.stop:
         hits = g.node("Expand", hits, g.node("Shape", tokens))
     return BeamCandidates(scores, parents, tokens, written, hits)
@@ -185,15 +185,15 @@ def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
 def _emit_finished_beams(s: BeamSearchStep, found: BeamCandidates) -> tuple[str, str, str]:
     """Emit the best finished hypotheses: those from before and those that finish now."""
     g, n = s.g, s.d.num_beams
-    # A continuation that is worse than `beams` others ends unseen, as in the published
-    # generators: it would not have been a beam.
+    # A continuation that ranks below `beams` others is dropped when it ends, as in the published
+    # implementations.
     leading = g.constant([[c < n for c in range(s.candidates)]], "bool")
     now = g.node("And", g.node("And", found.hits, leading), s.before.open)
     now = g.node("And", now, g.node("Greater", found.scores, g.constant(NO_SCORE, "f32")))
     scores = _emit_masked(g, _emit_normalized_scores(s, found.scores, s.made), g.node("Not", now))
     filler = g.node("Expand", g.constant(s.d.filler, "i64"), _emit_column_shape(s))
-    # Texts that ended before are one token shorter; as rows of one tensor all are as long
-    # as the longest.
+    # Sequences that ended earlier are shorter; as rows of one tensor all have the length of the
+    # longest.
     old = g.node("Concat", s.before.done, filler, axis=2)
     written = g.node("Concat", old, found.written, axis=1)
     ended = g.node(
@@ -222,8 +222,8 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
         return g.node(
             "And", s.before.open, g.node("And", going, _emit_any(g, g.node("Not", ended)))
         )
-    # Sums only fall as texts grow. What a text can still reach is therefore its sum over
-    # the greatest divisor there may be; with "never" the search waits for that.
+    # Log-probabilities are negative, so sums only decrease. The best reachable score is the sum
+    # divided by the largest possible length divisor; early_stopping="never" waits for it.
     best = _emit_normalized_scores(s, best, s.limit if never else s.made)
     worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), Dim.of(s.d.num_beams))
     worst = g.node("Where", ended, worst, g.constant(NO_SCORE, "f32"))
@@ -234,7 +234,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
 def _emit_normalized_scores(s: BeamSearchStep, scores: str, count: str) -> str:
     """`scores / count ** length_penalty` in f32, at least `MIN_SCORE` or `NO_SCORE`."""
     g = s.g
-    # In f64 and rounded once, as Python does: both sides order equal hypotheses alike.
+    # In f64 and rounded once, as in Python: both order equal hypotheses alike.
     power = g.node("Pow", emit_cast(g, count, "i64", "f64"), g.constant(s.d.length_penalty, "f64"))
     made = emit_cast(g, g.node("Div", emit_cast(g, scores, "f32", "f64"), power), "f64", "f32")
     made = g.node("Max", made, g.constant(MIN_SCORE, "f32"))
@@ -248,7 +248,7 @@ def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
 
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
-    # ONNX has no reduction by `or`, and `ReduceMax` takes booleans from opset 20 on.
+    # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
     count = g.node("ReduceSum", emit_cast(g, x, "bool", "i64"), g.vector(axis), keepdims=True)
     return g.node("Greater", count, g.constant(0, "i64"))
 
@@ -273,7 +273,7 @@ def _emit_gathered_beams(s: BeamSearchStep, x: str, places: str, width: int) -> 
     g = s.g
     length = g.node("Shape", x, start=2, end=3)
     count = g.node("Mul", g.node("Shape", x, start=0, end=1), g.vector(width))
-    # Before the first step `t` is 0, which is a length here and no axis that stays.
+    # Before the first step `t` is 0: a length here, not Reshape's "copy this axis".
     rows = g.node("Reshape", x, g.node("Concat", count, length, axis=0), allowzero=1)
     picked = g.node("Gather", rows, _emit_flat(s, places, width))
     shape = g.node("Concat", g.node("Shape", places), length, axis=0)

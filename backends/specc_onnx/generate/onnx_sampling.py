@@ -63,7 +63,7 @@ def emit_substream_key(g: Emitter, key: str, n: str) -> str:
 def emit_uniform(g: Emitter, key: str) -> str:
     """Element 0 of each stream, f32 in [0, 1): a whole number of 2**-24."""
     top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
-    # 24 bits are left, which i64 and f32 hold exactly.
+    # 24 bits remain, which i64 and f32 represent exactly.
     whole = emit_cast(g, emit_cast(g, top, "u64", "i64"), "i64", "f32")
     return g.node("Mul", whole, g.constant(2.0**-24, "f32"))
 
@@ -113,8 +113,7 @@ def make_sampler(
     """Emit the loop-invariant sampling values; `rows`, i64[], is the batch size."""
     temperature = knobs["temperature"]
     warm = g.node("Greater", temperature, g.constant(0, "f32"))
-    # A temperature of 0 means the likeliest: one token is looked at, and nothing is
-    # divided by 0.
+    # Temperature 0 means greedy: only one candidate is considered, and nothing is divided by 0.
     divisor = emit_where(g, "f32", warm, temperature, g.constant(1, "f32"))
     numbers = g.node("Range", g.constant(0, "i64"), rows, g.constant(1, "i64"))
     keys = emit_substream_key(
@@ -137,7 +136,7 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, knobs: dict[str, str]) ->
         g.node("Less", knobs["top_p"], g.constant(1, "f32")),
         g.node("Greater", knobs["min_p"], g.constant(0, "f32")),
     )
-    # Top-p and min-p need a falling order: not the whole vocabulary is sorted for it.
+    # Top-p and min-p need sorted logits: only the candidates are sorted, not the whole vocabulary.
     many = emit_where(
         g, "i64", cutting, g.constant(min(MAX_SAMPLED_CANDIDATES, vocabulary), "i64"), every
     )
@@ -153,7 +152,7 @@ def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: in
     )
     if keep is not None:
         known = g.node("And", known, keep)
-    # what does not count goes to a column that is dropped
+    # dropped candidates go to a column that is discarded
     places = g.node("Where", known, prompt, size)
     rows = g.node("Shape", prompt, start=0, end=1)
     none = g.node(
@@ -174,7 +173,7 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) ->
     """Divide positive logits `[rows, vocab]` of seen tokens, and multiply negative ones
     (arXiv:1909.05858, sec. 4.1, divides only).
     """
-    # Dividing makes a logit below 0 likelier, so those are multiplied.
+    # Dividing would raise a negative logit, so those are multiplied.
     more = g.node("Greater", logits, g.constant(0, "f32"))
     changed = g.node("Where", more, g.node("Div", logits, penalty), g.node("Mul", logits, penalty))
     return g.node("Where", seen, changed, logits)
@@ -187,8 +186,8 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
         g, s, g.node("Softmax", emit_cast(g, values, "f32", PROBABILITY_DTYPE), axis=1)
     )
     sums = g.node("CumSum", weights, g.constant(1, "i64"))
-    # What was dropped is missing from the sum: the uniform number is stretched to what
-    # is left, and nothing need be divided.
+    # The probabilities no longer sum to 1: the uniform number is scaled to their sum instead of
+    # dividing them.
     total = g.node("Slice", sums, g.vector(-1), g.vector(2**31 - 1), g.vector(1))
     uniform = emit_cast(
         g,
@@ -196,7 +195,7 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
         "f32",
         PROBABILITY_DTYPE,
     )
-    # As many sums as do not exceed the number stand before the token that is drawn.
+    # The index of the sampled token is the number of cumulative sums that do not exceed the number.
     behind = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
     place = g.node("ReduceSum", emit_cast(g, behind, "bool", "i64"), g.vector(1), keepdims=True)
     return g.node("Squeeze", g.node("GatherElements", ids, place, axis=1), g.vector(1))
@@ -205,14 +204,14 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
 def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
     """Zero the sorted probabilities `[rows, k]` that top-p or min-p drop, never the best."""
     before = g.node("CumSum", probabilities, g.constant(1, "i64"), exclusive=1)
-    # Sums of probabilities may pass 1 by rounding: 1 means all, not those below 1.
+    # Cumulative sums may exceed 1 by rounding: top-p of 1 means all tokens, not those below 1.
     all_of_it = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
     near = g.node("Or", g.node("Less", before, s.top_p), all_of_it)
     best = emit_slice(g, probabilities, 1, Dim.of(0), Dim.of(1))
     near = g.node(
         "And", near, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p))
     )
-    # The best token stays, even at a top-p of 0.
+    # The best token stays even at a top-p of 0.
     first = g.node("Equal", before, g.constant(0, PROBABILITY_DTYPE))
     return emit_where(
         g,
@@ -225,8 +224,7 @@ def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
     """Emit bool[rows]: whether logits `[rows, vocab]` contain NaN or have no finite maximum."""
-    # A maximum may or may not pass NaN on, each kernel as it likes: it is asked for
-    # apart.
+    # Kernels differ in whether a maximum propagates NaN: it is checked separately.
     strange = emit_cast(g, g.node("IsNaN", logits), "bool", "f32")
     strange = g.node("Greater", emit_reduce(g, "ReduceMax", strange, 1), g.constant(0, "f32"))
     best = g.node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
@@ -282,7 +280,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
     length = g.node("Shape", prompt, start=1, end=2)
     behind = g.node("CumSum", kept, g.constant(1, "i64"), exclusive=1, reverse=1)
     places = g.node("Sub", g.node("Sub", length, g.vector(1)), behind)
-    # padding goes to a column that is dropped
+    # padding is scattered to a column that is dropped
     places = g.node("Where", keep, places, length)
     rows = g.node("Shape", prompt, start=0, end=1)
     wide = g.node("Concat", rows, g.node("Add", length, g.vector(1)), axis=0)
@@ -310,7 +308,7 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
     """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
-    # Column s of these is where a run begins at s; there is none in a short history.
+    # Column s holds the n-gram that starts at s; a short history has none.
     ends = g.node("Slice", history, g.vector(size - 1), g.vector(SLICE_TO_END), g.vector(1))
     same = g.node("Equal", ends, ends)
     for n in range(size - 1):

@@ -87,7 +87,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     found = plan_mask_blocks(mask, queries, keys, padded)
     if found is None:
         return "its mask shows keys that are far away"
-    # A table of positions may be too short for that many rows.
+    # A position table may be too short for this length.
     most = g.facts.max_lengths.get(queries.name or "", inf)
     if most <= found.above:
         return f"blocks pay above {found.above} rows, and there are at most {most}"
@@ -128,7 +128,7 @@ def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAtt
     value, width = weights.value, values.type.shape[-1].number
     if value is None or width is None or not g.target.blocks:
         return None
-    # Leading axes of the two may differ, by a 1 that is repeated.
+    # Leading axes may differ by a broadcast 1.
     if g.facts.use_counts.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:
         return None
     local = plan_weight_blocks(value)
@@ -162,13 +162,13 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     dtype, axis = scores.type.dtype, scores.type.rank - 1
     lowest = g.constant(float("-inf"), dtype)
     seen = g.node("Where", mask.name, scores.name, lowest)
-    # What is hidden is minus infinity by now, and so is a score that hides itself.
+    # Masked scores are minus infinity here, like scores that are themselves -inf.
     best = g.node(
         "And",
         g.node("Equal", seen, emit_reduce(g, "ReduceMax", seen, axis, keep=True)),
         g.node("Greater", seen, lowest),
     )
-    # Of equals the first: the one at which the count of equals is 1.
+    # The first maximum: the one whose cumulative count is 1.
     rank = g.node("CumSum", emit_cast(g, best, "bool", "i32"), g.constant(axis, "i64"))
     first = g.node("And", best, g.node("Equal", rank, g.constant(1, "i32")))
     return emit_cast(g, first, "bool", dtype)
@@ -179,7 +179,7 @@ def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
     seen = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
-    # Nothing that is left is below 0, so the sum is 0 only where all are.
+    # The remaining values are nonnegative, so the sum is 0 only if all are.
     total = emit_reduce(g, "ReduceSum", seen, axis, keep=True)
     empty = g.node("Equal", total, g.constant(0, dtype))
     return g.node("Div", seen, g.node("Where", empty, g.constant(1, dtype), total))

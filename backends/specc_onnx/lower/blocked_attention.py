@@ -63,7 +63,7 @@ def emit_local_attention(
     """Emit attention that runs in blocks for sequences longer than `local.above`."""
     b, h, n, _ = parts.grid
     e = parts.v.type.shape[3]
-    # Both branches must give one shape: the packed one where the kernel can give that.
+    # Both branches must have one shape: the packed one if the kernel can return it.
     flat = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
     type = Type(parts.q.type.dtype, (b, n, h * e) if flat else (b, h, n, e))
     with _enter_scope(g, BLOCKS_SCOPE):
@@ -81,7 +81,7 @@ def emit_local_attention(
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.empty:
-                # Nobody sees a neighbor: zeros, over which the queries apart are put.
+                # Nobody attends to neighbors: zeros, into which the global queries are scattered.
                 rows = emit_full(g, 0, type.dtype, type.shape)
             else:
                 rows = _emit_attention_blocks(op, g, parts, local, apart)
@@ -107,7 +107,7 @@ def prepare_short_parts(
         name = emit_combined_mask(
             g, replace(parts, mask=_recompute_whole(g, mask), add=_recompute_whole(g, add))
         )
-        # Nothing is done in blocks that has no mask.
+        # Attention without a mask is not blocked.
         assert name is not None
         dtype = "bool" if add is None else add.type.dtype
         given = [x.type.shape for x in (mask, add) if x]
@@ -149,7 +149,7 @@ def _emit_short_operand(
     one = Type(made.type.dtype, (Dim.of(1),) * made.type.rank)
     then = make_branch(g, "unused", [one], lambda: [emit_full(g, 0, one.dtype, one.shape)])
     result = g.node("If", long, then_branch=then, else_branch=otherwise)
-    # What stands in a loop's body is seen there alone.
+    # Values of a loop body are visible only inside it.
     if len(g.bodies.open) == 1:
         g.layouts.hoisted[long, *key] = result
     return result
@@ -194,7 +194,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         name = g.node("Not", x.name) if alone.negated else x.name
         others = [axis for axis in range(x.type.rank) if axis != alone.axis]
         if others:
-            # A sum, for there may be no text at all.
+            # A sum, since the batch may be empty.
             counted = emit_cast(g, name, "bool", "i32")
             total = g.node("ReduceSum", counted, g.vector(*others), keepdims=0)
             name = g.node("Greater", total, g.constant(0, "i32"))
@@ -285,18 +285,18 @@ def _emit_key_span(
 ) -> PositionSpan:
     """Emit the key positions that a block's queries attend to; never empty."""
     zero, one = g.vector(0), g.vector(1)
-    # The band is of q - k: its upper end looks back, its lower one, turned round, ahead.
+    # The band is in terms of q - k: its upper end looks back; its lower end, negated, ahead.
     back, ahead = local.band.hi, -local.band.lo
     start, stop = zero, rows
     if back != inf:
         start = g.node("Sub", queries.start, g.vector(int(back)))
         start = g.node("Max", start, zero)
     if local.keys is not None:
-        # Equally many for all: near the end the span begins earlier, the mask hides more.
+        # Equal spans for all blocks: near the end the span starts earlier and the mask hides more.
         start = g.node("Min", start, g.node("Sub", rows, g.vector(local.keys)))
         stop = g.node("Add", start, g.vector(local.keys))
         return PositionSpan(start, stop, Dim.of(local.keys))
-    # Where the band leaves out the row itself, a block at an end may see nothing.
+    # If the band excludes the position itself, a block at an end may see nothing.
     if back < 0:
         start = g.node("Min", start, g.node("Sub", rows, one))
     if ahead != inf:
@@ -345,9 +345,9 @@ def _emit_joined_blocks(
     turned = g.node("Transpose", blocks.name, perm=order)
     side_by_side = g.node("Reshape", turned, g.vector(*[0] * lead, -1, width))
     block, at = g.vector(local.block), g.vector(lead)
-    # `before` rows are those of all blocks but the last, whose first row is `begins`. It
-    # stands at `before` in what is side by side, so that row r of it is found at
-    # `before + r - begins`: the first one wanted, r = before, at `again`.
+    # `before` are the positions of all blocks but the last, which starts at `begins`. In the
+    # concatenation it starts at `before`, so position r is at `before + r - begins`: the first one
+    # wanted, r = before, is at `again`.
     before = g.node("Mul", g.node("Sub", count, g.vector(1)), block)
     begins = g.node("Sub", g.shape([n]), block)
     again = g.node("Sub", g.node("Add", before, before), begins)
@@ -373,7 +373,7 @@ def _emit_global_queries(
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, numbers)
             made = _emit_partial_attention(op, g, parts, span, None).result
         with _enter_scope(g, BLOCKS_SCOPE):
-            # `ScatterElements` wants a place for every number, not for every row.
+            # `ScatterElements` takes an index per element, not per row.
             beside = [a for a in range(rows.type.rank) if a != axis]
             places = g.node("Unsqueeze", numbers, g.vector(*beside))
             places = g.node("Expand", places, g.node("Shape", made))

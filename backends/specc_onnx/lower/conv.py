@@ -29,7 +29,7 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
     slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
     given = _emit_channels_first(g, op.kernel, slide.given(x))
     operands = (given, weight.name, bias.name if bias else None)
-    # Each channel by itself: as many groups as channels.
+    # Depthwise: as many groups as channels.
     if (
         len(op.kernel) == 1
         and op.kernel[0] >= MIN_2D_KERNEL_LENGTH
@@ -94,8 +94,7 @@ def conv_transpose(
     """Lower to the standard operator; a negative crop at the end becomes `output_padding`."""
     first = _get_first_window_axis(op.kernel)
     axes = range(first, first + len(op.kernel))
-    # Where an axis may have no rows the operator would fail; one row is put there and
-    # what comes of it cut off.
+    # The operator fails on an empty axis: one position is added and its result sliced off.
     doubtful = [a for a in axes if not g.lengths.positive(x.type.shape[a])]
     given = x.name
     for axis in doubtful:
@@ -132,7 +131,7 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
 
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
-    # Around a picture nothing can be put in bf16, which f32 holds as it is.
+    # `Pad` does not support bf16; f32 represents its values exactly.
     wide = "f32" if dtype == "bf16" else dtype
     x = emit_cast(g, x, dtype, wide)
     if any(op.pads):
@@ -164,7 +163,7 @@ def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     if g.lacks("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
-    # The runtime refuses padding that is as long as a window, or longer.
+    # ONNX Runtime refuses padding that is at least as long as the window.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
     return g.node(
@@ -214,7 +213,7 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     shown = keep.name if some else g.node("Not", keep.name)
     flags = make_typed_tensor(emit_cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
-    # Of no rows at all a convolution has a result, where a pool has none.
+    # On an empty axis a convolution has a result, a pool has none.
     slide = _EmptyWindowGuard(g, _make_equivalent_conv(pool), 1)
     made = _emit_max_pool(g, pool, emit_unsqueeze(g, slide.given(flags), 1), "f32")
     found = slide.finished(g.node("Squeeze", made, g.vector(1)), flags)

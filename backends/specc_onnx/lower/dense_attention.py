@@ -71,8 +71,8 @@ def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
     """Return whether the standard operator `Attention` can compute this attention."""
-    # The operator has no sinks, and ONNX defines it by the square root of the scale. In
-    # f64 the processor's kernel gives NaN for a row that sees no key.
+    # `Attention` has no sinks, and ONNX defines it by the square root of the scale. In f64 the CPU
+    # kernel returns NaN for a query without visible keys.
     wanted = {parts.q.type.dtype, *(["weights"] if g.site.wanted[1] else [])}
     return (
         g.has("Attention") and parts.sinks is None and op.scale > 0 and wanted <= g.target.attends
@@ -99,9 +99,9 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
         _emit_grouped_heads(g, t, parts.groups, shared) for t in (parts.q, parts.k, parts.v)
     )
     rank = 4 if shared is None else 5
-    # Keys are `[.., t, d]`: the product wants `[.., d, t]`.
+    # Keys are `[.., t, d]`; the product takes `[.., d, t]`.
     keys = g.node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
-    # Queries are scaled and not scores, of which there are more as texts grow.
+    # Queries are scaled instead of scores, which are more for long sequences.
     if op.scale != 1.0:
         queries = g.node("Mul", queries, g.constant(op.scale, dtype))
     scores = g.node("MatMul", queries, keys)
@@ -135,8 +135,8 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
     """Emit the softmax; a sink is an additional visible key whose weight is dropped."""
     dtype = parts.q.type.dtype
     b, h, q, k = parts.grid
-    # Without a sink a row may see nothing at all, which `emit_masked_softmax` makes zeros.
-    # With one there is always something.
+    # Without a sink a query may have no visible key, for which `emit_masked_softmax` returns zeros.
+    # With one there is always the sink.
     if parts.sinks is None:
         return emit_masked_softmax(g, scores, dtype, parts.mask, parts.add is None)
     if parts.mask is not None and not is_always_true(parts.mask):
@@ -157,13 +157,12 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     packed = find_packed_heads(g, parts)
     names: list[str | None] = [t.name for t in three]
     if packed is not None:
-        # Heads side by side, as projections make them: no transposes around it.
+        # Heads merged as projections produce them: no transposes around the operator.
         names = [*packed]
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
     shape = (b, q, h * e) if packed else (b, h, q, e)
     read = g.site.wanted[1]
-    # Asked for only where somebody reads them: a kernel that need not give the weights
-    # need not hold them.
+    # Requested only if read: otherwise the kernel need not materialize the weights.
     if read:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
     names.append(parts.shown or emit_combined_mask(g, parts))
@@ -194,8 +193,7 @@ def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
             else emit_expand(g, mask, (*mask.type.shape[:2], q, k))
         )
     if mask is None or is_always_true(mask):
-        # ONNX Runtime wants the full query length, though by ONNX one row would be
-        # repeated.
+        # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
         return emit_expand(g, add, (*add.type.shape[:2], q, k))
     both = g.node("Where", mask.name, add.name, g.constant(float("-inf"), dtype))
     sides = [(m if a == 1 else a) for m, a in zip(mask.type.shape, add.type.shape, strict=True)]
@@ -233,7 +231,7 @@ def _emit_guarded_attention(
             weights=more[-1] if more else "",
             told={"node": result},
         )
-    # One product tells of all of them whether one is 0.
+    # One product tells whether any of them is 0.
     with g.outside("lengths"):
         something = g.node("Greater", g.dim(multiply_dims(doubtful)), g.constant(0, "i64"))
     count = 1 + call.read
@@ -248,7 +246,7 @@ def _emit_guarded_attention(
 
     some = make_branch(g, "some", types, attend)
     none = make_branch(g, "none", types, fill)
-    # An `If` has no operands but its condition: branches read the rest from outside.
+    # An `If` has no inputs but its condition: branches capture outer values.
     results = g.nodes("If", count, something, then_branch=some, else_branch=none)
     return AttentionResult(
         result=results[0],

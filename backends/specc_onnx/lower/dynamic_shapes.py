@@ -51,8 +51,8 @@ class LengthResolver:
         numbers = [Dim.of(d).number for d in dims]
         if None not in numbers:
             return g.constant([n for n in numbers if n is not None], "i64")
-        # Numbers that stand side by side are one constant: fewer nodes, and shapes that
-        # ONNX's inference can read.
+        # Adjacent constants are merged into one: fewer nodes, and shapes that ONNX's inference can
+        # evaluate.
         parts: list[str] = []
         run: list[int] = []
         for length, number in zip(dims, numbers, strict=True):
@@ -77,7 +77,7 @@ class LengthResolver:
                 return self._symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
                 return _read_whole_axis(g, self.inputs, length)
-            # What is added comes first, so that nothing in between is below 0.
+            # Additions come first, so that no intermediate value is negative.
             plus = [(m, c) for m, c in length.terms if c > 0]
             minus = [(m, -c) for m, c in length.terms if c < 0]
             if not plus:
@@ -93,7 +93,7 @@ class LengthResolver:
         """Return a lower bound of the length."""
         total = 0
         for monomial, c in length.terms:
-            # `past - window` may be anything.
+            # `past - window` may be negative.
             if c < 0:
                 return 0
             product = c
@@ -109,9 +109,8 @@ class LengthResolver:
         with g.outside("lengths"):
             for length in lengths:
                 if not is_never_negative(length.substitute(self.facts), self.least):
-                    # Row 0 of one row is there, row 1 is not: the cast of `below` asks
-                    # for the latter where the length is below 0, and every runtime
-                    # stops at that.
+                    # With length 1, row 0 exists and row 1 does not: the cast of `below` would
+                    # select the latter for a negative length, which every runtime refuses.
                     below = g.node("Less", self.one(g, length), g.vector(0))
                     number = g.node(
                         "Gather", number, g.node("Cast", below, to=ONNX_TYPE_CODES["i64"]), axis=0
@@ -137,8 +136,7 @@ class LengthResolver:
     def _part(self, g: "Emitter", part: DimFunction) -> str:
         """Divisors are kept from 0, which would end the process; such a quotient is never used."""
         left, right = (self.one(g, d) for d in part.args)
-        # Lengths are far from 2**53, up to which `Min` and `Max` of whole numbers are
-        # exact.
+        # Lengths are far below 2**53, up to which `Min` and `Max` are exact.
         if part.fn in ("min", "max"):
             return g.node(part.fn.capitalize(), left, right)
         if not (part.args[1].number or self.positive(part.args[1])):
@@ -179,7 +177,7 @@ def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> s
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
     """Return a lower bound of a symbol or of a function of lengths."""
     if isinstance(atom, str):
-        # what an equation says of a symbol counts where nobody promised more
+        # bounds from an equation apply if no stronger ones are declared
         if atom in lengths.facts and atom not in lengths.least:
             return lengths.floor_of(lengths.facts[atom])
         return max(lengths.least.get(atom, 0), 0)

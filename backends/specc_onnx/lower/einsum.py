@@ -39,14 +39,14 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     left, right = op.equation.split("->")
     names = [tuple(term.split()) for term in left.split(",")]
     out = tuple(right.split())
-    # `i i -> i` is no product of matrices.
+    # `i i -> i` is not a matrix product.
     if any(len(set(n)) < len(n) for n in names):
         return _emit_einsum_operator(g, args, names, out)
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
     joined = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis may be summed away as soon as no later operand and no result has it:
-        # what is kept in between is as small as can be.
+        # An axis is summed as soon as no later operand and no result has it: intermediate results
+        # stay small.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
         joined = _multiply_terms(g, joined, term, later)
     joined = _sum_unshared_axes(g, joined, set(out))
@@ -59,7 +59,7 @@ def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -
         _sum_unshared_axes(g, a, later | {*b.axes}),
         _sum_unshared_axes(g, b, later | {*a.axes}),
     )
-    # `b h q d, b h k d`: `b` and `h` are batch, `d` is summed, `q` and `k` are rows and
+    # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` and `k` are rows and
     # columns.
     both = [n for n in a.axes if n in b.axes]
     batch = [n for n in both if n in later]
@@ -89,7 +89,7 @@ def _to_matrix(
 
 def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTerm:
     """Sum a term over the axes that are not in `kept`."""
-    # From the back, so that the numbers of the axes in front stay true.
+    # From the last axis on, so that indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
         if term.axes[axis] not in kept:
             name = emit_reduce(g, "ReduceSum", term.tensor.name, axis)
@@ -111,7 +111,7 @@ def _emit_einsum_operator(
     g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
 ) -> str:
     """Emit `Einsum`; the only operator that handles a repeated axis in one term (a diagonal)."""
-    # ONNX has a letter for an axis, where ours have names.
+    # ONNX has one letter per axis, specc names.
     every = dict.fromkeys(n for term in names for n in term)
     letter = dict(zip(every, string.ascii_letters, strict=False))
     *given, made = ["".join(letter[n] for n in term) for term in (*names, out)]

@@ -64,7 +64,7 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
     """`%` of whole numbers, of the sign of the divisor; by zero it is zero."""
-    # Times 0 and not a constant 0: the result keeps its shape.
+    # Multiplied by 0 instead of a constant 0: the result keeps its shape.
     if find_tensor_constant(y) in (0, -1):
         return g.node("Mul", x.name, g.constant(0, x.type.dtype))
     return g.node("Mod", x.name, _emit_safe_divisor(g, y)[0])
@@ -75,22 +75,22 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     where its remainder is not that of `Mod`.
     """
     dtype, by = x.type.dtype, find_tensor_constant(y)
-    # By 0 it is 0, by -1 the number with its sign turned: both are the product. The
-    # least number by -1 wraps around in `Mul`, where `Div` ends the process.
+    # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
+    # -1 wraps around in `Mul`, while `Div` crashes the process.
     if by in (0, -1):
         return g.node("Mul", x.name, y.name)
     divisor, special = _emit_safe_divisor(g, y)
     cut = g.node("Div", x.name, divisor)
     above = _is_nonnegative_tensor(g, x)
-    # With nothing below 0 the operator rounds as is meant.
+    # For nonnegative operands the operator rounds as specified.
     if not (above and (by or 0) > 0) and not (above and _is_nonnegative_tensor(g, y)):
         left = g.node("Sub", x.name, g.node("Mul", cut, divisor))
         if by is not None:
             zero = g.constant(0, dtype)
             over = g.node("Less", *((left, zero) if by > 0 else (zero, left)))
         else:
-            # `Mod` has the sign of the divisor, the rest of a cut quotient that of the
-            # dividend: they differ just where the quotient is one too many.
+            # `Mod` has the sign of the divisor, the remainder of truncated division that of the
+            # dividend: they differ where the quotient is one too large.
             over = g.node("Not", g.node("Equal", left, g.node("Mod", x.name, divisor)))
         cut = g.node("Sub", cut, emit_cast(g, over, "bool", dtype))
     return g.node("Where", special, g.node("Mul", x.name, y.name), cut) if special else cut
@@ -139,18 +139,16 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     """Emit `//` or `%` of floats; the remainder has the divisor's sign, `a // 0` is `a / 0`."""
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
-    # `fmod` is exact, with the sign of the dividend; `Mod` of fractions without it is
-    # not allowed.
+    # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
     rest = g.node("Mod", x.name, y.name, fmod=1)
     signs = g.node("Less", g.node("Mul", g.node("Sign", rest), g.node("Sign", y.name)), zero)
     if fn == "mod":
         return g.node("Where", signs, g.node("Add", rest, y.name), rest)
-    # What is left after the rest is taken away is a multiple: `Div` gives it within one
-    # rounding, and `Round` takes that away. `Floor(x / y)` would be one too many at
-    # times.
+    # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
+    # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     whole = g.node("Round", g.node("Div", g.node("Sub", x.name, rest), y.name))
     whole = g.node("Sub", whole, emit_cast(g, signs, "bool", dtype))
-    # A known divisor other than 0 needs no `Where`.
+    # A constant nonzero divisor needs no `Where`.
     if find_tensor_constant(y):
         return whole
     return g.node("Where", g.node("Equal", y.name, zero), g.node("Div", x.name, y.name), whole)
@@ -159,7 +157,7 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
 def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
     """Emit a cast that truncates towards zero; NaN becomes 0, out-of-range values saturate."""
     least, most = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
-    # A cast of what does not fit is another number on each machine.
+    # Casts of out-of-range values differ between machines.
     known = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
     return emit_cast(g, g.node("Clip", known, least, most), before, after)
 
@@ -168,8 +166,8 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     """Emit a 64-bit integer sum; `ReduceSum` is exact only for few small integers."""
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x.name, axis)
-    # `CumSum` has a kernel that adds whole numbers as such. Its last row is the sum;
-    # the row of zeros stands for an axis that is empty.
+    # `CumSum` has an exact integer kernel. Its last element is the sum; a zero is appended for an
+    # empty axis.
     sums = g.node("CumSum", emit_min_length_padding(g, x, axis), g.constant(axis, "i64"))
     return g.node("Gather", sums, g.constant(-1, "i64"), axis=axis)
 

@@ -191,7 +191,7 @@ def make_unique_name(wish: str, taken: set[str]) -> str:
     """Return `wish`, or `wish_2` and so on if taken, found by doubling and halving, and take it."""
     name = wish
     if name in taken:
-        low, high = 1, 2  # a number that is taken, and one to try
+        low, high = 1, 2  # a used name, and one to try
         while f"{wish}_{high}" in taken:
             low, high = high, 2 * high
         while high - low > 1:

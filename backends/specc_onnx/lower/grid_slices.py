@@ -50,7 +50,7 @@ class GridSlice:
     def of(self, value: Value, axes: GridAxes) -> Value:
         """The portion of one value."""
         todo = [(value, axes)]
-        # An explicit stack: masks may be made of thousands of nodes.
+        # An explicit stack: masks may consist of thousands of nodes.
         while todo:
             at = todo[-1]
             if at in self._made:

@@ -50,7 +50,7 @@ class _AppendedBuffer:
 
     @classmethod
     def of(cls, g: Emitter, x: Tensor) -> "_AppendedBuffer":
-        # `caches_of` chose them so: a concatenation of a buffer and new rows
+        # `caches_of` selected them: a concatenation of a buffer and new positions
         assert x.value is not None
         scale, joined = _split_scale(x.value)
         past, fresh = _get_two_operands(joined)
@@ -101,9 +101,8 @@ def emit_kv_buffer_attention(
     keys, values = _AppendedBuffer.of(g, k), _AppendedBuffer.of(g, v)
     count, whole = keys.fresh.type.shape[2], k.type.shape[2]
     query = _emit_packed_heads(g, q)
-    # The kernel wants a query for every new key. A step that asks for the newest row
-    # alone after several were given has fewer: what stands in for the others is cut off
-    # again below.
+    # The kernel takes a query for every new key. A step that returns only the newest position after
+    # several were given has fewer: placeholders are added here and sliced off below.
     fewer = asked != count
     if fewer:
         query = _emit_padded_queries(g, query, (b, count - asked, h * d), q.type.dtype)
@@ -155,7 +154,7 @@ class _GroupQueryCall:
 
     def written(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
         """Its result and the buffers."""
-        rotation = [None, None, None]  # the kernel's own, which no spec asks for
+        rotation = [None, None, None]  # the kernel's own names, which no spec uses
         buffers = [x.past.name for x in self.grown]
         scales, kinds = _get_int8_operands(*self.grown)
         return g.nodes(
@@ -206,7 +205,7 @@ def _get_int8_operands(
         return [], {}
     kinds: dict[str, str | int] = {"kv_cache_bit_width": 8}
     kinds |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # sinks have a place before scales, and none are asked for
+    # the sinks operand precedes the scales; none are given
     return [None, keys.scale.name, values.scale.name], kinds
 
 

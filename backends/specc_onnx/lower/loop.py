@@ -66,7 +66,7 @@ def _emit_scanned_operands(
 ) -> tuple[list[str], list[int]]:
     """What is scanned, of at least one row, and the axis of the rows of each."""
     tensors, axes = [*given.rows], [op.axis] * op.scanned
-    # `keep` is `[b, t]`: its time is axis 1, whatever the others' is.
+    # `keep` is `[b, t]`: its time axis is 1, whatever that of the others is.
     if given.keep is not None:
         tensors, axes = [given.keep, *tensors], [1, *axes]
     names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
@@ -92,7 +92,7 @@ def emit_collected_axis(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> st
     """Move the axis of collected values; `scan_output_axes` crashes for an empty batch (ONNX
     Runtime 1.31).
     """
-    # ONNX stacks rows in front.
+    # ONNX stacks outputs along the first axis.
     order = [*range(1, op.axis + 1), 0, *range(op.axis + 1, rank)]
     return stacked if op.axis == 0 else g.node("Transpose", stacked, perm=order)
 
@@ -221,7 +221,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     carried = [c.name for c in given.starts]
     count = len(op.body.outputs)
     results = g.nodes("Loop", count, turns, more, *carried, body=body)
-    # where all turns are run, and there is one at least, no row is missing
+    # if all iterations run and there is at least one, no output is missing
     whole = not ends and g.lengths.positive(length)
     stacked = []
     for rows, type in _list_collected(op, g, results):
@@ -250,7 +250,7 @@ def _build_loop_body(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) 
             name = g.node("Gather", given.keep.name, at, axis=1)
             kept = Tensor(name, remove_axis(given.keep.type, 1))
         results = lower_scan_body(op, g, given.captured, kept)
-        # the same name must not come in and go out
+        # an input name must not be an output name
         more = (
             _emit_any_unfinished(g, results[op.until])
             if _has_early_exit(op)
@@ -277,7 +277,7 @@ def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns:
     """Rows by their turns, with zeros for turns that were not run."""
     rest = remove_axis(type, op.axis).shape
     run = g.node("Shape", stacked, start=0, end=1)
-    # Of no turn at all ONNX Runtime gives no lengths of rows either.
+    # With zero iterations ONNX Runtime returns no shape for the outputs either.
     shape = g.node("Concat", run, g.shape(rest), axis=0)
     known = g.node("Reshape", stacked, shape, allowzero=1)
     missing = g.node("Sub", emit_unsqueeze(g, turns, 0), run)

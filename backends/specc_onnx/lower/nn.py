@@ -24,12 +24,11 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
     """`x @ w.T + b`, with the weight in whatever layout it is stored."""
     w, turned = _find_stored_weight(g, w)
     shape = x.type.shape
-    # `Gemm` takes matrices alone.
+    # `Gemm` takes matrices only.
     if len(shape) == 1:
         sides = (w.name, x.name) if turned else (x.name, w.name)
         return _emit_bias_add(g, g.node("MatMul", *sides), bias)
-    # A product takes any number of axes in front, where `Gemm` needs two reshapes
-    # around it.
+    # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
     if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
         return _emit_bias_add(g, _emit_linear_product(g, x, w, turned), bias)
     operands = (emit_flatten(g, x.name, shape), w.name, bias.name if bias else None)
@@ -61,7 +60,7 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
 
 def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
     """`[n, d]` as `shape`, the opposite of `emit_flatten`."""
-    # A symbol that no graph has, so that this axis is never one that stays.
+    # A symbol of no graph, so that this axis is never copied.
     before = (Dim.symbol("rows before unflattening"), shape[-1])
     return emit_reshape(g, x, before, shape)
 
@@ -95,7 +94,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     if not g.target.joins_norms or value is None or value.type.dtype != "f32":
         return x.name
     match value.node:
-        # one that is read again the runtime leaves alone, and one that repeats an operand
+        # the runtime does not fuse a sum that is read again or one that broadcasts an operand
         case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
             terms = [a for a in args if a is not None and a.type == value.type]
             if len(terms) == 2:
@@ -122,7 +121,7 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     if scale is not None:
         return scale.name
     width = x.type.shape[-1]
-    # The operator demands a scale, where the IR has none for a norm without weights.
+    # The operator requires a scale; the IR has none for a norm without weights.
     if width.number is not None:
         return g.constant([1.0] * width.number, x.type.dtype)
     return g.node("Expand", g.constant(1.0, x.type.dtype), g.shape([width]))
@@ -151,8 +150,7 @@ def emit_masked_softmax(
     if mask is not None and shown:
         scores = g.node("Where", mask.name, scores, lowest)
     weights, zero = g.node("Softmax", scores, axis=-1), g.constant(0, dtype)
-    # Added scores may be minus infinity themselves, and then a row sees nothing
-    # although the mask shows some.
+    # Added scores may be -inf, so a query may see nothing although the mask shows some keys.
     if not finite:
         wide = "f32" if g.lacks("Equal", dtype) else dtype
         least = g.constant(float("-inf"), wide)

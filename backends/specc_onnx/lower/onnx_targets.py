@@ -142,7 +142,7 @@ TARGETS: Mapping[str, Target] = {
             fused=FUSED_OPERATORS,
             cells=VARIABLE_LENGTH_LAYERS,
             about="ONNX Runtime on an NVIDIA card",
-            # the kernel gives scores alone, before cap and mask (1.31)
+            # the kernel returns scores only, before softcap and mask (1.31)
             attends=frozenset({"f32", "f16", "bf16"}),
             lacks=CUDA_LACKS,
             alignment=16,
@@ -157,8 +157,7 @@ TARGETS: Mapping[str, Target] = {
             linear="gemm",
             packed_heads=True,
             fused=FUSED_OPERATORS,
-            # its LSTM goes on behind the end of a row; its Scan sees nothing from
-            # outside (OpenVINO 2026.4)
+            # its LSTM ignores sequence lengths; its Scan captures no outer values (OpenVINO 2026.4)
             cells=CELL_VARIANTS - VARIABLE_LENGTH_LAYERS,
             loops="loop",
             decodes=False,

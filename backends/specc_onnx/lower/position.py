@@ -24,8 +24,8 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     assert op.dim.number is not None, "a width is known when a model is built"
     half = op.dim.number // 2
     places = np.arange(half, dtype=np.float64)
-    # fairseq's last frequency is 1 / base; the paper's never reaches it, as it divides
-    # by the number of frequencies and not by that of the steps between them.
+    # fairseq's last frequency is 1 / base; the paper's is larger, since it divides by the number of
+    # frequencies instead of the number of steps between them.
     if op.layout == "fairseq":
         frequencies = op.base ** (-places / max(half - 1, 1))
     else:
@@ -36,7 +36,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         rank = positions.type.rank
         sides = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
         pairs = g.node("Concat", *sides, axis=rank + 1)
-        # 0 copies the length of the operand's axis at the same place
+        # 0 copies the length of the input's axis at this index
         joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
     else:
         joined = g.node("Concat", sines, cosines, axis=positions.type.rank)
@@ -76,8 +76,8 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     """The standard operator where it has a kernel (not in double), else its formula."""
     if g.has("RotaryEmbedding") and x.type.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
-    # A table has one number a pair. Where that is less than a head is wide, the numbers
-    # behind those pairs stay as they are (partial rotary embeddings).
+    # A table has one value per pair. If these are fewer than the head size, later features are not
+    # rotated (partial rotary embeddings).
     turned = 2 * cosines.type.shape[-1]
     width = x.type.shape[-1]
     c, s = emit_unsqueeze(g, cosines.name, 1), emit_unsqueeze(g, sines.name, 1)
@@ -101,8 +101,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": partial,
     }
     result = g.node("RotaryEmbedding", x.name, *tables, **options)
-    # An attention may want heads side by side, as they came from their projection:
-    # turned in that form as well, the transposes to heads and back have no reader left.
+    # An attention may take merged heads as they come from the projection: if they are rotated in
+    # this layout too, the transposes to heads and back become unused.
     packed = g.layouts.packed.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

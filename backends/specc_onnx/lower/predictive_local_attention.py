@@ -51,7 +51,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
     """Center and reach of `abs(j - center) <= reach`, which must hold."""
     todo = [mask]
-    # Of conditions that must all hold any one may be the comparison.
+    # Of several conditions that must all hold, any may be the comparison.
     while todo:
         value = _find_outer_value(g, todo.pop())
         match value and value.node:
@@ -77,7 +77,7 @@ def _match_center(
     is_difference = apart and apart.node and apart.node.op == ops.Arith("sub")
     if not is_difference or len(sides) != 2:
         return None
-    # A distance is the same either way round.
+    # A distance is symmetric.
     for rows, center in (sides, sides[::-1]):
         if center and keys not in center.type.shape and _are_key_ids(g, rows, keys):
             return center
@@ -117,8 +117,8 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
     far = g.node("Add", far, g.constant(1.0, "f32"))
     length = g.node("Cast", g.dim(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # An empty batch has no centers; what stands for none is at the other end.
-        # What stands for no center makes the span as narrow as can be.
+        # An empty batch has no centers; the placeholder is at the other end, which makes the span
+        # minimal.
         none = length if kind == "ReduceMin" else g.constant(0.0, "f32")
         end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, none), far))
         inside = g.node("Min", g.node("Max", end, g.constant(0.0, "f32")), length)
@@ -147,7 +147,7 @@ def emit_near_weights(
     """Emit weights `[…, 1, k]`, zeros far from the center without computing them."""
     type = g.site.types[0]
     keys = type.shape[-1]
-    # Known outside of the branches, where it is computed once.
+    # Computed once, outside the branches.
     with g.outside("lengths"):
         many = g.node("Greater", g.dim(keys), g.constant(MIN_KEYS, "i64"))
     number = Type("i64", (Dim.of(1),))

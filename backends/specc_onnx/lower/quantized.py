@@ -61,8 +61,8 @@ def _emit_quantized_product(
     kernel = dtype == "f32" or dtype in g.target.computes
     if op.block and op.layout == "rows" and g.target.rounded and kernel:
         return _emit_matmul_nbits(op, g, rows, weights, scales, made)
-    # One scale for all rows is what the meaning says, not only how it is done: it must
-    # be rounded so even where there is no kernel for the type.
+    # One scale for all rows is part of the semantics: it is applied even if there is no kernel for
+    # the type.
     if op.rounding == "tensor":
         x, own = _emit_float32(g, rows), _emit_float32(g, scales)
         return emit_cast(g, _emit_per_tensor_product(op, g, x, weights, own), "f32", dtype)
@@ -104,9 +104,8 @@ def _emit_integer_product(
 ) -> str:
     """A product of whole numbers, scaled by the columns of weights, then by the rows."""
     own, units = _emit_row_scales(g, x)
-    # The units are rounded by a scale of 1: the operator that rounds takes one scale for
-    # a tensor, or one for each place along an axis, and here each row has its own.
-    # A card multiplies numbers with a sign alone, and has no `QGemm`.
+    # Codes are quantized with scale 1: the operator takes one scale per tensor or per index of an
+    # axis, but here each row has its own. CUDA has only signed products, and no `QGemm`.
     signed = g.target.rounded == "weights"
     middle = g.constant(0, "i8") if signed else g.constant(128, "u8")
     whole = g.node("QuantizeLinear", units, g.constant(1.0, "f32"), middle)
@@ -150,7 +149,7 @@ def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
     """The greatest size of a number in each row; of a row of zeros a tiny one."""
     last, dtype = x.type.rank - 1, x.type.dtype
     most = emit_reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
-    # The greatest of rows that are none at all has their width here, not 1.
+    # The maximum over zero rows has the width of the row here, not 1.
     if not all(g.lengths.positive(d) for d in x.type.shape):
         most = emit_slice(g, most, last, Dim.of(0), Dim.of(1))
     return g.node("Max", most, g.constant(MIN_ROW_MAXIMUM, dtype))
@@ -177,7 +176,7 @@ def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
     pieces = make_typed_tensor(emit_reshape(g, name, (*lead, full), shape), dtype, shape)
     most = _emit_row_maximum(g, pieces)
     own = g.node("Div", most, g.constant(127, dtype))
-    # The kernel multiplies by this, which is not the quotient by the scale.
+    # The kernel multiplies by the reciprocal, which is not the same as dividing by the scale.
     part = g.node("Div", g.constant(127, dtype), most)
     whole = g.node("Round", g.node("Mul", pieces.name, part))
     back = emit_reshape(g, g.node("Mul", whole, own), shape, (*lead, full))
@@ -211,7 +210,7 @@ def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scal
     flat = emit_reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
     turned = op.layout == "columns"
     rows = _emit_picked_groups(g, table, flat, count, axis=1 if turned else 0)
-    # A token has scales for its blocks, in columns again, or a single one.
+    # A token has scales for its blocks (in columns), or a single one.
     by_block = turned and scales.type.rank > 1
     own = _emit_picked_groups(g, scales, flat, count, axis=1 if by_block else 0)
     made = _emit_dequantized_matrix(op, g, rows, own, op.width)
@@ -272,7 +271,7 @@ def _emit_dequantized_matrix(
     kind, block = scales.type.dtype, op.block
     if not block:
         whole = g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind])
-        # a scale for each result: along the last axis in columns, else along the first
+        # a scale per output: along the last axis if stored by columns, else along the first
         in_columns = op.layout == "columns"
         each = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
         return g.node("Mul", whole, each)
@@ -282,7 +281,7 @@ def _emit_dequantized_matrix(
         w = _emit_unpacked_int4(g, w)
     out, count = scales.type.shape
     shape = (out, count, Dim.of(block))
-    # In blocks, whole numbers are stored without a sign, 0 in the middle of the range.
+    # Block-quantized codes are stored unsigned, with 0 in the middle of the range.
     middle = g.constant(float(2 ** (op.bits - 1)), kind)
     whole = g.node("Sub", g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind]), middle)
     made = g.node("Mul", whole, emit_unsqueeze(g, scales.name, 2))
@@ -294,11 +293,11 @@ def _emit_dequantized_matrix(
 def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
     """Dequantize columns in blocks by one operator where the opset has it."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.type.dtype == "f32":
-        # ONNX Runtime refuses a model whose weight lies outside of the loop that makes
-        # numbers of it: its optimizer looks for both in one graph.
+        # ONNX Runtime refuses a model whose weight is outside the loop that dequantizes it: its
+        # optimizer expects both in one graph.
         with g.outside(g.site.scope, level=0):
             return g.node("DequantizeLinear", w.name, scales.name, axis=0, block_size=block)
-    # An older opset knows no blocks: each scale is repeated for the rows of its block.
+    # Older opsets have no blocks: each scale is repeated for the rows of its block.
     each = g.node("Expand", emit_unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
     count, out = scales.type.shape
     full = count * block
@@ -310,7 +309,7 @@ def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Bytes of two numbers as numbers, the earlier one from the lower half."""
-    # By arithmetic: `BitwiseAnd` begins at opset 18, and a model may be of 17.
+    # By arithmetic: `BitwiseAnd` needs opset 18, and a model may use 17.
     sixteen = g.constant(16, "u8")
     high = g.node("Div", w.name, sixteen)
     low = g.node("Sub", w.name, g.node("Mul", high, sixteen))

@@ -75,7 +75,7 @@ class PackedSequence:
     def filled(self, x: str, shape: Sequence[Dim]) -> str:
         """Pad empty batch or time axes of `x` with one position: ONNX Runtime 1.31 crashes."""
         g = self.g
-        # A width is never filled, though it may be as long as the batch by its name.
+        # A feature axis is never padded, even if its symbol is that of the batch.
         doubtful = [
             n < 2 and length in (self.batch, self.length) and not g.lengths.positive(length)
             for n, length in enumerate(shape)
@@ -115,8 +115,8 @@ class PackedSequence:
     def end(self, end: str, start: Tensor | None, lengths: str | None, dtype: str) -> str:
         """A final state: the first one where there was no row at all."""
         g = self.g
-        # Where `filled` added a row the operator has run over it, and ONNX leaves open
-        # what comes of a text whose count is 0.
+        # The operator ran over the position that `filled` added, and ONNX leaves the result
+        # undefined for a sequence of length 0.
         if lengths is not None:
             some = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
         elif not g.lengths.positive(self.length):
@@ -132,7 +132,7 @@ def _find_packed_operand(steps: PackedSequence, x: Tensor) -> str | None:
     g = steps.g
     kept, known = g.layouts.recurrent.get(x.name, ("", ""))
     if known:
-        # Rows that were moved by another mask stand in other places.
+        # Positions moved by another mask are elsewhere.
         return known if kept == steps.kept else None
     node = x.value.node if x.value else None
     if node is None or node.op != ops.Concat(2):
@@ -175,7 +175,7 @@ def _emit_source_positions(steps: PackedSequence) -> str:
     numbers = emit_expand(
         g, make_typed_tensor(emit_arange(g, steps.length), "i64", shape[1:]), shape
     )
-    # Every place is written exactly once, so the zeros below are never seen.
+    # Every position is written exactly once, so the initial zeros do not matter.
     zeros = emit_full(g, 0, "i64", shape)
     return g.node("ScatterElements", zeros, _emit_target_positions(steps), numbers, axis=1)
 
@@ -201,7 +201,7 @@ def emit_ordered_weights(
 ) -> list[str | None]:
     """Emit `W`, `U` and both biases with ONNX's gate order, outside of any loop."""
     own = {t.name for t in g.values.parameters.values()}
-    # Weights that were computed inside a loop's body are not to be seen outside of it.
+    # Weights computed inside a loop body are not visible outside.
     if all(w.name in own for w in (*weights, *biases) if w):
         with g.outside(g.site.scope, level=0):
             return _emit_ordered_matrices(g, cell, weights, biases, axis)
@@ -217,7 +217,7 @@ def _emit_ordered_matrices(
 ) -> list[str | None]:
     bias = None
     if any(biases):
-        # ONNX has both in one operand: where one is missing, zeros stand for it.
+        # ONNX has both in one operand: zeros stand for a missing one.
         size = weights[0].type.shape[axis].number or 0
         dtype = next(b.type.dtype for b in biases if b)
         zeros = g.constant([0.0] * size, dtype)
@@ -253,7 +253,7 @@ LayerOperands = tuple[Tensor | None, ...]
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`RNN`."""
     layer = _LoweredLayer.of(g, op, args, GateOrder((0,)))
-    # Not every runtime has the operator with another function than its default.
+    # Not every runtime supports non-default activations.
     beyond = "" if op.activation == "tanh" else "activation"
     if not layer.serves(beyond):
         return _lower_as_loop(layer)
@@ -263,7 +263,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 @lower(ops.Gru)
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `GRU`; an update gate for the new state negates its weights."""
-    # sigmoid(-x) = 1 - sigmoid(x): the gate turned around without another operator
+    # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without another operator
     layer = _LoweredLayer.of(
         g, op, args, GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
     )
@@ -330,8 +330,8 @@ def _emit_fused_layer(
     firsts = given.start, given.first_cell
     lengths = steps.lengths()
     counts = steps.counts(lengths) if lengths else None
-    # ONNX has an axis for directions in front of every state, here of length 1: two
-    # directions are two layers.
+    # ONNX has a directions axis before every state, here of length 1: two directions are two
+    # layers.
     starts = [
         emit_unsqueeze(g, steps.filled(s.name, s.type.shape), 0) if s else None for s in firsts
     ]
@@ -353,8 +353,8 @@ def _emit_fused_layer(
     )
     stacked = g.node("Squeeze", every, g.vector(1))
     out = steps.back(g.node("Transpose", stacked, perm=[1, 0, 2]))
-    # The next layer takes the rows as they are, with time in front: two transposes and
-    # two moves between layers would undo each other.
+    # The next layer takes the time-major layout as it is: two transposes between layers would
+    # cancel out.
     g.layouts.recurrent[out] = steps.kept, stacked
     cut = [steps.cut(g.node("Squeeze", e, g.vector(0)), (steps.batch,)) for e in ends]
     finished = (
@@ -377,7 +377,7 @@ def _scales(layer: _LoweredLayer) -> list[str]:
     g = layer.g
     found: list[str] = []
     for scales in layer.given.scales or ():
-        # numbers with a sign have their middle at zero
+        # signed codes have zero point 0
         own = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
         found += own, g.constant([0], "i8")
     return found
@@ -389,7 +389,7 @@ def _lower_as_loop(layer: _LoweredLayer) -> tuple[str, ...]:
     assert not isinstance(layer.op, ops.LstmQ), "a target that lacks it plans none"
     inner = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)]
     results = expand_to_scan(b, layer.op, inner, g.site.scope)
-    # A graph of its own is lowered into the open one: its inputs are the operands.
+    # A separate graph is lowered into the current one: its inputs are the operands.
     g.values.tensors.update((v, t) for v, t in zip(inner, layer.args, strict=True) if v and t)
     lower_nodes(g, b.finish("layer", {f"y{n}": v for n, v in enumerate(results)}))
     return tuple(g.values.tensors[v].name for v in results)

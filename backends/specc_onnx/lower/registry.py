@@ -29,7 +29,7 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
     """Lower the nodes of `graph`, or `only` some of them."""
     used = _count_users(graph)
-    # What was counted for a whole graph stands, also where a portion of it is made again.
+    # Costs of the whole graph also hold if a part of it is recomputed.
     g.facts.use_counts.update({v: n for v, n in used.items() if v not in g.facts.use_counts})
     g.facts.pieces.update(_find_tilings(graph))
     for node, results in graph.nodes:
@@ -78,7 +78,7 @@ def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
     for node, _ in graph.nodes:
         match node.op, node.args:
             case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
-                # a place that is not known yet is none where a piece begins or ends
+                # an unknown position is not a start or an end of a slice
                 ends = (start.number, stop.number)
                 begin, end = (-1 if n is None else n for n in ends)
                 cuts[x, axis].add((begin, end))

@@ -54,8 +54,8 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Whether every place that is looked at is a number of single precision."""
     if op.align_corners:
         return False
-    # by the lengths alone, which are what `Resize` is given: half of an odd number of
-    # rows is not what its rounded length says
+    # by the lengths that `Resize` gets: half of an odd number of positions is not its rounded
+    # length
     lengths = zip(x.type.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -144,7 +144,7 @@ def compute_antialias_weights(
     reach = wide if mode == "bilinear" else 2 * wide
     middle = (np.arange(size) + 0.5) * step
     first = np.floor(middle - reach + 0.5)
-    # rows by points
+    # positions × points
     at = first + np.arange(np.ceil(2 * reach) + 1)[:, None]
     far = np.abs(at + 0.5 - middle) / wide
     share = ANTIALIAS_KERNELS[mode](far) * ((at >= 0) & (at < rows))
@@ -221,7 +221,7 @@ class _AxisSampler:
         if self.op.mode == "bilinear":
             one, other = (self._row(x, axis, first, step) for step in (0, 1))
             rest = g.node("Sub", g.constant(1.0, "f32"), share)
-            # both are weighed: a difference of two that are infinite is no number
+            # both are weighted: a difference of two infinities is NaN
             return g.node("Add", g.node("Mul", one, rest), g.node("Mul", other, share))
         parts = [
             g.node("Mul", self._row(x, axis, first, step), self._weight(share, step))
@@ -235,7 +235,7 @@ class _AxisSampler:
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f64")
         half = g.constant(0.5, "f64")
         if self.op.align_corners:
-            # of one point alone there is no other corner
+            # of a single point there is no other corner
             most = g.node("Max", g.dim(self.size - 1), g.constant(1, "i64"))
             whole = emit_cast(g, g.dim(self.length - 1), "i64", "f64")
             step = g.node("Div", whole, emit_cast(g, most, "i64", "f64"))

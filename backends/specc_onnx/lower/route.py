@@ -56,7 +56,7 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
     (made,) = g.site.types
     given = op.parts(operands)
     *lead, width = made.shape
-    # Sums of 16 bits would lose what the later experts add, and ONNX Runtime has none.
+    # 16-bit sums would lose what later experts add, and ONNX Runtime has none.
     dtype = "f32" if made.dtype in HALF_DTYPES else made.dtype
     sums = Type(dtype, (multiply_dims(lead), width))
     experts = _ExpertEmitter(
@@ -120,8 +120,7 @@ class _ExpertEmitter:
         """A `Loop` over the experts that are there."""
         g = self.g
         all_of_them = emit_slice(g, self._there(), 0, Dim.of(0), self.op.experts)
-        # in ascending order, so that the sums of a row come in one order whoever else
-        # is there
+        # in ascending order, so that the summation order does not depend on the other rows
         chosen = g.node("Squeeze", g.node("NonZero", all_of_them), g.vector(0))
         turns = g.node("Size", chosen)
         return g.node("Loop", turns, None, start, body=self._turn(chosen))
@@ -203,7 +202,7 @@ class _ExpertEmitter:
         x = Tensor(emit_unsqueeze(g, name, *range(ones)), value.type, value)
         g.values.tensors[value] = x
         g.values.tensors.update(zip(others, [*own, *self.given.captured], strict=True))
-        # the rows are counted in here, and there is at least one
+        # the tokens are counted here, and there is at least one
         with g.rooted(LengthResolver({x.name: x.type}, {}, {op.rows: 1})):
             lower_nodes(g, op.body)
         made = g.values.tensors[op.result()]

@@ -43,7 +43,7 @@ def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """The rows behind and the rows before, put together the other way around."""
     length = x.type.shape[op.axis]
-    # of no rows none are moved; that a quotient by 0 has no value does not matter
+    # with length 0 nothing moves; the undefined remainder by 0 does not matter
     by = op.by if length == 0 else mod_dims(op.by, length)
     if by == 0:
         return x.name
@@ -58,7 +58,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     if op.before == 0 == op.after:
         return x.name
     length = x.type.shape[op.axis]
-    # ONNX wants the fronts of all axes first, then the ends of all.
+    # ONNX takes the starts of all axes first, then the ends.
     ends = [Dim.of(0)] * (2 * x.type.rank)
     ends[op.axis], ends[op.axis + x.type.rank] = op.before, op.after
     first, *others = op.rooms(length)
@@ -78,7 +78,8 @@ def group_norm(
     difference of two means, of which nothing is left where the mean is large.
     """
     rank, dtype = x.type.rank, x.type.dtype
-    # Channels come second, so that those of a group are neighbors with all their rows.
+    # Channels become the second axis, so that those of a group are adjacent with all their
+    # positions.
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
     in_order = order == [*range(rank)]
     shape = [x.type.shape[n] for n in order]
@@ -92,7 +93,7 @@ def group_norm(
     else:
         name = _emit_centered_norm(g, name, dtype, op.eps)
     name = emit_reshape(g, name, grouped, shape)
-    # Gain and bias are per channel, not per group: they come after the layer norm.
+    # Scale and bias are per channel, not per group: they follow the layer norm.
     for kind, weight in (("Mul", gain), ("Add", bias)):
         if weight is not None:
             name = g.node(kind, name, emit_unsqueeze(g, weight.name, *range(1, rank - 1)))

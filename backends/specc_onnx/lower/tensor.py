@@ -68,7 +68,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """The values in another element type."""
     before = x.type.dtype
-    # A weight that is stored so was widened for whoever reads it otherwise.
+    # A weight that is stored in this type is cast for its other readers.
     stored = g.values.narrow.get(x.name)
     if stored is not None and g.values.stored[stored].dtype == op.to:
         return stored
@@ -113,7 +113,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 @lower(ops.Concat)
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Concatenate; positions behind a KV buffer are appended by the attention that reads it."""
-    # a name that no node makes: whoever reads it asks the attention for the buffer
+    # a name that no node produces: its reader gets the buffer from the attention
     if parts[0].value in g.values.buffers:
         return g.unique(g.place("buffer"))
     if len(parts) == 1:
@@ -157,7 +157,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Rows by number, for each of the leading axes apart."""
     if op.axis == 0:
         return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
-    # of single numbers GatherND makes a copy each: five times slower
+    # GatherND copies single elements: five times slower
     if op.axis == table.type.rank - 1:
         return g.node("GatherElements", table.name, emit_checked_indices(g, ids), axis=op.axis)
     numbers = emit_cast(
@@ -204,7 +204,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 @lower(ops.ArgMax)
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """The first of the greatest."""
-    # The greatest one alone, of equal ones the earlier, as `TopK` is defined too.
+    # Only the maximum, the first of equals, as `TopK` is defined too.
     if g.lacks("ArgMax", x.type.dtype):
         _, place = g.nodes("TopK", 2, x.name, g.vector(1), axis=op.axis)
         return g.node("Squeeze", place, g.vector(op.axis))

@@ -25,15 +25,15 @@ def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]
     written = _plan_target_shape(before, after)
     numbers = [n for n in written if n is not None]
     unknown = len(written) - len(numbers)
-    # Here a 0 among the numbers is an axis that stays: no real length may be one.
+    # Here a 0 among the lengths means a copied axis: no actual length may be 0.
     if not unknown and all(d != 0 for d in after):
         return g.node("Reshape", x, g.vector(*numbers))
-    # Beside a -1 not even an axis that stays may be a 0, for it may turn out empty.
+    # Next to a -1 no copied axis may be 0 either, since it may turn out empty.
     if unknown == 1 and all(n > 0 for n in numbers):
         constant = [-1 if n is None else n for n in written]
         return g.node("Reshape", x, g.vector(*constant))
-    # Several lengths are known at run time alone, or an axis is empty: all are written
-    # out, and a 0 is a length.
+    # Several lengths are known only at run time, or an axis is empty: all are computed, and a 0 is
+    # a length.
     return g.node("Reshape", x, g.shape(after), allowzero=1)
 
 
@@ -103,7 +103,7 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
             for p, c in zip(padded, counts, strict=True)
             if p == 1 != c and not g.lengths.positive(c)
         ]
-        # a lone matrix is multiplied with all rows at once
+        # a single matrix is multiplied with all rows at once
         needed = doubtful and len(lead)
         names.append(
             emit_expand(g, one, (*full_size, *one.type.shape[-2:])) if needed else one.name
@@ -221,7 +221,7 @@ class SignAnalysis:
             case ops.Constant(value=number):
                 return number >= 0
             case ops.Size(length=length):
-                # `past - window` is a length of the IR too, and may be below 0
+                # `past - window` is a length in the IR, and may be negative
                 lengths = self.g.lengths
                 return is_never_negative(length.substitute(lengths.facts), lengths.least)
         return None
@@ -230,11 +230,11 @@ class SignAnalysis:
         """Return whether a node of nonnegative operands is nonnegative, overflow aside."""
         match node:
             case Node(ops.Cast(), (Value() as x,)):
-                # fractions are not looked through: -0.5 becomes 0, -1.5 does not
+                # float casts are not followed: -0.5 becomes 0, -1.5 does not
                 whole = x.type.dtype in MAX_INTEGERS and self.of(x)
                 return x.type.dtype == "bool" or whole
             case Node(ops.Arith(fn="max"), (a, b)):
-                # one of them is enough: `max(ids, 0)`
+                # one of them suffices: `max(ids, 0)`
                 return self.of(a) or self.of(b)
             case Node(ops.Arith(fn="mod"), (_, divisor)):
                 # a remainder has the sign of the divisor
@@ -244,7 +244,7 @@ class SignAnalysis:
             case Node(ops.Where(), (_, *chosen)):
                 return self.of(*chosen)
             case Node(ops.Gather(), (x, _)):
-                # numbers from a table, wherever they stand in it
+                # elements of a table, at any index
                 return self.of(x)
         if isinstance(node.op, VALUE_PRESERVING_OPS):
             return self.of(node.args[0])
@@ -257,7 +257,7 @@ def is_position_id_source(value: Value) -> bool:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True
         case ops.Sort() | ops.TopK():
-            return value.index == 1  # the first result is values
+            return value.index == 1  # the first result holds values
     return False
 
 

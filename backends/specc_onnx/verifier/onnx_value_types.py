@@ -84,7 +84,7 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a dotted name is that of one carry's axis, of which nothing is computed
+            # a dotted name is that of one carry's axis, from which nothing is computed
             of_carry = "." in text
             if not of_carry:
                 _solve_formula(text, length, env)
@@ -128,12 +128,12 @@ def choose_distinct_lengths(
     env = _choose_primes(symbols, fixed, graph, beyond or {}, most or {})
     found = find_valid_lengths(graph, env, apart={*env.values(), *fixed})
     if not found:
-        # A short table of positions leaves few: then some are those of other axes.
+        # A short position table leaves few lengths: then some equal those of other axes.
         few = enumerate(symbols, 1)
         found = find_valid_lengths(graph, {s: max(n, graph.least.get(s, 0)) for n, s in few})
     if not found:
         return {}
-    # What follows from other lengths has no choice.
+    # Lengths that follow from others are not chosen.
     return found | {symbol: dim.at(found) for symbol, dim in graph.facts.items()}
 
 
@@ -146,7 +146,7 @@ def _choose_primes(
 ) -> dict[str, int]:
     """A prime for each symbol, rising, apart from the lengths that are `fixed`."""
     env: dict[str, int] = {}
-    # Small numbers are widths and counts of heads in many models.
+    # Small numbers are widths and head counts in many models.
     number = 10
     for symbol in symbols:
         long = symbol in beyond
@@ -154,7 +154,7 @@ def _choose_primes(
         low = max(number + 1, low, graph.least.get(symbol, 0))
         chosen = _find_prime(low, fixed | {*env.values()})
         env[symbol] = min(chosen, most.get(symbol, chosen))
-        # Lengths are long only where they have to be.
+        # Lengths are large only where required.
         number = number if long else env[symbol]
     return env
 

@@ -99,7 +99,7 @@ def _infer_node(found: InferredTypes, node: NodeProto) -> None:
         ask(found, node, types)
     sizes = [found.sizes(n) for n in node.input if n]
     known = node.op_type not in DATA_DEPENDENT_OPS and None not in sizes
-    # ONNX's rules give up without a word where operands do not fit.
+    # ONNX's inference stops silently if operands do not fit.
     if known and any(has_unknown_length(t) for t in types):
         raise OperandMismatchError(f"no shape follows from {', '.join(map(str, sizes))}")
     operands = [found.numbers.get(n) for n in node.input]
@@ -144,7 +144,7 @@ def _infer_if(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Both branches are followed; where it is known which is taken, that one's results count."""
     known = found.numbers.get(node.input[0])
     yes = None if known is None else bool(known.all())
-    # What is in neither branch for sure may run or not, at these lengths.
+    # What is in neither branch for sure may run or not at these lengths.
     before, made = found.taken, []
     for name, branch in (("then", True), ("else", False)):
         found.taken = before and yes is branch
@@ -190,8 +190,7 @@ def _infer_loop(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     ends = _infer_body(found, body, [*(v.type for v in turn), *starts])[1:]
     found.settle()
     found.env, found.untold = outside, before
-    # the second turn is given what the first one made: carries that share a length
-    # still do
+    # the second iteration gets the results of the first: carries that share a length still do
     again = _read_symbol_lengths(body.input[2:], ends)
     _check_carries([substitute_type_lengths(v.type, again) for v in body.input[2:]], ends)
     last = [join_types(a, b) for a, b in zip(starts, ends, strict=False)]
@@ -206,7 +205,7 @@ def _count_iterations(found: InferredTypes, node: NodeProto, body: GraphProto) -
     on = next((n for n in body.node if body.output[0].name in n.output), None)
     always = on is not None and on.op_type == "Identity" and on.input[0] == going
     first = found.numbers.get(node.input[1])
-    # One that stops by itself turns as often as data says.
+    # A loop that stops by its condition runs a data-dependent number of iterations.
     if most is None or first is None or not (always and first.all() and found.taken):
         return None
     return int(most)
@@ -300,7 +299,7 @@ def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
     usual = _choose_lengths(built, {})
     found = _infer_at_lengths(built, model, usual)
     longer = _choose_lengths(built, built.beyond)
-    # A long text may go another way: that is followed as well, if it can be so long.
+    # A long input may take another path: it is followed as well, if it can be that long.
     if built.beyond and all(longer.get(s, 0) > n for s, n in built.beyond.items()):
         found = _infer_at_lengths(built, model, longer)
     return found
@@ -310,7 +309,7 @@ def _choose_lengths(built: BuiltModel, beyond: Mapping[str, int]) -> dict[str, i
     graph = built.graph
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
-    # A table of positions has no row for a length that is only tried.
+    # A position table has no row for a length that is only a trial.
     most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     return choose_distinct_lengths(dims, graph, beyond, most if beyond else None)
 

@@ -30,10 +30,10 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # these want numbers, which data may decide
+    # these need values, which may be data-dependent
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
-    # these are young: an older onnx knows less
+    # these are recent: an older onnx lacks them
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
 """Operators whose result shape may be unknown although all operand shapes are known."""
@@ -164,7 +164,7 @@ CONTRIB_SHAPES = {
         lengths=_list_table_lengths,
         fixed={"gather_axis": 0, "quantize_axis": 1},
     ),
-    # of each matrix scales and the number that stands for 0 come last
+    # scales and zero points of each matrix come last
     "DynamicQuantizeLSTM": OperatorShapes(
         signature="f[t b w], q[y w g], q[y h g], f[y c], i[b], f[y b h], f[y b h], f[y p],"
         " f[y g], q[y], f[y g], q[y] -> f[t y b h], f[y b h], f[y b h]",
@@ -284,8 +284,8 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
     cuts = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # Backwards, ONNX reaches the first row with an end far below 0, where NumPy
-        # counts -1 from the behind.
+        # Backwards, ONNX expresses the first position by a very negative end, while NumPy counts -1
+        # from the end.
         beyond = step < 0 and end < -data.shape[axis]
         cuts[axis] = slice(int(start), None if beyond else int(end), int(step))
     return data[tuple(cuts)]
@@ -301,7 +301,7 @@ def _fold_unsqueeze(x: list[Array], _: Attributes) -> Array:
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
     data, wanted = x
-    # 0 stands for the length that the operand has at the same place
+    # 0 copies the operand's length at the same index
     shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(wanted)]
     return data.reshape(shape)
 
@@ -318,7 +318,7 @@ def _fold_cast(x: list[Array], a: Attributes) -> Array | None:
 
 
 def _fold_constant_of_shape(x: list[Array], a: Attributes) -> Array | None:
-    # ONNX's usual value is the fraction 0.0, which is not followed
+    # ONNX's default is the float 0.0, which is not folded
     one = read_constant_tensor(a["value"]) if "value" in a else None
     if one is None or np.prod(x[0]) > MAX_FOLDED_ELEMENTS:
         return None

@@ -179,7 +179,7 @@ class OnnxModelFile:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
         products = expose_quantized_products(copy)
-        # a layer that rounds rows together does so for the rows of each thread
+        # a layer that quantizes rows together does so per thread
         return self._opened(copy, provider, threads=1), products
 
     def subgraphs(self) -> Subgraphs:
@@ -210,7 +210,7 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, dict[str, str]]:
         """Open a copy that also outputs attention weights, with output names by scope."""
         copy = _copy_model(self.model)
-        # what is left out whoever asks computes by the reference
+        # unlisted outputs are computed with the reference by the caller
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = add_attention_outputs(copy, notes)

@@ -99,7 +99,7 @@ def prepare_graphs(
         weighed, values, folder, weights_as, opset, alignment=target.alignment, store=dtype
     )
     if stored.plan.copied:
-        # the folder is made later: its disk is that of the nearest one that is there
+        # the directory is created later: its disk is that of the nearest existing parent
         there = (f for f in (folder, *folder.parents) if f.exists())
         check_free_disk_space(next(there, folder), stored.plan.size)
     built = tuple(_build_source(graph, target, opset, stored) for graph in graphs)
@@ -156,7 +156,7 @@ def write_prepared_graphs(
         facts = out.facts[data]
         own = {data: WeightFileFacts(facts.bytes, facts.sha256)}
         stored = replace(stored, beside={**stored.beside, **own})
-    # Weights first: what a model says of their file is known when that is written.
+    # Weights first: the model refers to their file, which is known after writing.
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
         attach_weights(built, stored, values, data)
         if metadata:
@@ -174,7 +174,7 @@ def _describe_built_model(built: BuiltModel, stored: WeightPlacement) -> Emitted
     held = {}
     for name in built.graph.parameters:
         own = stored.ties.get(name, name)
-        # a model that decodes by itself may do without a weight of the whole graph
+        # a model with the decoding loop may not use every weight of the whole graph
         if own in built.weights:
             held[name] = built.weights[own].name
     return EmittedModel(held, built.attentions, stored.beside)

@@ -81,7 +81,7 @@ def write_package(
             model=about.model,
             graphs={role: part.file for role, part in parts.items()},
             extras=_write_extras(out, extras, kept),
-            # only now: what is written is in `out.facts`
+            # only now: `out.facts` describes what has been written
             files={**out.facts, **kept},
             version=__version__,
             kept=tuple(sorted(kept)),
@@ -163,7 +163,7 @@ def _check_is_file(path: Path) -> None:
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):
-        return  # nothing there, or writing will tell
+        return  # nothing there, or writing will report it
     if not stat.S_ISREG(mode):
         kinds = (
             (stat.S_ISDIR, "a folder"),
@@ -176,7 +176,7 @@ def _check_is_file(path: Path) -> None:
 def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
     """Raise E0833 for a file that specc did not write."""
     size = regular_file_size(path)
-    # nothing is lost with an empty file
+    # an empty file loses nothing
     if not size or _is_specc_file(path):
         return
     facts = old.files[path.name] if old and path.name in _list_former_files(old) else None

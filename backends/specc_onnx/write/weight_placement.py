@@ -69,7 +69,7 @@ def plan_weight_placement(
     Several graphs share a file unless `inline`. E0823 if they are too large for that.
     """
     types = collect_parameters(graphs)
-    # Tied weights are stored once, under the name of the one that has the numbers.
+    # Tied weights are stored once, under the name of the one that holds the data.
     ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
     dtypes = {
         ties.get(name, name): _choose_dtype(values, name, type.dtype, store)
@@ -82,7 +82,7 @@ def plan_weight_placement(
         _make_piece(n, dtype, values, homes.get(n), opset, reasons) for n, dtype in dtypes.items()
     ]
     total = sum(p.nbytes for p in pieces)
-    # One small file is easier to carry about than two.
+    # One small file is easier to copy than two.
     small = total < MAX_INLINE_BYTES and len(graphs) == 1
     inline = how == "inline" or (how == "auto" and small)
     if inline and not can_store_inline(pieces):
@@ -104,7 +104,7 @@ def plan_weight_placement(
 def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
     """Return the storage dtype of a parameter: vectors keep full precision."""
     narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
-    # scales of rounded weights are of the type that products read
+    # scales of quantized weights have the type that products read
     return store if store and narrow and not is_quantized_part_name(name) else dtype
 
 
@@ -152,7 +152,7 @@ def _make_piece(
         why = link_location(run.path, folder)
         if isinstance(why, str):
             reasons[run.path], run = why, None
-    # a type that no opset widens is never old enough
+    # a type that no opset can cast
     widened = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(found, opset + 1) <= opset
     if run is None or not (found == dtype or widened):
         return TensorPiece(name, dtype, count_tensor_bytes(shape, dtype))
