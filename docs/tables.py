@@ -57,7 +57,7 @@ MODEL_GROUPS = (
     (
         "Multimodal",
         "clip clip_text clip_vision gemma3 image_captioner llava owlvit paligemma qwen2_5_vl "
-        "qwen2_vl siglip siglip_text siglip_vision trocr vision_encoder_decoder",
+        "qwen2_vl qwen3_vl siglip siglip_text siglip_vision trocr vision_encoder_decoder",
     ),
     (
         "Recurrent models and state space models",

@@ -233,7 +233,9 @@ class _Reader:
             return self.read(e.args[0])
 
         return {
-            "transpose": lambda e: t.TransposeExpr(one(e), self._ints(e, "axes", None)),
+            "transpose": lambda e: t.TransposeExpr(
+                one(e), self._ints(e, "axes", None), self._ints(e, "unless", None) or ()
+            ),
             "reshape": lambda e: t.ReshapeExpr(one(e), self._ints(e, "shape", ())),
             "concat": lambda e: t.ConcatExpr(self._all(e), self._int(e, "axis", 0)),
             "slice": lambda e: t.SliceExpr(

@@ -53,7 +53,7 @@ def _shape_from(expr: UnaryExpr, shape: Shape) -> Shape:
     """Infer the shape of a one-operand expression from its operand's."""
     match expr:
         case TransposeExpr():
-            return tuple(shape[a] for a in expr.order(len(shape)))
+            return tuple(shape[a] for a in expr.order(shape))
         case ReshapeExpr(shape=wanted):
             return _reshaped(shape, wanted)
         case SliceExpr() | PartExpr():
@@ -117,7 +117,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
             before, _ = _rows_of(expr, length)
             return slice_expression(expr.x, before + start, before + stop, shapes)
         case TransposeExpr():
-            order = expr.order(len(infer_expression_shape(expr.x, shapes)))
+            order = expr.order(infer_expression_shape(expr.x, shapes))
             keeps_rows = order[0] == 0
         case _:
             keeps_rows = isinstance(expr, SliceExpr | PartExpr | NegateExpr | CastExpr)
@@ -166,7 +166,7 @@ def _keeps_bytes(
             return dtype == infer_expression_dtype(expr.x, {n: e.dtype for n, e in known.items()})
         case TransposeExpr():
             shape = infer_expression_shape(expr.x, {n: e.shape for n, e in known.items()})
-            moved = [a for a in expr.order(len(shape)) if shape[a] != 1]
+            moved = [a for a in expr.order(shape) if shape[a] != 1]
             return moved == sorted(moved)
 
 
@@ -273,7 +273,7 @@ def _moved(expr: UnaryExpr, x: Array) -> Array:
     """Apply an expression of one array that moves elements, or pass it to `_computed`."""
     match expr:
         case TransposeExpr():
-            return x.transpose(expr.order(x.ndim))
+            return x.transpose(expr.order(x.shape))
         case ReshapeExpr(shape=shape):
             return x.reshape(shape)
         case SliceExpr(axis=axis, start=start, stop=stop):

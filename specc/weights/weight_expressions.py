@@ -46,17 +46,24 @@ class TensorExpr:
 
 @dataclass(frozen=True, slots=True)
 class TransposeExpr:
-    """Axes in the order `axes`; without it the last two change places."""
+    """Axes in the order `axes`; without it the last two change places. A tensor of the shape
+    `unless` stays as it is.
+    """
 
     x: "Expr"
     axes: tuple[int, ...] | None = None
+    unless: Shape = ()
 
     def __str__(self) -> str:
         axes = "" if self.axes is None else f", axes={list(self.axes)}"
-        return f"transpose({self.x}{axes})"
+        unless = f", unless={list(self.unless)}" if self.unless else ""
+        return f"transpose({self.x}{axes}{unless})"
 
-    def order(self, rank: int) -> tuple[int, ...]:
+    def order(self, shape: Shape) -> tuple[int, ...]:
         """Return the axis permutation. Raises PatternMismatch."""
+        rank = len(shape)
+        if shape == self.unless:
+            return tuple(range(rank))
         if self.axes is None:
             if rank < 2:  # a vector has nothing to exchange
                 raise PatternMismatch(f"a tensor of rank {rank} has no two axes to exchange")

@@ -24,10 +24,14 @@ pytestmark = pytest.mark.parity
 
 IMAGE, WORDS = 30, 26
 """The image placeholder token id, and the number of text tokens."""
+ROPE = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 1, 1]}
 TEXT: dict[str, Any] = {
     "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [1, 2, 1]},
+    "rope_parameters": ROPE,
+}  # fmt: skip
+EXPERTS = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "mlp_only_layers": [1],
 }  # fmt: skip
 TOKEN_IDS = {
     "image_token_id": IMAGE,
@@ -37,6 +41,10 @@ TOKEN_IDS = {
 }
 VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 2, "in_channels": 1}
 WINDOWS = {"hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 32, "window_size": 8}
+DEEPSTACK = {
+    "hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 32, "num_position_embeddings": 25,
+    "deepstack_visual_indexes": [0, 1],
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VL", TEXT, VISION | {"hidden_size": 32, "embed_dim": 16, "mlp_ratio": 2}),
     "qwen2_vl, sliding windows": (
@@ -45,6 +53,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         VISION | {"hidden_size": 32, "embed_dim": 24, "num_heads": 1, "spatial_merge_size": 1, "hidden_act": "gelu"},
     ),
     "qwen2_5_vl": ("Qwen2_5_VL", TEXT, VISION | WINDOWS | {"fullatt_block_indexes": [1]}),
+    "qwen3_vl": ("Qwen3VL", TEXT | {"head_dim": 8}, VISION | DEEPSTACK),
+    "qwen3_vl, one inner layer, biases": (
+        "Qwen3VL",
+        TEXT | {"head_dim": 16, "attention_bias": True, "tie_word_embeddings": True,
+                "rope_parameters": ROPE | {"mrope_section": [4, 2, 2]}},
+        VISION | DEEPSTACK | {"deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 1},
+    ),
+    "qwen3_vl_moe": ("Qwen3VLMoe", TEXT | EXPERTS, VISION | DEEPSTACK),
 }  # fmt: skip
 """The family, and the configurations of text and image model."""
 GRIDS = [[(1, 4, 6), (1, 2, 2)], [(1, 6, 4)], []]
@@ -149,7 +165,7 @@ def test_scores(name: str, tmp_path: Path) -> None:
     )
 
 
-FIRST = ["qwen2_vl", "qwen2_5_vl"]
+FIRST = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"]
 """One configuration of each family."""
 
 
@@ -221,7 +237,7 @@ def written_by(theirs: Any, whole: Arrays, beams: int) -> list[list[int]]:
     return [ended(row[whole["input_ids"].shape[1] :].tolist(), 2) for row in made]
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
 def test_other_files(name: str, tmp_path: Path) -> None:
     """Weights under the names of the class, and a config.json with the keys of the language model
     at the top level, give the same graph.
@@ -253,3 +269,18 @@ def name_in_class(key: str) -> str:
     prefix, _, rest = key.partition(".")
     renamed = {"model": "model.language_model", "visual": "model.visual"}.get(prefix, prefix)
     return f"{renamed}.{rest}"
+
+
+def test_experts_in_the_other_layout(tmp_path: Path) -> None:
+    """Published files have experts [experts, in, out], those of `save_pretrained` as the class."""
+    saved("qwen3_vl_moe", tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    weights = load_file(tmp_path / "a" / "model.safetensors")
+    turned = {k: v.mT.contiguous() if ".experts." in k else v for k, v in weights.items()}
+    assert any(turned[key].shape != weights[key].shape for key in weights)
+    save_file(turned, tmp_path / "b" / "model.safetensors")
+    inputs, made = given(CASES["qwen3_vl_moe"][2]).alone(0), []
+    for part in ("a", "b"):
+        specc.compile(str(tmp_path / part), tmp_path / f"{part}.onnx")
+        made.append(specc.load(tmp_path / f"{part}.onnx", threads=1).run(**inputs)["logits"])
+    assert np.array_equal(*made)

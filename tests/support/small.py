@@ -298,6 +298,16 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen2": GROUPED,
     "qwen2_vl": ANY_SIZE | {"mlp_ratio": 2},
     "qwen2_5_vl": ANY_SIZE | {"vision_hidden": 12, "window_size": 8, "full_attention_layers": [1]},
+    "qwen3_vl": ANY_SIZE
+    | {
+        "head_dim": 8,
+        "experts": 4,
+        "experts_per_token": 2,
+        "expert_hidden": 12,
+        "vision_hidden": 12,
+        "vision_positions": 9,
+        "deepstack_layers": [0],
+    },
     "qwen3": GROUPED | {"head_dim": 8},
     "qwen3_moe": SPARSE | {"mlp_only_layers": [0], "expert_hidden": 12},
     "roberta": WORDS,
