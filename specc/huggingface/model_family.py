@@ -24,6 +24,16 @@ MIN_KEY_SHARE = 0.8
 """Minimum share of config keys that a spec must read, relative to the best spec, to be suggested
 for a similarly spelled type."""
 
+UNSUPPORTED_TYPES = {
+    "informer": "its attention samples keys at random at inference, so its outputs are not a "
+    "function of its inputs",
+    "nystromformer": "it scales its pseudoinverse by a maximum over the whole batch, so the "
+    "result for a sequence depends on the others",
+    "speecht5": "its speech decoder applies dropout at inference, so its outputs are not a "
+    "function of its inputs",
+}
+"""Published types that no spec can reproduce, with the reason."""
+
 
 def find_spec_for_checkpoint(folder: str) -> str:
     """Return the built-in spec for the `model_type` of a config.json. Raise E0419."""
@@ -45,6 +55,7 @@ def find_spec_for_checkpoint(folder: str) -> str:
             "E0419",
             f"no spec reads checkpoints of the type `{escape_text(value)[:60]}`",
             member.value.span if member else None,
+            notes=[UNSUPPORTED_TYPES[value]] if value in UNSUPPORTED_TYPES else [],
             helps=[
                 *([f"the nearest that one reads is `{near}`"] if near else []),
                 "`specc list types` names those that one reads",

@@ -12,7 +12,11 @@ import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.driver.weights_section import required_parameters
-from specc.huggingface.model_family import find_spec_for_checkpoint, supported_model_types
+from specc.huggingface.model_family import (
+    UNSUPPORTED_TYPES,
+    find_spec_for_checkpoint,
+    supported_model_types,
+)
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {
@@ -74,6 +78,18 @@ def test_the_spec_that_a_type_is_listed_with_reads_it(tmp_path: Path) -> None:
     for kind in ("vit", "mt5", "camembert"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         assert find_spec_for_checkpoint(str(tmp_path)) == listed[kind]
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
+def test_types_that_no_spec_can_reproduce_are_refused_with_the_reason(
+    kind: str, tmp_path: Path
+) -> None:
+    assert kind not in supported_model_types()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+    with pytest.raises(Failed, match=kind) as failed:
+        find_spec_for_checkpoint(str(tmp_path))
+    assert failed.value.diagnostics[0].code == "E0419"
+    assert failed.value.diagnostics[0].notes == (UNSUPPORTED_TYPES[kind],)
 
 
 def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class Family:
     name: str
     tiny: Mapping[str, Any]
     typed: bool = True
+    lengths: tuple[int, ...] = (7, 1, 4)
     further: bool = False
     more: Mapping[str, Field] = field(default_factory=dict)
     """Further inputs of the base model."""
@@ -65,7 +66,10 @@ class Family:
     def given(self) -> Samples:
         """Three sequences of different lengths."""
         typed = {"token_type_ids": Ids("seq", 2)} if self.typed else {}
-        return samples({**TEXTS, **typed, **self.more}, LENGTHS)
+        fields = {**TEXTS, **typed, **self.more}
+        if self.lengths != LENGTHS["seq"]:  # the class has no padding mask
+            del fields["attention_mask"]
+        return samples(fields, {"seq": self.lengths})
 
 
 FAMILIES = [
@@ -178,6 +182,12 @@ FAMILIES = [
     Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2}),
     Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2, "is_decoder": True}, further=True),
     Family("MegatronBert", {**SMALL, "is_decoder": True}, further=True),
+    Family("SqueezeBert", {**SMALL, "embedding_size": 24, "q_groups": 2}),
+    Family("RemBert", {**SMALL, "input_embedding_size": 10, "output_embedding_size": 14}),
+    Family("BertGeneration", SMALL, typed=False),
+    Family("BertGeneration", {**SMALL, "is_decoder": True}, typed=False, further=True),
+    Family("DPR", SMALL),
+    Family("DPR", {**SMALL, "projection_dim": 5}, further=True),
     Family("Lilt", {**SMALL, "hidden_size": 48, "pad_token_id": 1}, more=BOXES),
     Family("Lilt", {**SMALL, "channel_shrink_ratio": 2}, more=BOXES, further=True),
 ]
@@ -189,6 +199,10 @@ HEADS = {
     "ForTokenClassification": {"logits": "seq"},
     "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
     "Model": {"last_hidden_state": "seq"},
+    "Encoder": {"last_hidden_state": "seq"},
+    "Decoder": {"logits": "seq"},
+    "QuestionEncoder": {"pooler_output": ""},
+    "ContextEncoder": {"pooler_output": ""},
 }
 EACH = [
     pytest.param(f, id=f"{f.name}{n}", marks=[pytest.mark.slow] if f.further else [])
@@ -222,6 +236,43 @@ def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
 )
 def test_heads(family: Family, head: str, tmp_path: Path) -> None:
     check_scores(case_of(family, head, HEADS[head]), tmp_path)
+
+
+def test_reader_of_dpr(tmp_path: Path) -> None:
+    results = {"start_logits": "seq", "end_logits": "seq"}
+    case = replace(case_of(Family("DPR", SMALL, typed=False), "Reader", results), seed=1)
+    check_scores(case, tmp_path)
+    theirs, ours = case.saved(tmp_path), loaded(str(tmp_path), tmp_path)
+    given = case.given.together("right")
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).relevance_logits
+    got = ours.compiled.run(**given)["relevance_logits"]
+    assert_agrees(got, wanted.numpy(), "relevance_logits", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "results"),
+    [
+        *((h, results) for h, results in HEADS.items() if hasattr(transformers, f"FNet{h}")),
+        ("ForPreTraining", {"prediction_logits": "seq", "seq_relationship_logits": ""}),
+        ("Model", {"pooler_output": ""}),
+    ],
+)
+def test_fnet(head: str, results: Mapping[str, str], tmp_path: Path) -> None:
+    check_scores(case_of(Family("FNet", SMALL, lengths=(7, 7, 7)), head, results), tmp_path)
+
+
+def test_multiple_choice_of_fnet(tmp_path: Path) -> None:
+    theirs = case_of(Family("FNet", SMALL), "ForMultipleChoice", {}).saved(tmp_path)
+    rng = np.random.default_rng(0)
+    given = {
+        "input_ids": rng.integers(6, VOCAB, (3, 4, 7)),
+        "token_type_ids": rng.integers(0, 2, (3, 4, 7)),
+    }
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).logits
+    got = loaded(str(tmp_path), tmp_path).compiled.run(**given)["logits"]
+    assert_agrees(got, wanted.numpy(), "logits", 1e-5)
 
 
 def test_words_that_were_put_there(tmp_path: Path) -> None:

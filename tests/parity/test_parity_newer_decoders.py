@@ -1,5 +1,5 @@
 """Phi-3.5-MoE, Gemma 3n and Gemma 4 (text), BitNet, Hunyuan, Apertus, DiffLlama, GPT-BigCode,
-XGLM, Zamba2, MiniMax-01, LFM2-MoE, ERNIE 4.5 MoE and EuroBERT: scores, generation and heads as
+BioGPT, XGLM, Zamba2, MiniMax-01, LFM2-MoE, ERNIE 4.5 MoE and EuroBERT: scores, generation and heads as
 transformers computes them.
 """
 
@@ -44,6 +44,9 @@ XGLM: dict[str, Any] = {
     "attention_heads": 4,
     "ffn_dim": 40,
 }
+BIOGPT: dict[str, Any] = {
+    key: value for key, value in SMALL.items() if key != "num_key_value_heads"
+}
 ZAMBA2: dict[str, Any] = {
     **SMALL, "mamba_d_state": 5, "mamba_ngroups": 2, "n_mamba_heads": 4, "chunk_size": 64, "num_mem_blocks": 1,
     "adapter_rank": 3, "layers_block_type": ["linear_attention", "hybrid"],
@@ -77,6 +80,7 @@ FIRST = {
     "diffllama": decoder("DiffLlama"),
     "gpt_bigcode": of_sizes("GPTBigCode", BIGCODE),
     "xglm": replace(of_sizes("XGLM", XGLM), single=True),
+    "biogpt": of_sizes("BioGpt", BIOGPT),
     "zamba2": replace(of_sizes("Zamba2", ZAMBA2), single=True, seed=1),
     "minimax": decoder("MiniMax", **MINIMAX),
     "lfm2_moe": replace(decoder("Lfm2Moe", **LFM2), single=True),
@@ -178,6 +182,7 @@ def test_base_model(family: str, tmp_path: Path) -> None:
 HEADS = [
     ("apertus", "ForTokenClassification"),
     ("diffllama", "ForTokenClassification"),
+    ("biogpt", "ForTokenClassification"),
     ("gpt_bigcode", "ForTokenClassification"),
     ("minimax", "ForTokenClassification"),
     ("minimax", "ForQuestionAnswering"),
@@ -198,7 +203,8 @@ def test_heads_of_eurobert(head: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", ["phimoe", "hunyuan_v1_dense", "diffllama", "gpt_bigcode", "zamba2", "minimax"]
+    "family",
+    ["phimoe", "hunyuan_v1_dense", "diffllama", "gpt_bigcode", "zamba2", "minimax", "biogpt"],
 )
 def test_classification(family: str, tmp_path: Path) -> None:
     check_classes(FIRST[family], tmp_path)

@@ -95,6 +95,17 @@ def choices() -> Samples:
     return Samples(fields, tuple(rows), ({}, {}, {}), seed=0)
 
 
+def of_one_length() -> Samples:
+    """Three sequences of seven tokens, for a class without a padding mask."""
+    rng = np.random.default_rng(0)
+    rows: list[Arrays] = [
+        {"input_ids": rng.integers(0, VOCAB, 7), "token_type_ids": rng.integers(0, 2, 7)}
+        for _ in range(3)
+    ]
+    fields = {name: Numbers(array.shape) for name, array in rows[0].items()}
+    return Samples(fields, tuple(rows), ({}, {}, {}), seed=0)
+
+
 ENCODERS = {
     "bert": encoder("BertForMaskedLM", "Bert", WORDS),
     "bert, classes": encoder("BertForSequenceClassification", "Bert", CLASSES),
@@ -140,6 +151,30 @@ ENCODERS = {
     "data2vec-text": encoder("Data2VecTextForMaskedLM", "Data2VecText", WORDS),
     "roberta-prelayernorm": encoder("RobertaPreLayerNormForMaskedLM", "RobertaPreLayerNorm", WORDS),
     "xlm-roberta-xl": encoder("XLMRobertaXLForMaskedLM", "XLMRobertaXL", WORDS, type_vocab_size=2),
+    "squeezebert": encoder(
+        "SqueezeBertForMaskedLM",
+        "SqueezeBert",
+        WORDS,
+        embedding_size=16,
+        q_groups=2,
+        output_groups=2,
+    ),
+    "rembert": encoder(
+        "RemBertForMaskedLM", "RemBert", WORDS, input_embedding_size=6, output_embedding_size=10
+    ),
+    "fnet": Asked(
+        case=Case(
+            config="FNetConfig",
+            model="FNetForMaskedLM",
+            tiny=SMALL,
+            given=of_one_length(),
+            results=CLASSES,
+        )
+    ),
+    "bert-generation": encoder(
+        "BertGenerationDecoder", "BertGeneration", WORDS, typed=False, is_decoder=True
+    ),
+    "dpr": encoder("DPRContextEncoder", "DPR", {"pooler_output": ""}, projection_dim=5),
     "nomic_bert": encoder("NomicBertForMaskedLM", "NomicBert", WORDS),
     "gte": encoder("GteForMaskedLM", "Gte", WORDS, type_vocab_size=2),
     "ernie": Asked(
@@ -514,6 +549,15 @@ DECODERS = {
     "zamba2": hybrid(
         "Zamba2", {k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, mamba_d_state=3, n_mamba_heads=2,
         chunk_size=16, adapter_rank=3, layers_block_type=["linear_attention", "hybrid"],
+    ),
+    "biogpt": wider(
+        Case(
+            config="BioGptConfig",
+            model="BioGptForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            tiny=SMALL,
+        )
     ),
     "lfm2": hybrid("Lfm2", SIZES, layer_types=["conv", "full_attention"], block_multiple_of=8),
     "mamba": wider(
