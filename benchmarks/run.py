@@ -70,6 +70,7 @@ PARTS = {
     "check": Part(check, 20, 5),
     "families": Part(_module("families"), 5),
     "generation": Part(_module("generation"), 6),
+    "loading": Part(_module("loading"), 3, 1),
     "lowbits": Part(_module("lowbits"), 8),
     "recipes": Part(_module("recipes"), 1),
     "seven": Part(_module("seven"), 3, 1),

@@ -127,7 +127,8 @@ def _listed(value: object, name: str) -> object:
 
 def _array(value: Any, name: str) -> Array:
     """One that can be seen as an array. E0907 where it cannot be."""
-    if isinstance(value, np.ma.MaskedArray):
+    # without importing numpy.ma, which takes longer than reading a prompt
+    if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
         # NumPy would forget the mask, and give what lies under it.
         raise_error(
             "E0907",

@@ -10,7 +10,7 @@ from benchmarks.sections import Goal, goals, replaced
 PAGE = "# Results\n\n<!-- a -->\n### A\n\nold\n\n<!-- b -->\n### B\n\nkept\n"
 
 HERE = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("families", "generation", "lowbits", "recipes", "seven", "local", "experts", "map", "recurrence")  # fmt: skip
+MODULES = ("families", "generation", "loading", "lowbits", "recipes", "seven", "local", "experts", "map", "recurrence")  # fmt: skip
 """What `benchmarks/run.py` calls."""
 
 
