@@ -57,8 +57,9 @@ MODEL_GROUPS = (
     ("Time series", "patchtst"),
     (
         "Multimodal",
-        "clip clip_text clip_vision gemma3 image_captioner llava owlvit paligemma qwen2_5_vl "
-        "qwen2_vl qwen3_vl siglip siglip_text siglip_vision trocr vision_encoder_decoder",
+        "clip clip_text clip_vision gemma3 idefics3 idefics3_vision image_captioner llava owlvit "
+        "paligemma qwen2_5_vl qwen2_vl qwen3_vl siglip siglip_text siglip_vision trocr "
+        "vision_encoder_decoder",
     ),
     (
         "Recurrent models and state space models",

@@ -10,9 +10,9 @@ from specc.driver.spec_loader import check_spec, open_spec
 pytestmark = pytest.mark.parity
 SEEING = {
     **dict.fromkeys(
-        ["beit", "clip_vision", "convnext", "deit", "dinov2", "dinov3_vit", "segformer", "siglip_vision", "swin", "vit",
+        ["beit", "clip_vision", "convnext", "deit", "dinov2", "dinov3_vit", "idefics3_vision", "segformer", "siglip_vision", "swin", "vit",
          "vit_segmenter", "yolos"], "image"),
-    **dict.fromkeys(["clip", "gemma3", "llava", "paligemma", "siglip"], "vision.image"),
+    **dict.fromkeys(["clip", "gemma3", "idefics3", "llava", "paligemma", "siglip"], "vision.image"),
 }  # fmt: skip
 
 

@@ -38,10 +38,10 @@ def families() -> Iterator[tuple[str, str]]:
                 yield from ((name, type) for type in entry.values if type not in FOREIGN)
 
 
-OTHERS = ("vit_segmenter", "vision_encoder_decoder", "depth_anything")
+OTHERS = ("vit_segmenter", "vision_encoder_decoder", "depth_anything", "idefics3")
 """Specs that read the files of a class and are another model; or are made of two others,
 which a file always names: without them it is refused (E0227). With a backbone of which
-only the type is known the class of Depth Anything has sizes that contradict each other.
+only the type is known the classes of Depth Anything and Idefics3 have sizes that contradict each other.
 """
 
 FOREIGN = ("new",)

@@ -88,6 +88,12 @@ class Family:
         return {result: made[result]}
 
 
+def give_all_images(x: Inputs) -> dict[str, torch.Tensor]:
+    """Return the images of each text, zeros where it has no more."""
+    present = x["image_mask"][:, :, None, None, None]
+    return {"pixel_values": torch.where(present, x["pixel_values"], 0.0)}
+
+
 def give_token_types(x: Inputs) -> dict[str, torch.Tensor]:
     """Return images, and which tokens are theirs."""
     types = ((x["input_ids"] == IMAGE) & x.get("attention_mask", torch.tensor(True)).bool()).long()
@@ -99,7 +105,30 @@ GEMMA3_TEXT = TEXT | {
     "query_pre_attn_scalar": 8, "tie_word_embeddings": True,
 }  # fmt: skip
 SIGLIP = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
+LLAMA = TEXT | {"model_type": "llama"}
 FAMILIES = {
+    "idefics3": Family(
+        "Idefics3",
+        {
+            "text_config": LLAMA,
+            "vision_config": VISION | {"model_type": "idefics3_vision", "image_size": 16},
+            "image_token_id": IMAGE,
+        },
+        image=(3, 16, 16),
+        give=give_all_images,
+    ),
+    "smolvlm": Family(
+        "SmolVLM",
+        {
+            "text_config": LLAMA | {"tie_word_embeddings": True},
+            "vision_config": VISION | {"model_type": "smolvlm_vision", "patch_size": 2, "image_size": 12},
+            "image_token_id": IMAGE,
+            "scale_factor": 3,
+            "tie_word_embeddings": True,
+        },
+        image=(3, 12, 12),
+        give=give_all_images,
+    ),
     "gemma3": Family(
         "Gemma3",
         {

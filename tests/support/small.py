@@ -279,6 +279,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "lilt": WORDS | {"d": 24, "coordinates": 20},
     "llava": IMAGE_TEXT,
     "paligemma": IMAGE_TEXT,
+    "idefics3": IMAGE_TEXT | {"vision.image": 16},
+    "idefics3_vision": IMAGE | {"channels": 3},
     "gemma3": IMAGE_TEXT
     | {
         "text.head_dim": 8,
