@@ -1,9 +1,8 @@
 """The seam to the backends: what they must be able to do, and what passes to and fro.
 
-A backend is a package found by entry point and loaded only by the command that needs
-it: one that compiles graphs (`CompilerBackend`), one that runs what was compiled (`RunnerBackend`),
-one that says what a graph means (`ReferenceBackend`). PyTorch's is imported by those who train.
-What passes is IR and the plain dataclasses of this module.
+A backend is a package found by entry point and loaded only by the command that needs it: it
+compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or evaluates graphs as
+the reference (`ReferenceBackend`). PyTorch's is imported by those who train.
 """
 
 import json
