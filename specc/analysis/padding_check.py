@@ -133,7 +133,8 @@ def _iterate_reached_outputs(
 def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
     """Return the walk along the axis of the padding mask `keep`."""
     places = find_padding_offsets(graph, keep, side)
-    return _PaddingWalk(keep, side, find_padded_lengths(graph, places), places)
+    lengths = find_padded_lengths(graph, places)
+    return _PaddingWalk(keep=keep, side=side, lengths=lengths, places=places)
 
 
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
@@ -153,7 +154,7 @@ def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
     return frozenset(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _PaddingWalk:
     """The walk along one padded axis: its mask `keep`, the `side` of the padding, and all
     `lengths` that the axis has after strides and next to other positions, where `places`

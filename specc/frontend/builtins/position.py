@@ -66,6 +66,18 @@ def sinusoid(
     return site.one(ops.Sinusoid(dim, layout, base), at)
 
 
+ScalingKind: TypeAlias = Literal[
+    "default",
+    "linear",
+    "dynamic",
+    "ntk_alpha",
+    "llama3",
+    "yarn",
+    "longrope",
+    "proportional",
+    "axial",
+]
+"""The kinds of RoPE scaling."""
 OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -96,17 +108,7 @@ def rope(
     site: CallSite,
     *,
     theta: float,
-    kind: Literal[
-        "default",
-        "linear",
-        "dynamic",
-        "ntk_alpha",
-        "llama3",
-        "yarn",
-        "longrope",
-        "proportional",
-        "axial",
-    ] = "default",
+    kind: ScalingKind = "default",
     factor: float | None = None,
     low_freq_factor: float | None = None,
     high_freq_factor: float | None = None,
@@ -134,9 +136,8 @@ def rope(
     `original` and `longest`, from which theta is computed. `ntk_alpha` multiplies theta by
     `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of a head's pairs, with
     `factor=1.0`. `axial` gives each position axis of `rotate` the frequencies of its own
-    section. `longest` is the maximum
-    sequence length, by default `original`; `--context-length` sets it, and the model rejects
-    longer sequences.
+    section. `longest` is the maximum sequence length, by default `original`;
+    `--context-length` sets it, and the model rejects longer sequences.
     """
     given = locals()
     known: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
