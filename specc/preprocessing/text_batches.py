@@ -212,10 +212,11 @@ def _surrounded(found: TextEncoding, ids: Sequence[int], before: int, after: int
 
 def truncate_encoding(found: TextEncoding, most: int, left: bool = False) -> TextEncoding:
     """Return at most `most` tokens; special tokens at the ends stay, and tokens before the
-    end are removed, or with `left` those after the beginning.
+    end are removed, or with `left` those after the beginning. As in tokenizers, texts with more
+    special tokens than that are not truncated.
     """
     over = len(found.ids) - most
-    if over <= 0 or not most:
+    if over <= 0 or not most or sum(found.special) > most:
         return found
     end = len(found.ids)
     while end and found.special and found.special[end - 1]:

@@ -1,0 +1,34 @@
+"""Texts are truncated as the package tokenizers does, whatever the maximum length."""
+
+import pytest
+
+from specc.preprocessing.text_batches import TextEncoding, truncate_encoding
+
+tokenizers = pytest.importorskip(
+    "tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'"
+)
+VOCABULARY = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6}
+
+
+@pytest.mark.parametrize("most", range(1, 8))
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("text", ["", "a", "a b c d"])
+@pytest.mark.parametrize("template", ["[CLS] $A [SEP]", "[CLS] [CLS] $A", "$A [SEP]", "$A"])
+def test_as_the_package_does(most: int, side: str, text: str, template: str) -> None:
+    """Fewer than the special tokens included: then nothing is truncated."""
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(VOCABULARY, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single=template, special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    whole = made.encode(text)
+    found = TextEncoding(
+        ids=tuple(whole.ids),
+        types=tuple(whole.type_ids),
+        offsets=tuple(whole.offsets),
+        special=tuple(map(bool, whole.special_tokens_mask)),
+        parts=tuple(whole.sequence_ids),
+        words=tuple(whole.word_ids),
+    )
+    made.enable_truncation(most, direction=side)
+    assert list(truncate_encoding(found, most, side == "left").ids) == made.encode(text).ids
