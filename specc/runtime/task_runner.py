@@ -215,8 +215,12 @@ def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _pairs(given: Mapping[str, object]) -> dict[str, object]:
-    """Split `text=[("a", "b"), …]` into two lists, and JSON records by name."""
+    """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. As in transformers,
+    a single empty `text_pair` is none.
+    """
     items = given.get("text")
+    if isinstance(items, str) and given.get("text_pair") == "":
+        return {n: v for n, v in given.items() if n != "text_pair"}
     if not isinstance(items, list | tuple) or "text_pair" in given or not items:
         return dict(given)
     if all(isinstance(i, list | tuple) and len(i) == 2 for i in items):

@@ -154,6 +154,14 @@ def test_pairs_in_every_form(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert apart != expected
 
 
+def test_an_empty_second_text_is_none(folder: Path) -> None:
+    """As in transformers, where the pair of a single text is left out if it is empty."""
+    model = specc.load(model_for("text-classification", folder))
+    alone = model.run(text="the fox").predictions
+    assert model.run(text="the fox", text_pair="").predictions == alone
+    assert model.run(text=["the fox"], text_pair=[""]).predictions != alone
+
+
 def test_ids_are_still_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = model_for("text-classification", folder)
     found = told([path, "[[2, 5, 3]]"], capsys)
