@@ -1,6 +1,7 @@
 """Find the built-in spec for a config.json by `model_type` and `architectures`."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import raise_error
@@ -12,7 +13,6 @@ from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import (
     CONFIG_FILE_NAME,
-    SpecLibrary,
     list_builtin_specs,
     load_config_json,
     read_spec_file,
@@ -33,6 +33,8 @@ UNSUPPORTED_TYPES = {
     "function of its inputs",
 }
 """Published types that no spec can reproduce, with the reason."""
+EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)
+TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
 def find_spec_for_checkpoint(folder: str) -> str:
@@ -48,7 +50,8 @@ def find_spec_for_checkpoint(folder: str) -> str:
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or no text'],
             helps=["name the spec: specc compile --spec my.specc DIR"],
         )
-    found = next((n for n, types in _types(value) if value in types), "")
+    specs = list_builtin_specs().items()
+    found = next((name for name, path in specs if value in read_expected_types(path)), "")
     if not found:
         near = _nearest_type(value, data)
         raise_error(
@@ -76,8 +79,8 @@ def read_model_type(data: JsonObject) -> str:
 def supported_model_types() -> dict[str, str]:
     """Return the first built-in spec of every supported `model_type`."""
     specs: dict[str, str] = {}
-    for name, types in _types():
-        for kind in types:
+    for name, path in list_builtin_specs().items():
+        for kind in read_expected_types(path):
             specs.setdefault(kind, name)
     return specs
 
@@ -129,27 +132,10 @@ def _sources(path: Path) -> set[str]:
     return {text.split(".")[0] for text in texts}
 
 
-def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield built-in specs with their model types; only those whose text contains `named`."""
-    mark = f'expect "{MODEL_TYPE_KEY}" in'
-    # A library of its own: what is only looked at is no source of the model.
-    library = SpecLibrary()
-    for name, path in list_builtin_specs().items():
-        if path.suffix != ".specc":
-            continue
-        # Reading the text is quick; making a tree of each file is not.
-        text = path.read_text(encoding="utf-8")
-        if mark in text and named in text:
-            yield name, _expected(library.module(path, path.name).file)
-
-
-def _expected(file: ast.File) -> frozenset[str]:
-    """Return the types that a spec's config expects."""
-    entries = [
-        entry for item in file.items if isinstance(item, ast.Config) for entry in item.entries
-    ]
-    wanted = [e for e in entries if isinstance(e, ast.Expect) and e.key == MODEL_TYPE_KEY]
-    return frozenset(value for entry in wanted for value in entry.values)
+def read_expected_types(path: Path) -> frozenset[str]:
+    """Return the model types that a built-in spec expects, without parsing it."""
+    found = EXPECTED_TYPES.search(path.read_text(encoding="utf-8"))
+    return frozenset(a or b for a, b in TYPE_NAME.findall(found[1])) if found else frozenset()
 
 
 def graph_for_architecture(program: Program, data: JsonObject) -> str:

@@ -19,6 +19,7 @@ from specc.cli.list_doc import read_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
+from specc.huggingface.model_family import read_expected_types
 from specc.library.spec_reader import (
     SPEC_SUFFIXES,
     get_specs_directory,
@@ -65,12 +66,21 @@ def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_pa
     assert list(verify_model(specc.load(path).whole, rounds=2))
 
 
+def _check_text(path: Path) -> None:
+    """What is read from the text alone, because parsing all specs takes seconds."""
+    file = read_spec_file(path, path.name)
+    assert read_title(path) == file.doc
+    configs = [item for item in file.items if isinstance(item, ast.Config)]
+    expected = [e for c in configs for e in c.entries if isinstance(e, ast.Expect)]
+    types = {value for e in expected if e.key == "model_type" for value in e.values}
+    assert read_expected_types(path) == types
+
+
 def _check_graphs(spec: str, chosen: slice) -> None:
     opened = open_spec(spec)
     for section, kind in (("generate", ast.Generate), ("stream", ast.Stream)):
         assert (spec in list_specs_with(section)) == any(opened.program.items(kind))
-    path = list_builtin_specs()[spec]
-    assert read_title(path) == read_spec_file(path, path.name).doc
+    _check_text(list_builtin_specs()[spec])
     graphs = [block.name for block, _ in opened.program.items(ast.Block) if block.kind == "graph"]
     for graph in graphs[chosen]:
         assert check_spec_symbolically(opened.program, opened.library, graph)
