@@ -3,7 +3,7 @@
 from specc.frontend.context import Context, Env
 from specc.frontend.declared_types import is_function_type
 from specc.frontend.masks import bind_definition
-from specc.frontend.name_lookup import NAMED_CONSTANTS
+from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_callee
 from specc.frontend.parameter_kinds import NORMALIZER_WORDS
 from specc.frontend.spec_values import ChoiceValue, DefinitionFunction, EvalResult
 from specc.syntax import ast
@@ -14,8 +14,11 @@ def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: 
     if type.name == "normalizer":
         return evaluate_normalizer(context, expr, env)
     evaluator = context.evaluator
-    evaluate = evaluator.held if is_function_type(type) else evaluator.evaluate
-    return evaluate(context, expr, env)
+    is_held = is_function_type(type)
+    if is_held and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
+        # `positions(x)` is a tensor; `window(3)` stays a definition
+        is_held = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
+    return (evaluator.held if is_held else evaluator.evaluate)(context, expr, env)
 
 
 def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
