@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
@@ -81,6 +81,8 @@ class OpenedSpec:
     """Weights of further modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, from its config."""
+    graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
+    """Graphs built by `elaborate_other_graphs`, by name; None for one that cannot be built."""
 
 
 def open_spec(
@@ -132,9 +134,14 @@ def open_spec(
 def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
     """Return the notes on a spec that is not a directory. Raise E0222 if `own` is given."""
     if own:
-        _fail_not_a_checkpoint(name)
-    note = format_shadow_note(name)
-    return (note,) if note else ()
+        path = escape_text(find_shadowed_path(name))
+        known = f"`{name}` names the built-in spec; write `{path}` for the directory"
+        raise_error(
+            "E0222",
+            f"`--spec` needs a directory with a config.json, and `{escape_text(name)}` is not one",
+            helps=[known if path else "give the spec alone, or a checkpoint directory with --spec"],
+        )
+    return (note,) if (note := format_shadow_note(name)) else ()
 
 
 def _load_config(config: str, wrapped: WrappedEncoder | None) -> JsonObject | None:
@@ -221,18 +228,6 @@ def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagn
 def _default_graph(spec: OpenedSpec) -> str:
     """Return the graph that the config's `architectures` selects; empty for the first."""
     return graph_for_architecture(spec.program, spec.reader.raw) if spec.reader.raw else ""
-
-
-def _fail_not_a_checkpoint(spec: str) -> NoReturn:
-    raise_error(
-        "E0222",
-        f"`--spec` needs a directory with a config.json, and `{escape_text(spec)}` is not one",
-        helps=[
-            f"`{spec}` names the built-in spec; write `{escape_text(path)}` for the directory"
-            if (path := find_shadowed_path(spec))
-            else "give the spec alone, or a checkpoint directory with --spec"
-        ],
-    )
 
 
 @dataclass
@@ -361,11 +356,16 @@ def _uses_context_length(longest: int, graph: Graph) -> bool:
 
 
 def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
-    """Yield the other graphs of a spec that can be built with its config."""
-    for block, _ in spec.program.items(ast.Block):
-        if block.kind == "graph" and block.name != graph:
+    """Yield the other graphs of a spec that can be built with its config, each built once."""
+    blocks = (block for block, _ in spec.program.items(ast.Block) if block.kind == "graph")
+    for name in (block.name for block in blocks if block.name != graph):
+        if name not in spec.graphs:
+            spec.graphs[name] = None
             with suppress(Failed):
-                yield elaborate_model(spec.program, spec.library, spec.reader, block.name).graph
+                model = elaborate_model(spec.program, spec.library, spec.reader, name)
+                spec.graphs[name] = model.graph
+        if (found := spec.graphs[name]) is not None:
+            yield found
 
 
 def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
