@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.covering import covering
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -179,6 +180,13 @@ SEEDS = [(gpt2, 2), (gpt2, 4), (gpt2, 6), (gpt2, 8), (bart, 4), (bart, 5), (bart
 MODELS = [pytest.param(make, seed, id=f"{make.__name__}-{seed}") for make, seed in SEEDS]
 SEARCHED = [m for m in MODELS if m.id in ("gpt2-2", "gpt2-8", "bart-4", "bart-8")]
 """A beam search takes longer: half of them."""
+SEARCHES = covering(
+    lambda model, early, search: (model + early + search) % 2 == 0,
+    [(gpt2, 2), (gpt2, 8), (bart, 4), (bart, 8)],
+    [False, True, "never"],
+    [(2, 0.6, 1), (4, 1.0, 3), (4, 2.0, 2)],
+)
+"""Each search and end with one model of each kind, all under `slow`."""
 
 
 @pytest.mark.parametrize(("make", "seed"), MODELS)
@@ -194,12 +202,12 @@ def test_greedy(make: Any, seed: int, penalty: float) -> None:
     assert np.array_equal(ours, published)
 
 
-@pytest.mark.parametrize(("make", "seed"), SEARCHED)
-@pytest.mark.parametrize("early", [False, True, "never"])
-@pytest.mark.parametrize(("beams", "penalty", "best"), [(2, 0.6, 1), (4, 1.0, 3), (4, 2.0, 2)])
+@pytest.mark.parametrize(("made", "early", "search"), SEARCHES)
 def test_beam_search(
-    make: Any, seed: int, early: bool | str, beams: int, penalty: float, best: int
+    made: tuple[Any, int], early: bool | str, search: tuple[int, float, int]
 ) -> None:
+    make, seed = made
+    beams, penalty, best = search
     model = make(seed)
     settings = merge_settings(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, num_beams=beams, length_penalty=penalty, early_stopping=early,
