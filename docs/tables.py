@@ -46,7 +46,7 @@ MODEL_GROUPS = (
     ),
     (
         "Vision",
-        "beit convnext deit depth_anything detr digits dinov2 dinov3_vit dpt ijepa poolformer "
+        "beit convnext deit depth_anything detr digits dinov2 dinov3_vit dpt ijepa poolformer rt_detr "
         "regnet resnet segformer swin videomae vit vit_mae vit_segmenter vitpose yolos",
     ),
     (

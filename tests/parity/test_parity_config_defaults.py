@@ -38,10 +38,11 @@ def families() -> Iterator[tuple[str, str]]:
                 yield from ((name, type) for type in entry.values if type not in FOREIGN)
 
 
-OTHERS = ("vit_segmenter", "vision_encoder_decoder", "depth_anything", "idefics3")
+OTHERS = ("vit_segmenter", "vision_encoder_decoder", "depth_anything", "idefics3", "rt_detr")
 """Specs that read the files of a class and are another model; or are made of two others,
 which a file always names: without them it is refused (E0227). With a backbone of which
-only the type is known the classes of Depth Anything and Idefics3 have sizes that contradict each other.
+only the type is known the classes of Depth Anything, Idefics3 and RT-DETR have sizes that
+contradict each other.
 """
 
 FOREIGN = ("new",)

@@ -120,6 +120,15 @@ MASKED: dict[str, Any] = {
     **DETR, "d_model": 64, "encoder_attention_heads": 8,
     "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage1", "stage2", "stage3", "stage4"]),
 }  # fmt: skip
+RT_DETR: dict[str, Any] = {
+    "d_model": 16, "encoder_hidden_dim": 12, "encoder_in_channels": [12, 12, 16], "decoder_in_channels": [12, 12, 12],
+    "encoder_ffn_dim": 10, "encoder_attention_heads": 2, "decoder_layers": 2, "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 10, "num_queries": 5, "decoder_n_points": 2, "hidden_expansion": 0.5,
+    "id2label": {0: "a", 1: "b", 2: "c"}, "backbone_config": transformers.RTDetrResNetConfig(**RESNET, out_indices=[2, 3, 4]),
+}  # fmt: skip
+BASIC = transformers.RTDetrResNetConfig(
+    depths=[2, 1, 1, 1], hidden_sizes=[6, 8, 8, 12], embedding_size=6, layer_type="basic", out_indices=[2, 3, 4]
+)  # fmt: skip
 ENCODED = ("last_hidden_state", "encoder_last_hidden_state")
 FRAME: dict[str, object] = {"image": [64, 96]}
 FOUND = ("logits", "pred_boxes")
@@ -140,6 +149,23 @@ CASES = {
     "owlv2": Detector(
         model="Owlv2ForObjectDetection", settings=OWL, draw=queried(1, 6, 30),
         results=(*FOUND, "objectness_logits", "text_embeds", "image_embeds", "class_embeds"),
+    ),
+    "rt_detr": Detector(
+        model="RTDetrForObjectDetection", settings=RT_DETR, draw=pixels(3, 64, 96), results=FOUND, sets=FRAME
+    ),
+    "rt_detr base, another level": Detector(
+        model="RTDetrModel", draw=pixels(3, 64, 64), sets={"image": 64},
+        results=("last_hidden_state", "enc_topk_logits", "enc_topk_bboxes"),
+        settings=RT_DETR | {"num_feature_levels": 4, "normalize_before": True, "decoder_layers": 1,
+                            "hidden_expansion": 1.0, "backbone_config": BASIC},
+    ),
+    "rt_detr_v2": Detector(
+        model="RTDetrV2ForObjectDetection", draw=pixels(3, 64, 64), results=FOUND, sets={"image": 64},
+        settings=RT_DETR | {"decoder_offset_scale": 0.4, "encoder_layers": 2},
+    ),
+    "rt_detr_v2, discrete": Detector(
+        model="RTDetrV2ForObjectDetection", draw=pixels(3, 64, 64), results=FOUND, sets={"image": 64},
+        settings=RT_DETR | {"decoder_method": "discrete"},
     ),
     "table-transformer": Detector(
         model="TableTransformerForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME

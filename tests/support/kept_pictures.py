@@ -277,6 +277,14 @@ VISION = {
             results={"text_embeds": "", "image_embeds": ""},
         )
     ),
+    "rt_detr": replace(
+        seeing("RTDetr", "ForObjectDetection", size=32, boxes=True, d_model=8, encoder_hidden_dim=8, encoder_ffn_dim=10,
+               encoder_in_channels=[6, 6, 8], decoder_in_channels=[8, 8, 8], encoder_attention_heads=2, decoder_layers=1,
+               decoder_attention_heads=2, decoder_ffn_dim=10, num_queries=3, decoder_n_points=1, hidden_expansion=0.5,
+               num_labels=2, backbone_config={"model_type": "rt_detr_resnet", "depths": [1, 1, 1, 1], "embedding_size": 4,
+                                              "hidden_sizes": [4, 6, 6, 8], "layer_type": "basic", "out_indices": [2, 3, 4]}),
+        sets={"image": 32},
+    ),
     "owlvit": Asked(
         case=Case(
             config="OwlViTConfig", model="OwlViTForObjectDetection", tiny={**CLIP, "projection_dim": 16}, given=PICTURED,
