@@ -46,8 +46,8 @@ MODEL_GROUPS = (
     ),
     (
         "Vision",
-        "beit convnext deit depth_anything detr digits dinov2 dinov3_vit dpt ijepa poolformer rt_detr "
-        "regnet resnet segformer swin videomae vit vit_mae vit_segmenter vitpose yolos",
+        "beit convnext deit depth_anything detr digits dinov2 dinov3_vit dpt ijepa poolformer "
+        "regnet resnet rt_detr segformer swin videomae vit vit_mae vit_segmenter vitpose yolos",
     ),
     (
         "Audio",

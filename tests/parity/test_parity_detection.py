@@ -156,8 +156,12 @@ CASES = {
     "rt_detr base, another level": Detector(
         model="RTDetrModel", draw=pixels(3, 64, 64), sets={"image": 64},
         results=("last_hidden_state", "enc_topk_logits", "enc_topk_bboxes"),
-        settings=RT_DETR | {"num_feature_levels": 4, "normalize_before": True, "decoder_layers": 1,
+        settings=RT_DETR | {"num_feature_levels": 4, "decoder_layers": 1,
                             "hidden_expansion": 1.0, "backbone_config": BASIC},
+    ),
+    "rt_detr base, pre-norm encoder": Detector(
+        model="RTDetrModel", draw=pixels(3, 64, 64), sets={"image": 64}, results=("enc_topk_logits", "enc_topk_bboxes"),
+        settings=RT_DETR | {"normalize_before": True},
     ),
     "rt_detr_v2": Detector(
         model="RTDetrV2ForObjectDetection", draw=pixels(3, 64, 64), results=FOUND, sets={"image": 64},
