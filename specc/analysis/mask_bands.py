@@ -39,7 +39,7 @@ has no interval, since it holds on both sides of the window:
     mask is true within [0, 3], false within [-∞, ∞]
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -310,12 +310,7 @@ def _solve_logical(
             both = isinstance(node.op, ops.And) != negated
             return (yield from (_solve_all if both else _solve_any)(sides))
         case ops.Where() if grid.value.type.dtype == "bool" or not negated:
-            condition, yes, no = operands
-            chosen = (yield _NonZeroQuestion(condition, False)) & (
-                yield _NonZeroQuestion(yes, negated)
-            )
-            left_out = yield _NonZeroQuestion(condition, True)
-            return chosen | (left_out & (yield _NonZeroQuestion(no, negated)))
+            return (yield from _solve_where(operands, negated))
         case ops.Compare(fn=fn):
             asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
             return (yield from _solve_comparison(asked, *operands))
@@ -327,6 +322,14 @@ def _solve_logical(
                 query, key = shift_axis(grid.query, axis), shift_axis(grid.key, axis)
                 return (yield _NonZeroQuestion(grid.at(x, query, key), negated))
     return None
+
+
+def _solve_where(operands: Sequence[QueryKeyGrid], negated: bool) -> _BandSolver:
+    """Return the band of `where(condition, yes, no)` or its negation."""
+    condition, yes, no = operands
+    chosen = (yield _NonZeroQuestion(condition, False)) & (yield _NonZeroQuestion(yes, negated))
+    left_out = yield _NonZeroQuestion(condition, True)
+    return chosen | (left_out & (yield _NonZeroQuestion(no, negated)))
 
 
 def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:

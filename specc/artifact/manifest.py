@@ -255,9 +255,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _damaged(path, "it holds no graph")
-    scoring = None  # the graph that a model decodes
-    if "scoring" in data.names():
-        scoring = next(iter(read_graphs(data.text("scoring"), path).values()), None)
+    scoring = _decoded_graph(data, path)
     stored = data.string_map("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
         _damaged(path, f"it does not say where the weight `{escape_text(missing[0])}` lies")
@@ -282,6 +280,13 @@ def parse_manifest(text: str, path: str) -> Manifest:
         precision=data.table("precision") if "precision" in data.names() else {},
         rounded=_rounded(data, scoring or graph, path),
     )
+
+
+def _decoded_graph(data: JsonFields, path: str) -> Graph | None:
+    """Return the graph that a model with the decoding loop decodes."""
+    if "scoring" not in data.names():
+        return None
+    return next(iter(read_graphs(data.text("scoring"), path).values()), None)
 
 
 def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:

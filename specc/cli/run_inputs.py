@@ -239,10 +239,15 @@ def _batch(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str
         return _text_batch(model, name, texts)
     if len(pieces) == 1:
         return {name: arrays[0]}
+    return {name: _concatenate(name, arrays, bool(texts))}
+
+
+def _concatenate(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:
+    """Concatenate the arrays of an input along the batch axis. Raise E0912 if they do not fit."""
     shapes = sorted({a.shape[1:] for a in arrays})
-    if texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
+    if with_texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
         _no_batch(name, shapes)
-    return {name: np.concatenate(arrays)}
+    return np.concatenate(arrays)
 
 
 def _several(model: ModelInputs, name: str) -> bool:

@@ -31,12 +31,7 @@ def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]
         return job, ()
     if model.generation is None and model.streaming is None:
         parts = tuple(part for part in parts if part == "score")
-        why = f"`{model.name}` has no `generate` section"
-    elif model.generation is None:
-        why = f"`{model.name}` is a streaming model"
-    elif not job.target.decodes:
-        why = f"`{job.target.name}` cannot run a generation loop inside a graph"
-    elif not (why := _explain_no_generate_graph(job)):
+    if not (why := _explain_no_generate_graph(job)):
         return job, ()
     parts = tuple(part for part in parts if part != "generate")
     left = [part for part in job.options.graphs if part not in parts]
@@ -46,6 +41,13 @@ def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
     """Return why the self-contained `generate` graph cannot be built; empty if it can."""
+    model = job.model
+    if model.generation is None and model.streaming is None:
+        return f"`{model.name}` has no `generate` section"
+    if model.generation is None:
+        return f"`{model.name}` is a streaming model"
+    if not job.target.decodes:
+        return f"`{job.target.name}` cannot run a generation loop inside a graph"
     try:
         vocabulary_size(job.model.graph, require_generation(job.model))
         check_standalone(choose_settings(job))

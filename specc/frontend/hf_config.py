@@ -203,14 +203,14 @@ class _TypedMember:
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
                 # an infinity is a bound that is never reached, as for `clip`
                 return plain if plain in INFINITIES else float(get_finite_number(value) or 0.0)
-        if type.name == "choice":
-            known = ", ".join(type.names)
-            title = f"{self.member.key.text} is {plain!r}, expected one of {known}"
-            raise_error("E0403", title, value.span, others=self.declared())
         self.refuse(value, type, plain)
 
     def refuse(self, value: JsonNode, type: ast.TypeName, shown: PlainJson) -> NoReturn:
         """Raise E0403 for a value of another type; short values are quoted."""
+        if type.name == "choice" and isinstance(value, JsonScalar):
+            known = ", ".join(type.names)
+            title = f"{self.member.key.text} is {shown!r}, expected one of {known}"
+            raise_error("E0403", title, value.span, others=self.declared())
         kinds = {
             "int": "an integer",
             "float": "a number",

@@ -258,9 +258,7 @@ def apply_logical(
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
     truths = [v for v in values if isinstance(v, bool)]
     if len(truths) == len(values):
-        if op == "not":
-            return not truths[0]
-        return all(truths) if op == "&" else any(truths)
+        return _apply_to_bools(op, truths)
     if any(map(_is_deferred_mask, values)):
         return _combine_masks(op, values, expr)
     grids = [v for v in values if isinstance(v, bool) or _is_boolean(v)]
@@ -269,6 +267,12 @@ def apply_logical(
         return add_node(context, LOGICAL_OPS[op](), operands, expr.span, word=op)[0]
     wrong = next(v for v in values if not isinstance(v, bool))
     raise_error("E0206", f"`{op}` takes booleans, not {describe_value(wrong)}", expr.span)
+
+
+def _apply_to_bools(op: LogicalOperator, truths: Sequence[bool]) -> bool:
+    if op == "not":
+        return not truths[0]
+    return all(truths) if op == "&" else any(truths)
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
@@ -305,11 +309,7 @@ def apply_comparison(
 ) -> SpecValue:
     """Apply one comparison, or membership in a list."""
     if op == "in":
-        if not isinstance(right, tuple):
-            title = f"`in` takes a list, not {describe_value(right)}"
-            raise_error("E0206", title, expr.span)
-        # item by item: items may be of different kinds
-        return any(apply_comparison(context, "==", left, item, expr) for item in right)
+        return _is_member(context, left, right, expr)
     alike = op in ("==", "!=")
     # `x == none` is allowed for every `x`
     if alike and (left is None or right is None):
@@ -325,6 +325,14 @@ def apply_comparison(
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
         raise_error("E0206", title, expr.span)
     return (_to_comparable(left) == _to_comparable(right)) == (op == "==")
+
+
+def _is_member(context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare) -> SpecValue:
+    """Compare with each item of a list, which may be of different kinds."""
+    if not isinstance(right, tuple):
+        title = f"`in` takes a list, not {describe_value(right)}"
+        raise_error("E0206", title, expr.span)
+    return any(apply_comparison(context, "==", left, item, expr) for item in right)
 
 
 def _compare_tensors(

@@ -113,16 +113,7 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
 def merge_extends_chain(program: Program) -> ast.File:
     """The chain of a program as one file, which still takes from std what it names."""
     base = program.module.file
-    known = collect_field_paths(program.fields())
-    for path, given in program.assigned.items():
-        if path not in known:
-            raise_error(
-                "E0982",
-                f"`{path}` is a value of a spec that this one uses with a config of its own",
-                given.span,
-                "only an instance can give it",
-                helps=["expand it without this value, and keep the instance for that"],
-            )
+    _reject_values_of_used_specs(program)
     said = [i for m in program.chain[:-1] for i in m.file.items]
     own = [i for i in said if not isinstance(i, ast.Config)]
     # The nearest file decides what is written or streamed.
@@ -134,6 +125,20 @@ def merge_extends_chain(program: Program) -> ast.File:
         if isinstance(i, ast.Config)
     ]
     return replace(base, model=program.name, doc=program.doc, items=(*configs, *own, *rest))
+
+
+def _reject_values_of_used_specs(program: Program) -> None:
+    """Raise E0982 for a value of a spec that is used with a config of its own."""
+    known = collect_field_paths(program.fields())
+    for path, given in program.assigned.items():
+        if path not in known:
+            raise_error(
+                "E0982",
+                f"`{path}` is a value of a spec that this one uses with a config of its own",
+                given.span,
+                "only an instance can give it",
+                helps=["expand it without this value, and keep the instance for that"],
+            )
 
 
 def _assign_entry(

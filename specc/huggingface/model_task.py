@@ -60,14 +60,7 @@ def with_task(
     folders: Sequence[Path],
 ) -> PreprocessingConfig:
     """Add the task of the graph to its reading, where it reads text and has one."""
-    text = next(
-        (
-            (name, record)
-            for name, record in reading.inputs
-            if isinstance(record, TEXT_READINGS) and name in model.graph.inputs
-        ),
-        None,
-    )
+    text = _find_text_input(reading, model)
     blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
     classes = tuple(name for block in blocks for name in block.made_for)
     kind = find_task(classes, tuple(model.graph.outputs))
@@ -80,6 +73,16 @@ def with_task(
     part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
     return reading.with_task(_task(kind, name, record, config, folders))
+
+
+def _find_text_input(
+    reading: PreprocessingConfig, model: ModelDefinition
+) -> tuple[str, TextReading] | None:
+    """Return the first input of the graph that reads text, with its reading."""
+    for name, record in reading.inputs:
+        if isinstance(record, TEXT_READINGS) and name in model.graph.inputs:
+            return name, record
+    return None
 
 
 def _task(

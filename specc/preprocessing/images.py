@@ -70,12 +70,7 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
     exceed the frame.
     """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
-    if record.crop:
-        pixels = _middle(pixels, record.size)
-    if record.aligned:
-        pixels = _turned(pixels, record.size)
-    if record.rounded or record.resized or record.fitted or record.centered:
-        pixels = _published(pixels, record)
+    pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.fitted else record.size
     planes = [
         resize_image(plane, (rows, columns), record.resize)
@@ -93,6 +88,17 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
         down, across = record.size[0] - rows, record.size[1] - columns
         values = np.pad(values, ((0, 0), (0, down), (0, across)))
     return np.ascontiguousarray(values[None], np.float32)
+
+
+def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
+    """Crop, rotate and resize pixels as the record says, before the final resize."""
+    if record.crop:
+        pixels = _middle(pixels, record.size)
+    if record.aligned:
+        pixels = _turned(pixels, record.size)
+    if record.rounded or record.resized or record.fitted or record.centered:
+        pixels = _published(pixels, record)
+    return pixels
 
 
 def is_light_background(pixels: Array) -> bool:

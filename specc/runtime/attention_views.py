@@ -76,12 +76,17 @@ def select_maps(
     fits = select_scopes([m.scope for m in maps], choice.scope)
     picked = [m for m in maps if m.scope in fits]
     if choice.layers:
-        _know("layer", choice.layers, picked, {m.layer for m in picked} - {None})
-        picked = [m for m in picked if m.layer in choice.layers]
+        picked = _select_layers(picked, choice.layers)
     if choice.heads:
         _know("head", choice.heads, picked, {n for m in picked for n in m.heads})
         picked = [select_heads(m, choice.heads) for m in picked]
     return tuple(m for m in picked if m.heads)
+
+
+def _select_layers(maps: Sequence[AttentionMap], layers: Sequence[int]) -> list[AttentionMap]:
+    """Return the maps of these layers. Raise E0954 for a layer that does not exist."""
+    _know("layer", layers, maps, {m.layer for m in maps} - {None})
+    return [m for m in maps if m.layer in layers]
 
 
 def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
@@ -168,10 +173,14 @@ class AttentionRun:
             verb = "" if some else "drawn is "
             said.append(f"{verb}the first row of the batch of {self.rows}")
         if some:
-            others = there.keys() - {m.scope for m in maps}
-            left = {name: m for name, m in there.items() if name in others}
-            said.append(format_other_scopes(left, "--scope and --layers draw others:"))
+            drawn_scopes = {m.scope for m in maps}
+            said.append(self._format_undrawn(drawn_scopes))
         return "; ".join(said)
+
+    def _format_undrawn(self, drawn: Set[str]) -> str:
+        """Describe the attentions outside the `drawn` scopes."""
+        left = {m.scope: m for m in self.looks.maps if m.scope not in drawn}
+        return format_other_scopes(left, "--scope and --layers draw others:")
 
 
 def _first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:

@@ -52,11 +52,16 @@ def can_vectorize_op(
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, moving, axis)
     if isinstance(op, ELEMENTWISE_OPS):
-        # An operand that moves and has fewer axes is aligned from the right: its rows
-        # would meet another axis.
-        rank = max(a.type.rank for a, _ in there)
-        return all(a.type.rank == rank for a, m in there if m)
+        return _have_moving_operands_full_rank(there)
     return False
+
+
+def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> bool:
+    """Return True if operands that move have the rank of the result: broadcasting aligns axes
+    from the right, so the time axis of one with fewer axes would meet another axis.
+    """
+    rank = max(a.type.rank for a, _ in operands)
+    return all(a.type.rank == rank for a, moves in operands if moves)
 
 
 def _can_add_leading_axis(

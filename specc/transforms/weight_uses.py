@@ -216,15 +216,11 @@ class _WeightUseCollector:
         inside = dict(iterate_body_inputs(op, node))
         fixed = set(list_captured_operands(op, node))
         stacked = set(list_stacked_operands(op, node))
-        shown: dict[Value, WeightView] = {}
-        for inner, outer in inside.items():
-            sight = here.get(outer)
-            if sight is None:
-                continue
-            if sight.stack and outer in stacked:
-                shown[inner] = replace(sight, stack=False)
-            elif outer in fixed:
-                shown[inner] = sight
+        shown = {
+            inner: replace(here[outer], stack=False) if outer in stacked else here[outer]
+            for inner, outer in inside.items()
+            if outer in here and _is_weight_inside(here[outer], outer in stacked, outer in fixed)
+        }
         for value in node.args:
             # What is scanned or carried changes from turn to turn: no weight there. Nor
             # can one of several be a weight of its own, and all of them a stack.
@@ -239,6 +235,11 @@ class _WeightUseCollector:
         self.graph(op.body, shown, tokens_in, scope)
         self.depth -= not routed
         self.routes -= routed
+
+
+def _is_weight_inside(view: WeightView, is_stacked: bool, is_captured: bool) -> bool:
+    """Return True if a weight is one in a loop body: an element of a stack, or captured."""
+    return (view.stack and is_stacked) or is_captured
 
 
 def view_weight(node: Node, sight: WeightView) -> WeightView | None:

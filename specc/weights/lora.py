@@ -308,12 +308,16 @@ def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdap
             _unfit(base, adapter, why, "is it the adapter of this model?")
     read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
     kinds = [first.dtype, *(brought[n].dtype for n in read)]
-    if any(kind not in FLOAT_DTYPES or kind not in NUMPY_DTYPES for kind in kinds):
+    if not all(map(_is_numpy_float, kinds)):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
         _unfit(base, adapter, why, "is it the adapter of this model?")
     dtype = "f64" if first.dtype == "f64" else "f32"
     nbytes = math.prod(first.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, first.shape, 0, nbytes)
+
+
+def _is_numpy_float(dtype: str) -> bool:
+    return dtype in FLOAT_DTYPES and dtype in NUMPY_DTYPES
 
 
 def _shapes(

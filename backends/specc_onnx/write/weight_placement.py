@@ -81,9 +81,19 @@ def plan_weight_placement(
     pieces = [
         _make_piece(n, dtype, values, homes.get(n), opset, reasons) for n, dtype in dtypes.items()
     ]
+    inline = _is_inline(pieces, how, len(graphs) == 1)
+    decided = plan_external_data(pieces, folder, link=link and not inline, alignment=alignment)
+    decided = replace(decided, reasons={**reasons, **decided.reasons})
+    if how == "link":
+        _check_all_linked(decided, pieces, folder)
+    return WeightPlacement({p.name: p for p in pieces}, ties, decided, inline)
+
+
+def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: bool) -> bool:
+    """Return True if the weights go into the ONNX file. E0823 if they do not fit."""
     total = sum(p.nbytes for p in pieces)
     # One small file is easier to copy than two.
-    small = total < MAX_INLINE_BYTES and len(graphs) == 1
+    small = total < MAX_INLINE_BYTES and is_single
     inline = how == "inline" or (how == "auto" and small)
     if inline and not can_store_inline(pieces):
         raise_error(
@@ -94,11 +104,7 @@ def plan_weight_placement(
                 "leave `--weights-as inline` out: the weights then go to a file beside the model"
             ],
         )
-    decided = plan_external_data(pieces, folder, link=link and not inline, alignment=alignment)
-    decided = replace(decided, reasons={**reasons, **decided.reasons})
-    if how == "link":
-        _check_all_linked(decided, pieces, folder)
-    return WeightPlacement({p.name: p for p in pieces}, ties, decided, inline)
+    return inline
 
 
 def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
