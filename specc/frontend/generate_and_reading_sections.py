@@ -210,12 +210,7 @@ def evaluate_streaming(
     """Return the streaming section of the spec for this graph. Raise E0221 for names that
     no graph has, E0975 if one graph has two time axes.
     """
-    said = [
-        item
-        for item, _ in program.items(ast.Stream)
-        if _has_stream_names(block, item)
-        or not any(_has_stream_names(g, item) for g in list_graphs(program))
-    ]
+    said = [item for item, _ in program.items(ast.Stream) if _concerns(program, block, item)]
     for item in said:
         _check_names(block, item)
         _check_time_axis(block, item)
@@ -223,16 +218,24 @@ def evaluate_streaming(
     # A graph can generate or stream along one input only.
     other = next((i for i in said if generation or i.growing != growing[0]), None)
     if other is not None:
-        already = f"it is streamed along `{growing[0]}`"
-        if generation:
-            already = f"`generate` extends `{generation.growing}`"
-        _raise_second_time_axis(block, other, already)
+        _raise_second_time_axis(block, other, growing[0], generation)
     if not said:
         return None
     return StreamSection(growing[0], tuple(dict.fromkeys(item.source for item in said)))
 
 
-def _raise_second_time_axis(block: ast.Block, item: ast.Stream, already: str) -> NoReturn:
+def _concerns(program: Program, block: ast.Block, item: ast.Stream) -> bool:
+    """Return whether a `stream` item names values of this graph, or of no graph at all."""
+    named = [g for g in list_graphs(program) if _has_stream_names(g, item)]
+    return not named or _has_stream_names(block, item)
+
+
+def _raise_second_time_axis(
+    block: ast.Block, item: ast.Stream, first: str, generation: GenerateSection | None
+) -> NoReturn:
+    already = f"it is streamed along `{first}`"
+    if generation:
+        already = f"`generate` extends `{generation.growing}`"
     raise_error(
         "E0975",
         f"the graph `{block.name}` cannot be streamed along `{item.growing}`: {already}",

@@ -218,14 +218,24 @@ def _build_scan_body(
     ]
     collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
     if halting is not None:
-        before_it = list(carries.values())
-        done = Tensor(before_it[halting.place])
-        halting.check(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
-        after = halting.held(context, before_it, after)
-        collected = {n: halting.zero_finished(context, done.value, v) for n, v in collected.items()}
+        after, collected = _freeze_finished(context, halting, [*carries.values()], after, collected)
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
     return extract_body_graph(context.builder, {**before, **carries}, outputs, start)
+
+
+def _freeze_finished(
+    context: Context,
+    halting: EarlyExit,
+    before: list[Value],
+    after: list[Value],
+    collected: Mapping[str, Value],
+) -> tuple[list[Value], dict[str, Value]]:
+    """Keep the carries of finished batch elements, and collect zeros for them."""
+    done = Tensor(before[halting.place])
+    halting.check(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
+    after = halting.held(context, before, after)
+    return after, {n: halting.zero_finished(context, done.value, v) for n, v in collected.items()}
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:

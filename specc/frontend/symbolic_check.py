@@ -5,9 +5,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.render import format_repr
+from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.context import Library, raise_undecided_structure
 from specc.frontend.spec_modules import Program
@@ -107,16 +109,21 @@ def _check_without_overrides(
         raise failed from None
     if _has_same_values(library, program, without, given):
         return trials
-    found, (path, value) = failed.diagnostics[0], next(iter(given.items()))
-    default, primary = fields[path].default, found.primary
+    path, value = next(iter(given.items()))
+    default = fields[path].default
     if value.span is None or default is None or default.span is None:
         raise failed from None
-    says = f"left out, `{path}` is {default.span.text}"
+    _raise_override_error(failed.diagnostics[0], path, value.span, default.span.text)
+
+
+def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
+    """Raise the error `found` at the value given for a derived field."""
+    primary, says = found.primary, f"left out, `{path}` is {default}"
     raise Failed(
         replace(
             found,
             title=f"`{path}` does not fit what it follows from: {found.title}",
-            primary=Label(value.span, says),
+            primary=Label(span, says),
             others=(*((primary,) if primary else ()), *found.others),
             helps=(f"leave `{path}` out, or change what it follows from",),
         )

@@ -10,13 +10,16 @@ as `[batch, k]`: a beam search, which picks rows of the batch, needs an axis tha
 alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.types import Type
+
+T = TypeVar("T")
 
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
@@ -64,17 +67,19 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
     kept = {n for n, v in graph.inputs.items() if v in read or n in always}
     kept |= {
         *_find_length_inputs(
-            {n: v for n, v in graph.inputs.items() if n not in kept},
+            _select(graph.inputs, graph.inputs.keys() - kept),
             [graph.inputs[n] for n in kept],
             collect_value_symbols(read) | collect_computed_symbols(graph),
             graph.facts,
         )
     }
     return replace(
-        graph,
-        inputs={n: v for n, v in graph.inputs.items() if n in kept},
-        input_facts={n: f for n, f in graph.input_facts.items() if n in kept},
+        graph, inputs=_select(graph.inputs, kept), input_facts=_select(graph.input_facts, kept)
     )
+
+
+def _select(named: Mapping[str, T], kept: Set[str]) -> dict[str, T]:
+    return {n: v for n, v in named.items() if n in kept}
 
 
 def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:

@@ -301,27 +301,20 @@ def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q
         raise DimError(f"{p} {fn} 0 has no value")
     if a is not None and b is not None:
         return Dim.of(number(a, b))
-    if fn in ("//", "%") and (made := _simplify_division(fn, number, p, q)) is not None:
-        return made
+    if fn in ("//", "%"):
+        if (whole := _try_divide(p, q)) is not None:
+            return whole if fn == "//" else Dim.of(0)
+        if b is not None and b > 1:
+            # the remainder has no coefficient of `b` or more
+            whole = Dim({m: c // b for m, c in p.terms})
+            if whole != 0:
+                # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
+                left = _make_function_dim(fn, number, p - whole * b, q)
+                return whole + left if fn == "//" else left
     # They do not care for the order, equality does: so one order it is.
     if fn in ("min", "max") and str(q) < str(p):
         p, q = q, p
     return Dim({((DimFunction(fn, (p, q)), 1),): 1})
-
-
-def _simplify_division(fn: str, number: Callable[[int, int], int], p: Dim, q: Dim) -> Dim | None:
-    """Return `p // q` or `p % q` if exact or partly divisible: (2n + 3) // 2 is n + 1 + 1 // 2."""
-    if (whole := _try_divide(p, q)) is not None:
-        return whole if fn == "//" else Dim.of(0)
-    b = q.number
-    if b is None or b <= 1:
-        return None
-    # the remainder has no coefficient of `b` or more
-    whole = Dim({m: c // b for m, c in p.terms})
-    if whole == 0:
-        return None
-    left = _make_function_dim(fn, number, p - whole * b, q)
-    return whole + left if fn == "//" else left
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
