@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.python_arguments import open_spec_argument
@@ -20,12 +21,13 @@ from specc.frontend.used_specs import choose_used_specs
 from specc.huggingface.model_family import (
     count_known_keys,
     graph_for_architecture,
+    read_architectures,
     read_model_type,
     supported_model_types,
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.library.spec_reader import SpecLibrary, load_config_json
+from specc.library.spec_reader import SpecLibrary, list_builtin_specs, load_config_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.weights.checkpoint import open_weights
@@ -127,6 +129,7 @@ def _find_nearest_spec(
     read = count_known_keys(data)
     # keys such as `vocab_size` are in every config.json: two in common mean nothing
     near = [name for name in read if read[name] > 2]
+    near.sort(key=partial(_names_no_class, read_architectures(data)))
     wanted = _name_patterns(names)
     found: list[tuple[tuple[float, int, bool], OpenedSpec, ModelDefinition]] = []
     for base in near[:MAX_CANDIDATES]:
@@ -148,6 +151,12 @@ def _find_nearest_spec(
             ],
         )
     return max(found, key=lambda one: one[0])[1:]
+
+
+def _names_no_class(classes: Collection[str], spec: str) -> bool:
+    """Return False if the text of a built-in spec names one of the classes."""
+    text = list_builtin_specs()[spec].read_text(encoding="utf-8")
+    return not any(name in text for name in classes)
 
 
 def _name_patterns(names: frozenset[str]) -> set[str]:

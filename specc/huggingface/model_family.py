@@ -138,13 +138,19 @@ def read_expected_types(path: Path) -> frozenset[str]:
     return frozenset(a or b for a, b in TYPE_NAME.findall(found[1])) if found else frozenset()
 
 
+def read_architectures(data: JsonObject) -> list[str]:
+    """Return the class names in `architectures`; none if it is absent. E0420 for other values."""
+    member = data.given(ARCHITECTURES_KEY)
+    return _classes(member) if member else []
+
+
 def graph_for_architecture(program: Program, data: JsonObject) -> str:
     """Return the graph for the architecture in config.json; "" if the spec's graphs or the file
     name none. E0420 for an architecture without a graph.
     """
     graphs = [g for g in list_graphs(program) if g.made_for]
     member = data.given(ARCHITECTURES_KEY)
-    named = _classes(member) if member else []
+    named = read_architectures(data)
     # Nothing is said on one side or the other, so the first graph is meant.
     if not graphs or not named or member is None:
         return ""
