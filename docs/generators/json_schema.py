@@ -114,7 +114,7 @@ def _definitions() -> Definitions:
             "additionalProperties": any_of_schemas({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
-        # YAML's language server shows this, others pass over it
+        # YAML's language server shows this, others ignore it
         "new field": {**_field(), "errorMessage": NO_VALUE},
         "declarations": _entries(schema_ref("field")),
         **VALUE_SCHEMAS,

@@ -133,10 +133,10 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
         case "choice":
             return {"enum": [*kind.names, *words]}, schema_ref("longer")
         case "list" | "pair":
-            assert kind.of is not None  # the grammar wants it
+            assert kind.of is not None  # required by the grammar
             item = _value(kind.of, words)
             listed: Schema = {"type": "array", "items": item}
-            # one number stands for a pair of it
+            # one number stands for a pair of equal ones
             return listed, item if kind.name == "pair" else {"type": "string"}
         case "record":
             inner = {f.name: _described(f, words) for f in kind.fields}

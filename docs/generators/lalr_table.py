@@ -79,7 +79,7 @@ def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]
         chosen += [None] * absent[n]
         terminal = symbol["name"] in terminals
         if not terminal and symbol["name"].startswith("_"):
-            chosen.append(~n)  # what lark made of a repetition
+            chosen.append(~n)  # Lark's expansion of a repetition
         elif keep_all or not (terminal and symbol["filter_out"]):
             chosen.append(n)
     return [*chosen, *[None] * absent[len(symbols)]]

@@ -50,7 +50,7 @@ def _plain() -> list[Pattern]:
 def _declarations() -> list[Pattern]:
     """What gives a name, and names of weights and types."""
     giving = [*_lower(DEFINITION_TERMINALS), "block", "graph", "model"]
-    # `a if bias else (b)`: no name, whatever stands before it
+    # `a if bias else (b)`: no name, whatever precedes it
     given = rf"(?!(?:{'|'.join(_lower(RESERVED_TERMINALS))})\b){NAME_PATTERN}"
     types = sorted({*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice", "record"})
     return [
@@ -82,7 +82,7 @@ def _lower(kinds: Iterable[str]) -> list[str]:
 
 def _words() -> list[Pattern]:
     """Words of the language: those that are never names, then those that may be."""
-    # `"mask": "MASK"`: words that are spelled with letters
+    # `"mask": "MASK"`: keywords spelled with letters
     words = {text for text in load_lalr_table().words if text.isalpha()}
     hard = _lower(RESERVED_TERMINALS)
     items = sorted({*_lower(ITEM_TERMINALS), "specc", "model", "extends"} & words)

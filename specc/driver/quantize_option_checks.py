@@ -36,7 +36,7 @@ def parse_choice(words: Mapping[str, ast.QuantizeEntry], name: str, known: Itera
 def parse_integer(entry: ast.QuantizeEntry) -> int | None:
     """Return the integer value of an entry; None if it is anything else."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
-    # ten or more digits exceed every count here
+    # ten or more digits exceed every index here
     fits = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if fits else None
 

@@ -175,7 +175,7 @@ def _checkpoint_directory(spec: str | Source) -> str:
 
 def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     """Return the spec with the values of a config.json, and warnings on unread keys."""
-    # formats of weights need NumPy, which a spec without a config.json does not
+    # weight formats need NumPy, which a spec without a config.json does not
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = _check_model_type(spec.program, data)

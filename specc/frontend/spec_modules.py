@@ -188,7 +188,7 @@ def build_program(
         chain.append(base)
     assigned: dict[str, ConfigAssignment] = {}
     parts = _list_used_specs(chain[-1], library, (*inside, chain[-1]))
-    # the farthest first, so that the nearest has the last word
+    # the base first, so that the nearest file takes precedence
     for instance, base in reversed(list(pairwise(chain))):
         check_instance_items(instance)
         check_instance_names(instance, base)

@@ -64,7 +64,7 @@ def create_context(
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
-        # a config value may bear the name of a length, and then is what is meant
+        # a config value may have the name of a length and takes precedence
         lengths = frozenset(program.module.dims) - program.paths().keys()
     return Context(
         library=library,
@@ -125,7 +125,7 @@ def _elaborate_graph(
         shares=context.weights.sharing.needed,
         warnings=warnings,
     )
-    if reader.symbolic:  # a manifest is written of numbers alone
+    if reader.symbolic:  # a manifest contains numbers only
         return model
     return replace(
         model,
@@ -147,7 +147,7 @@ def evaluate_and_check_config(
     """The config's values, held against what the spec requires of them."""
     config = _evaluate_config_values(context, program, reader)
     given = {path: value.span for path, value in program.assigned.items()}
-    # What an instance requires may hang on what the spec does that it extends.
+    # A requirement of an instance may depend on values of the spec that it extends.
     for item, module in sorted(
         program.items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
     ):
@@ -155,11 +155,11 @@ def evaluate_and_check_config(
         try:
             with context.collect_errors():
                 check_requirement(context, item, env, given)
-        # it depends on symbols: then it is taken as a fact about them
+        # it depends on symbols: then it is assumed to hold for them
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
-        # What else is wrong of values that the spec forbids is no fault of its own.
+        # Further errors of values that the spec forbids are not reported.
         forbidden = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise Failed(*(forbidden or context.errors.diagnostics))
     return config
@@ -209,7 +209,7 @@ def _find_graph(program: Program, name: str) -> ast.Block:
             f"`{program.module.path}` has no graph",
             helps=["a model is one `graph name(x: float[n]) -> (y: float[n]) { … }`"],
         )
-    # the first, unless one is asked for by name
+    # the first, unless one is selected by name
     for block in graphs:
         if not name or block.name == name:
             return block
@@ -286,7 +286,7 @@ def _build_defaults_graph(
     outputs = {}
     for param in absent:
         with context.collect_errors():
-            assert param.default is not None  # or it were none of `absent`
+            assert param.default is not None  # or it would not be one of `absent`
             value = take_first_result(evaluate_expression(context, param.default, env))
             place = ValueContext(f"the default of `{param.name}`", param.default.span)
             tensor = match_tensor_type(context, param.type, value, env, place)
@@ -305,7 +305,7 @@ def _build_defaults_graph(
             helps=helps,
         )
     inputs = _find_defaults_inputs(graph)
-    # again with the inputs that matter: the graph of defaults asks for no others
+    # again with the inputs that it needs: the graph of defaults has no others
     kept = Builder(inputs=inputs, nodes=dict(graph.nodes), made=dict(graph.made))
     kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
     return kept.finish(DEFAULTS_GRAPH_NAME, outputs)

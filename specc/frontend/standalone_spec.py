@@ -116,7 +116,7 @@ def merge_extends_chain(program: Program) -> ast.File:
     _reject_values_of_used_specs(program)
     said = [i for m in program.chain[:-1] for i in m.file.items]
     own = [i for i in said if not isinstance(i, ast.Config)]
-    # The nearest file decides what is written or streamed.
+    # The nearest file decides about `generate` and `stream`.
     taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
     rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]
     configs = [
@@ -157,16 +157,16 @@ def _assign_field(
     given = assigned.get(path)
     if given is None:
         return replace(field, type=kind)
-    # A value that an instance gives stands before that of a config.json.
+    # A value of an instance takes precedence over that of a config.json.
     return replace(field, type=kind, default=given.value, sources=())
 
 
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """The items of std that the file names, and those that these name."""
-    # A name that is a word of the language too stays in std: here it would be no word.
+    # A name that is also a keyword stays in std: here it would be a keyword.
     standard = {*library.standard_names()} - BUILTINS.keys()
     taken = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # To a block of std these are lengths of its own; in a file that has them, its.
+    # In a block of std these are lengths of its own; in a file that declares them, the file's.
     clashing = {name for name in taken if name not in standard}
     waiting: list[ast.Node] = [*file.items]
     while waiting:

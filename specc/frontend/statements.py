@@ -47,7 +47,7 @@ def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) ->
     """
     # a `return` inside `when` ends the whole body, not only its branch
     for statement in body:
-        # what a block before left there is not where this one stands
+        # names assigned in an inner block are not restored here
         context.scope = env.scope
         returned = STATEMENT_RUNNERS[type(statement)](context, statement, env)
         if returned is not None:
@@ -60,7 +60,7 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
         value = evaluate_expression(context, statement.value, env)
         _bind_targets(context, statement, value, env)
         return
-    # reached where a fault was caught: what depends on these names keeps quiet
+    # reached after a caught error: names that depend on it report nothing further
     for target in statement.targets:
         env.names[target.name] = POISON
 
@@ -112,14 +112,14 @@ def _convert_to_target_type(
 
 def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
     items = _list_iterations(context, statement, env)
-    # `collect h` makes a list of what `h` was at the end of each turn
+    # `collect h` makes a list of the values of `h` at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
-    # the variable hides one of that name for the length of the loop
+    # the loop variable hides a name of the enclosing scope
     outer = env.names.get(statement.variable)
     for item in items:
         context.work(statement.span)
         env.names[statement.variable] = item
-        # the body shares the names of its block, so that only the scope is put back
+        # the body shares the names of its block, so only the scope is restored
         scope = env.scope
         if statement.under:
             env.scope = env.under(resolve_weight_path(context, statement.under, env)).scope
@@ -151,7 +151,7 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         count = require_integer(over, "a count", span)
         if count < 0:
             raise_error("E0216", f"nothing can be repeated {count} times", span)
-        # one more than is allowed: a count of millions makes no list of millions
+        # one more than allowed: a count of millions creates no list of millions
         items = [Dim.of(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} turns of a loop", span)
@@ -169,7 +169,7 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
     for value in statement.values:
         with context.collect_errors():
             values.append(evaluate_expression(context, value, env))
-    # each value that could not be made was reported; the block ends here all the same
+    # each value that could not be computed was reported; the block ends here anyway
     if len(values) < len(statement.values):
         raise AlreadyReported
     return statement, tuple(values)
@@ -214,7 +214,7 @@ def _make_requirement_labels(
     labels = [
         Label(span, f"{n} is {format_config_value(values[n])}") for n, span in spans.items() if span
     ]
-    if condition.span is None:  # a tree that a program made
+    if condition.span is None:  # a tree created by a program
         return None, labels
     asked = Label(condition.span, "this does not hold")
     theirs = next((one for one in labels if one.span.source is not condition.span.source), None)

@@ -72,7 +72,7 @@ def count_nested_items(value: SpecValue, most: int) -> int:
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]
     while rest and counted <= most:
-        # in portions: a list of millions is not walked when thousands are too many
+        # in chunks: a list of millions is not traversed if thousands exceed the budget
         items = list(islice(rest[-1], 1000))
         if not items:
             rest.pop()
@@ -102,8 +102,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     where that is not enough.
     """
     with _RecursionState.lock:
-        # the limit is one of the whole process: the first raises it, the last puts it
-        # back
+        # the recursion limit is global: the first user raises it, the last restores it
         if not _RecursionState.inside:
             _RecursionState.usual = getrecursionlimit()
         _RecursionState.inside += 1
@@ -119,7 +118,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     finally:
         with _RecursionState.lock:
             _RecursionState.inside -= 1
-            # Python refuses a limit below the depth that is in use at this moment
+            # Python refuses a limit below the current depth
             if not _RecursionState.inside and _count_frames() < _RecursionState.usual:
                 setrecursionlimit(_RecursionState.usual)
 

@@ -81,7 +81,7 @@ def _run_check(
     try:
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
-        # a size that is given may fit the values of a file, not the defaults
+        # a given size may fit the values of a file, but not the defaults
         if filed and program.assigned and _is_size_error(failed):
             with suppress(Failed):
                 return _check_free_then_derived(replace(program, assigned={}), library, graph)
@@ -200,7 +200,7 @@ def _run_trials(
         raise Failed(*_add_trial_sizes(failed, fixed)) from None
     trials = [SymbolicTrial({k: _format_trial_value(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
-    # what the first reading took already is not tried again
+    # sizes of the first reading are not tried again
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
     fields = program.paths()
     for path, value in others[:MAX_TRIALS]:
@@ -270,19 +270,18 @@ class _TrialRunner:
                 # the config values behind the symbols: `d / heads` depends on two of them
                 behind = [p for s in need.symbols for p in _list_symbol_fields(s)]
                 found = {p: fields[p] for p in behind if p in fields and p not in fixed}
-                # a length that only an input tells: no trial would decide that
+                # a length that only an input determines: no trial decides it
                 if not found:
                     raise_undecided_structure(need)
                 free |= found
                 sizes = _iterate_trial_sizes(free)
                 fixed.update(next(sizes))
             except Failed as failed:
-                # A fault of the spec is one at any size; only what its own `require`
-                # forbids is asked for again at others.
+                # An error of the spec occurs at any size; only for violated `require`s are other
+                # sizes tried.
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
-                # the first refusal is the one to show if every size is refused: its numbers
-                # are the simplest
+                # if every size is rejected, show the first error: its numbers are the simplest
                 forbidden = forbidden or failed
                 other = next(sizes, None)
                 if other is None:
@@ -341,7 +340,7 @@ def _iterate_alternatives(
 ) -> Iterator[tuple[str, SpecValue]]:
     """Other values to try, one at a time."""
     for path, entry in program.paths().items():
-        # Values that are given to one of several used specs are not for another.
+        # Values for one of several used specs do not apply to the others.
         given = any(p == path or p.startswith(f"{path}.") for p in program.assigned)
         if given:
             continue

@@ -107,12 +107,11 @@ def _make_context_warning(
 
 def _is_without_effect(key: str, member: JsonMember) -> bool:
     """Whether a key is of training, or says what holds where nobody says anything."""
-    # Dropout has many names and one meaning: nothing is dropped when a model is used.
-    # Null is what a file says of what there is not.
+    # Dropout has many names and is inactive at inference. Null stands for an absent value.
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.null:
         return True
     value = member.value.plain()
-    # 0 is no false: a file that says so means something else
+    # 0 is not false: such a file means something else
     return (
         key in NO_EFFECT_VALUES
         and value == NO_EFFECT_VALUES[key]

@@ -130,7 +130,7 @@ def _find_unused_parameters(
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
     for param in params:
         elsewhere = collect_names(*(p.type for p in params if p is not param))
-        # a padding mask says which positions exist, even if no operation reads it
+        # a padding mask marks valid positions, even if no operation reads it
         is_mask = is_graph and param.type is not None and param.type.name == "keep"
         # `x: float[batch, n]` may be there for the length `n` alone
         dims = (collect_names(param.type) & body) - elsewhere - names
@@ -192,7 +192,7 @@ class LiveValues:
 
     def _before_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
         inside = after | set(statement.collect)
-        # an iteration reads what the iteration before assigned
+        # an iteration reads what the previous one assigned
         first = self.before_body(statement.body, inside)
         entry = self.before_body(statement.body, inside | first)
         outside = _without(after, statement.collect)
@@ -217,7 +217,7 @@ def _reach_items(
     """Return the items that graphs and the other sections of a spec lead to."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     heads = {p.partition(".")[0] for p in outside}
-    # a file without a graph is there for others to use
+    # a file without a graph is used by others
     stack = [*graphs, *(heads & items.keys())] if graphs else [*items]
     reached: set[str] = set()
     while stack:

@@ -66,14 +66,14 @@ def fill_placeholders(
 
     def fill(hole: "re.Match[str]") -> str:
         inner = hole.group(1).strip()
-        # a layer's names are filled once a turn: their text is parsed once
+        # a layer's names are formatted once per iteration: their text is parsed once
         if inner not in context.weights.placeholders:
             context.work(span, PARSE_COST + len(inner))
             context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
         value = take_first_result(
             context.evaluator.evaluate(context, context.weights.placeholders[inner], env)
         )
-        # no floats: `0.1` in a name of a file would be a guess at how it is written
+        # no floats: `0.1` in a tensor name would be a guess at its formatting
         match value:
             case Dim() if value.number is not None:
                 return str(value.number)

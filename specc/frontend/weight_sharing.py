@@ -118,11 +118,11 @@ class WeightSharing:
         mine, theirs = self.trail, self._claims.setdefault(name, self.trail)
         at = _find_divergence(theirs, mine)
         if at is None or (mine[at].of is theirs[at].of and not isinstance(mine[at].of, STEP_NODES)):
-            return  # one call, or one definition, expanded wherever it is used
-        # the scopes that either way opens behind the fork, and the weight itself: a
-        # `share` of any of them covers it
+            return  # one call, or one definition that is expanded wherever it is used
+        # the scopes that either path opens after the fork, and the weight itself: a `share` of any
+        # of them covers it
         both = {s.under for s in theirs[at:]} & {s.under for s in mine[at:]} - {""} | {name}
-        # said around the fork: what one of the two branches says binds only itself
+        # specified around the fork: inside one of the branches it applies only to that branch
         said = [s for s in self._shares if s.depth <= at and any(map(s.covers, both))]
         if not said:
             raise Failed(explain_unshared_weight(name, theirs[at:], mine[at:]))
@@ -140,7 +140,7 @@ def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
     """E0526 for a weight that two calls use."""
     one, other = first[0], second[0]
-    # to share the scope that both calls name is plainer than to share the weight
+    # sharing the scope that both calls name is simpler than sharing the weight
     known = {s.under for s in first} - {""}
     call = next(s for s in second if s.under or not isinstance(s.of, LOOP_NODES))
     said = "`weights { share name }` beside `@ name`"

@@ -22,15 +22,15 @@ BEGINNING, ENDING = "adapter.", ".safetensors"
 
 _IGNORED_KEYS = frozenset(
     {
-        # what it was made for, and by what
+        # the base model, and the library
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
-        # what is trained beside the products: the names of the tensors tell
+        # modules trained in full: recognized by their tensors
         "bias", "ensure_weight_tying", "lora_bias",
-        # of training, or of a way to begin it that leaves the checkpoint as it is
+        # training settings, or initializations that keep the base weights
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
-        # of what another key would have to switch on
+        # settings of options that another key enables
         "qalora_group_size",
     }
 )  # fmt: skip
@@ -125,11 +125,11 @@ def _targets(config: JsonObject) -> LoraTargets:
     named = _listed(config, "target_modules", str)
     numbered = _plain(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
-        # the word for all may stand in a list of its own
+        # the word for all may be in a list of its own
         named=None if named is None or "all-linear" in named else named,
         whole=_listed(config, "modules_to_save", str) or (),
         without=_listed(config, "exclude_modules", str) or (),
-        # elsewhere another number than the last may be the layer's
+        # in other names a number before the last may be the layer index
         layers=_listed(config, "layers_to_transform", int) if numbered else None,
     )
 
@@ -160,8 +160,8 @@ def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
         _wrong(config, member, f'"{key}" is no table')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
-        # peft takes them for regular expressions; what is more than a name is not
-        # looked for here, since nobody can say how long that takes
+        # peft interprets them as regular expressions; anything but a plain name is refused here,
+        # since matching may take unbounded time
         if not set(pattern) <= _PLAIN_CHARACTERS:
             _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is no end of a name')
     return list(members.items())

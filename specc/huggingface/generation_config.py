@@ -169,7 +169,7 @@ def _check_kinds(file: _File) -> None:
     """Reject values of the wrong type, which would otherwise be ignored."""
     for key, (kind, otherwise) in KEY_TYPES.items():
         value = file.given(key)
-        # true is a number in Python, and no count
+        # true is a number in Python, but not a count
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
         if value is not None and not fits:
             file.refuse(key, f"is {escape_text(value)[:60]}, which is {otherwise}")
@@ -202,9 +202,9 @@ def _beside(file: _File) -> None:
             file.settings[word] = value
     last = file.settings.get("forced_eos_token_id")
     if isinstance(last, list):
-        # of several that could end a text the first is written
+        # of several stop tokens the first is written
         file.settings["forced_eos_token_id"] = last[0]
-    # of a length with the prompt and one without, the second counts there
+    # if lengths with and without the prompt are given, the latter takes precedence there
     if file.given("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
@@ -217,7 +217,7 @@ def _banned(file: _File) -> None:
     ignored there too.
     """
     runs = _runs(file)
-    # what is forced goes before these there, and behind what is suppressed
+    # forced tokens precede these there, and follow suppressed ones
     forced = (file.settings.get("forced_eos_token_id"), file.given(FORCED_BOS_KEY))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
@@ -246,14 +246,14 @@ def _list_of(value: object) -> list[object]:
 def _begun(file: _File, said: Mapping[str, object]) -> None:
     """Read the start tokens, and the forced first tokens."""
     start = file.settings.get("start", said.get("start"))
-    # a file that says no start means its `bos_token_id`, where a text has a start
+    # a file without a start token means its `bos_token_id`, if sequences have a start token
     bos = file.given("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
     starts = list(start) if isinstance(start, list | tuple) else [start]
     starts = [token for token in starts if token is not None]
     first = file.given(FORCED_BOS_KEY)
-    # it is forced there behind a single token: behind a start, and not behind a prompt
+    # there it is forced after a single token: after a start token, and not after a prompt
     places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and _is_dictation(file):
         places = _begun_by(file, starts)
@@ -283,7 +283,7 @@ def _begun_by(file: _File, starts: list[object]) -> list[object]:
     places = _dictated(file)
     while places and not isinstance(places[0], list):
         starts.append(places.pop(0))
-    # the published `max_length` counts what is said, as `max_tokens` does
+    # the published `max_length` counts the prompt, as `max_tokens` does
     most = file.settings.pop("max_length", None)
     if isinstance(most, int) and file.given("max_new_tokens") is None:
         file.settings["max_tokens"] = most + len(places)
@@ -302,7 +302,7 @@ def _dictated(file: _File) -> list[object]:
     """
     if file.given("return_timestamps") is True:
         file.refuse("return_timestamps", "asks for times, which are not written")
-    # what is said by its name goes before the numbers of older files
+    # settings by name take precedence over the numbers of older files
     named = any(file.given(key) is not None for key in ("language", "task"))
     places = _named(file) if named else _forced(file)
     spoken = _spoken(file)

@@ -112,7 +112,7 @@ def image_reading_options(
     size = [*due] if isinstance(due, list | tuple) else None
     if size is not None and told["size"] not in (None, size):
         reader.refuse("size", f"it makes pictures of {told['size']}, the model takes {size}")
-    # the file is for colors even where the model looks at one channel
+    # the file has color statistics even if the model reads one channel
     if said.get("channels") == 1:
         told["mean"], told["std"] = (_first(told[key]) for key in ("mean", "std"))
     return {**said, **{k: v for k, v in told.items() if v is not None}}
@@ -155,7 +155,7 @@ def _file(folders: Sequence[Path]) -> JsonObject | None:
     part = data.given(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
-    # A file of sound, or of a processor without pictures, says nothing of them.
+    # Files of audio processors, or of processors without images, contain no image settings.
     return data if path.name == PREPROCESSOR and _of_pictures(data) else None
 
 
@@ -176,7 +176,7 @@ class _Reader:
         fitted = _fitted(self) if self.kind.frame else None
         size, resized = (_frame(self), None) if fitted else self._sizes()
         page = self.kind.page
-        # None is what the spec decides, so that a plain False would be too much said
+        # None leaves the choice to the spec, while False would override it
         return {
             "size": size,
             "resized": resized,
@@ -192,7 +192,7 @@ class _Reader:
 
     def _check_due(self) -> None:
         """Raise E0422 for keys with unsupported values."""
-        # what lies in a frame is padded whatever is said, and a page is no frame without
+        # images within a frame are always padded, and document pages without a frame never
         padded = (True, False) if self.kind.frame else (self.kind.page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.plain(key, due[0]) not in due:
@@ -234,7 +234,7 @@ class _Reader:
         if not self.flag("do_resize", True):
             if self.flag("do_center_crop", bool(self.kind.crop)):
                 self.refuse("do_resize", "a crop of a picture of any size is not followed")
-            return None, None  # pictures have the size that the model takes
+            return None, None  # images have the model's input size
         if self.kind.share:
             return _shared(self, size)
         if not self.flag("do_center_crop", bool(self.kind.crop)):
@@ -288,7 +288,7 @@ class _Reader:
         return float(value)
 
     def flag(self, key: str, usual: bool) -> bool:
-        member = self.file.find(key)  # null says no, as in transformers
+        member = self.file.find(key)  # null means false, as in transformers
         value = usual if member is None else member.value.plain()
         if not isinstance(value, bool | None):
             self.refuse(key, "this is neither true nor false")
@@ -332,13 +332,13 @@ def _fitted(reader: _Reader) -> list[int] | None:
             found = [] if any(rest.values()) else [short, long]
         case {"height": int(), "width": int()}:
             return None
-        # as files had it before 2023
+        # the format of files before 2023
         case int(short) if isinstance(most, int):
             found = [short, most]
-        # nothing said: what the processor does by itself
+        # absent: the processor's default
         case {**rest} if not rest:
             found = list(reader.kind.size)
-    # a bool is an int to a pattern
+    # a bool is an int in a match pattern
     if not found or any(isinstance(n, bool) or n < 1 for n in found):
         reader.refuse("size", "this is no size that is followed")
     return found
@@ -360,7 +360,7 @@ def _page(reader: _Reader) -> list[int]:
         if reader.flag(key, due) is not due:
             reader.refuse(key, "pages are resized to their frame, and not cut")
     match reader.plain("size", None):
-        # columns before rows, as files had it before 2023
+        # width before height, as in files before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.size_of("size", reader.kind.size, edge=False)

@@ -151,7 +151,7 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
     graphs = [g for g in list_graphs(program) if g.made_for]
     member = data.given(ARCHITECTURES_KEY)
     named = read_architectures(data)
-    # Nothing is said on one side or the other, so the first graph is meant.
+    # One of them does not specify a class, so the first graph is used.
     if not graphs or not named or member is None:
         return ""
     for graph in graphs:

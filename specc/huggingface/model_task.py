@@ -103,7 +103,7 @@ def _task(
         found |= _two_towers(config)
     if isinstance(record, TextTokenizer):
         ids = _TokenIds(json.loads(record.file.text), told)
-        # the padding that config.json names where no file of the tokenizer does
+        # the padding token of config.json, if no tokenizer file has one
         found |= {f: i for f, r in TOKEN_ROLES.items() if (i := ids.of(r)) is not None}
     return Task(kind=kind, text=name, **found)
 

@@ -25,7 +25,7 @@ def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
     path, own = folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE
     config = _object(path, span) if os.path.lexists(path) else {}
     said: object = config.get(CHAT_TEMPLATE_KEY)
-    # a file of its own goes before, as published programs have it
+    # a separate file takes precedence, as in transformers
     if os.path.lexists(own):
         said, path = _text(own, span), own
     if isinstance(said, list | dict):

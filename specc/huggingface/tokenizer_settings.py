@@ -227,7 +227,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         unknown = [i for i in items if vocabulary.beyond(word, [i])]
         if value is None or not unknown:
             continue
-        # a file whose only stop is unknown ends no sequence, whatever the spec says
+        # a file whose only stop token is unknown ends no sequence, whatever the spec says
         settings[word] = [item for item in items if item not in unknown]
         if word == "pad":
             del settings[word]

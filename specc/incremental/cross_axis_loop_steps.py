@@ -38,10 +38,9 @@ def stack_initial_values(
     made: dict[str, tuple[InitialValue, Value]] = {}
     for name, first in starts.items():
         value, axis = body.value(first.value), first.axis
-        # Rows of the batch that were merged with others are taken apart, or beams could
-        # not be put in another order.
+        # A batch axis that was merged with others is split, or beams could not be reordered.
         if blocks := find_batch_blocks(value.type, batch):
-            # Turn by turn, as the state goes in and out.
+            # Iteration by iteration, as the state is passed.
             sizes = (blocks.batch, blocks.size)
             value = body.add(ops.Split(blocks.axis, sizes), value)
             axis = None if axis is None else blocks.place(axis)
@@ -101,7 +100,7 @@ class _BodyNeeds:
         starts, values = op.inner().starts, list(wanted)
         after = dict(zip(starts, op.nexts(), strict=True))
         carried: frozenset[Value] = frozenset()
-        # What a carry becomes may need other carries: until no more are needed.
+        # The next value of a carry may need other carries: repeated until no more are needed.
         while True:
             ends = [*values, *(after[c] for c in carried)]
             live = collect_needed_nodes(ends)
@@ -138,7 +137,7 @@ class _ClosedBody:
         """
         if value not in self.known:
             node = value.node
-            # A loop within the loop that collects more than the body had it do.
+            # A nested loop that collects more than the body did.
             assert node is not None, "every input of a body is known"
             args = [a and self.value(a) for a in node.args]
             results = self.results(Node(node.op, tuple(args)))
@@ -173,13 +172,13 @@ def build_loop_step(
             inner.node(each, made)
     body = _finish_body(inner, loop, loop.rows(results, outer.plan.needs), len(given.rows))
     met = inner.states.met
-    # States of the body are, outside, one tensor with a row a turn.
+    # States of the body are one tensor outside, with one position per iteration.
     past = [outer.states.given(stack_loop_state(s, loop.turns, given.rows[0])) for s in met]
     new = replace(
         op,
         body=body,
         scanned=op.scanned + len(met),
-        # A row that is done goes on giving rows that later ones may look back at.
+        # A finished iteration still outputs values that later ones may look back at.
         lasting=0 if op.until == -1 else len(met),
     )
     keep = [] if given.keep is None else [given.keep]
@@ -239,7 +238,7 @@ def _finish_body(
     body = draft.b.finish(loop.body.name, {**outputs, **inner.states.nexts()})
     states = [s.name for s in inner.states.met]
     others = [n for n in body.inputs if n not in states]
-    # A loop takes first what it reads row by row; states are read so, too.
+    # A loop's scanned operands come first, and so do such states.
     order = [*others[:rows], *states, *others[rows:]]
     return replace(
         body,

@@ -84,7 +84,7 @@ class DemandContext:
         if not isinstance(node.op, STATEFUL_OPS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.times(node.first)) > 1:
-            return False  # over the keys of a grid, all of which are there in each step
+            return False  # over the keys of a grid, which are all available in each step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
         ) and self._moves(node)
@@ -104,7 +104,7 @@ def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
     if track.rate == 1 or need <= 0 or need == inf:
         return need
     if track.head.number is None:
-        return inf  # of nothing else is known whether some of it are rows of the head
+        return inf  # for other values it is unknown whether they include positions of the head
     lacking = need - track.head.number
     if lacking <= track.rate:
         return need
@@ -126,7 +126,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
     match node.op:
         case ops.Scan(axis=axis, scanned=scanned, first=first):
             if operand < first:
-                return SEQUENCE_AXIS  # `keep` is [batch, rows] whatever is looped over
+                return SEQUENCE_AXIS  # `keep` is [batch, positions] whatever the loop iterates over
             return axis if operand < first + scanned else None
         case ops.CumSum(axis=axis):
             return axis if operand == 0 else None
@@ -169,7 +169,7 @@ def _assign_operand_names(
     found: dict[int, AxisName] = {}
     for mark, dims in marks:
         for axis in dims:
-            # An axis of 1 that is repeated has one row, which is no time axis.
+            # A broadcast axis of 1 has one position and is not a time axis.
             if not mark.one or arg.shape[axis] != 1:
                 found[axis] = _qualify_axis_name(op, mark.name, dims.stop - axis)
     return found
@@ -263,8 +263,8 @@ class CrossAxisLoop:
                 need = needs.get(result, {}).get(axis, NEWEST_ONLY)
                 made[inner] = 0.0 if result in self.setting.kept else need
             if not collected:
-                # A carry goes in with as many rows as it comes out with: those of before
-                # that are looked back at inside are kept there, where they can be.
+                # A carry has as many positions before as after an iteration: earlier ones that the
+                # body looks back at are kept inside, if possible.
                 before = needs.get(self.starts[r], {})
                 for axis, need in before.items():
                     need = min(need, 0.0) if len(before) == 1 or need <= 0 else inf
@@ -309,5 +309,5 @@ class CrossAxisLoop:
             return 0.0 if kept else needs.get(row, {}).get(inner, NEWEST_ONLY)
         if first <= place < len(self.inputs):
             return made[place - first][axis]
-        # What is captured is given as it is, and cut where it is read.
+        # A captured value is passed whole and sliced where it is read.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)

@@ -78,8 +78,7 @@ def derive_step_graph(
     assert symbol is not None, f"{growing} has no axis to grow along"
     plan = StepPlan.of(graph, symbol, growing, outputs, bounded, chunk)
     built = StepGraphBuilder(plan)
-    # A state stays an input even where no node reads it: whoever runs the step hands
-    # it over all the same.
+    # A state stays an input even if no node reads it: the runtime passes it anyway.
     step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.met))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.moves(v)}
     step = add_length_inputs(step, graph, fixed)
@@ -96,8 +95,8 @@ def derive_step_graph(
 def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
     """Add the encoder graph to a decode step: the second half of `derive_encoder_and_step`."""
     inputs = set(half.plan.graph.inputs.values())
-    # An input of the spec that stays the same goes into the step as it is; anything
-    # else that does is a result of `encode`.
+    # An unchanging input of the spec is an input of the step; any other unchanging value is a
+    # result of `encode`.
     once = {n: InitialValue(v) for n, v in half.handed.items() if v not in inputs}
     first = _make_first_result(half, {*once, *half.starts})
     return DerivedGraphs(

@@ -61,7 +61,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
     axes = [*flow.state(value).axes]
     if not all(clock.begun(value.type.shape[axis]) for axis in axes):
         return False
-    # Each newest row on the way to it is one of a head then.
+    # Then each newest position on the way is one of a head.
     live = collect_step_nodes([value], flow)
     newest = [
         (operand, link.operand_axis)
@@ -127,7 +127,7 @@ class LastPositionBuilder:
         length, rows = value.type.shape[axis], dict[int, LastPosition]()
         for link in found:
             x, own = node.args[link.operand], link.operand_axis
-            # one row for all is read as it is
+            # a single position is read as it is
             if x and link.kind == "same" and x.type.shape[own] == length:
                 rows[link.operand] = x, own
         return rows
@@ -138,7 +138,7 @@ class LastPositionBuilder:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.type.shape[axis] else None
             case Node(ops.Concat(axis=n)) if n == axis:
-                # the last part that has rows where nothing has grown
+                # the last part that has positions when nothing has grown yet
                 for place, a in reversed([*enumerate(node.args)]):
                     if a and a.type.shape[axis].substitute({self.symbol: 0}) != 0:
                         return place, (a, axis)
@@ -319,7 +319,7 @@ class EncoderBuilder:
     def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
         """Apply the same op to prefix positions alone."""
         op = substitute_op_symbol(node.op, self.plan.symbol, Dim.of(0))
-        # An `extent` reads its operand for nothing but a length, which is known here.
+        # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):
             return self.b.add(ops.Range(self._length(results[0].type.shape[0])))
         if isinstance(op, ops.Pad) and self._all_padding(node):
@@ -327,7 +327,7 @@ class EncoderBuilder:
         args = [a and self.now[a] for a in self._read(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
-        # The first k of fewer than k rows: as many as there are, filled up.
+        # The first k of fewer than k positions: as many as there are, padded.
         if isinstance(op, ops.TopK) and args[0] and self._grows(node, op.axis):
             args = [pad_topk_keys(self.b, op, args[0])]
         return self.b.add(op, *args)

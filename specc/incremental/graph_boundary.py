@@ -33,7 +33,7 @@ def find_determined_symbols(
     """Return the symbols that the shapes of some values determine."""
     dims = {d for v in values for d in v.type.shape if d.symbols()}
     found = set[str]()
-    # A length may be told by another that is told: `past + m` once `m` is.
+    # A length may be determined by another known one: `past + m` once `m` is known.
     while True:
         more = {s for d in dims if (s := _find_solved_symbol(d, found))}
         more |= _find_implied_symbols(facts or {}, found)
@@ -53,8 +53,8 @@ def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
     if len(unknown) != 1:
         return None
     (name,) = unknown
-    # Only a symbol that stands alone in a sum can be taken out of it; in a product or a
-    # minimum it may not.
+    # Only a symbol that is a term of a sum by itself can be solved for; not one in a product or
+    # minimum.
     rest = [m for m, _ in length.terms if m != ((name, 1),)]
     inside = Dim(dict.fromkeys(rest, 1)).symbols()
     return name if len(rest) < len(length.terms) and name not in inside else None
@@ -102,7 +102,7 @@ def _find_length_inputs(
     known = find_determined_symbols(given, facts)
     for name, value in there.items():
         more = find_determined_symbols([*given, value], facts)
-        # An input that tells nothing new is not asked for.
+        # An input that determines nothing new is not added.
         if (more - known) & needed:
             given, known = [*given, value], more
             found.append(name)
@@ -176,7 +176,8 @@ def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
                 size = divide_dims_exactly(length, batch)
             except DimError:
                 return None
-            # Rows that are not so many an example, the proof of the batch names.
+            # Axes that do not hold a fixed number of positions per batch element are reported by
+            # the batch proof.
             return BatchBlocks(axis, batch, size) if batch.name not in size.symbols() else None
     return None
 

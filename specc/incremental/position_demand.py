@@ -60,8 +60,8 @@ def compute_position_demand(
     """Compute the demand of every live value along each of its time axes, from that of the
     outputs. A second time axis of an output (the keys of an attention map) is wanted whole.
     """
-    # From the last node to the first: when a node is met, all that use its results have
-    # said what they need.
+    # From the last node to the first: at each node, all users of its results have stated their
+    # demand.
     needs: dict[Value, dict[int, float]] = {}
     for value, rows in outputs.items():
         for n, axis in enumerate(setting.times(value)):
@@ -107,8 +107,8 @@ def _propagate_into_body(
         for value, axes in zip(loop.outputs, rows, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
-        # What a turn needs of a carry, the turn before it must give: again, until
-        # nothing is added.
+        # What an iteration needs of a carry, the one before must provide: repeated until a fixed
+        # point.
         if rows == before:
             return
         before = rows
@@ -143,7 +143,7 @@ def compute_node_demand(
         return CrossAxisLoop.of(setting, node).asked(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # What is measured is not read: no rows of it are wanted.
+        # A length that is read demands no positions.
         names = [{}], names[1]
     operands = _select_time_axes(setting, node.args, names[0])
     made = _select_time_axes(setting, results, names[1])
@@ -153,8 +153,8 @@ def compute_node_demand(
             rows.setdefault(name, NEWEST_ONLY)
     fold = setting.folds(node, results)
     tracks = _collect_axis_layouts(setting, node.args, operands)
-    # What is asked of the results, before any operand has been joined: a link adds its
-    # reach to that, not to what another link asked for.
+    # The demand on the results, before any operand is added: a link adds its reach to that, not to
+    # the demand of another link.
     given = dict(rows)
     for link in find_dependences(node, results):
         name = operands[link.operand].get(link.operand_axis)
@@ -166,7 +166,7 @@ def compute_node_demand(
         rows[name] = max(rows[name], round_up_to_chunks(asked, tracks[name]))
         rows |= _count_windows(link, made, rows[name], tracks[name])
     if fold and "rows" in rows:
-        # It goes on from a state: never more than the new rows, never fewer.
+        # It continues from a state: always exactly the new positions.
         rows["rows"] = 0.0
     return Demand(rows, operands, made)
 
@@ -220,19 +220,19 @@ def _get_operand_demand(
 ) -> float:
     """Return how many positions a dependence needs of its operand."""
     if fold and get_stateful_axis(node, link.operand) == link.operand_axis:
-        return 0.0  # it goes on from a state
+        return 0.0  # it continues from a state
     to, reach = resolve_dependence(node, link, clock)
     if (to, reach) == PREFIX_READ:
-        return inf  # rows of the head are there only where all are
-    # A link to no time axis of the result, as of `last`, is asked for the newest row.
+        return inf  # the head is included only if all positions are
+    # A link to no time axis of the result, as of `last`, demands the newest position.
     name = made[link.result].get(to) if to is not None else None
     need = given[name] if name is not None else NEWEST_ONLY
     if link.kind == "strided":
         return _count_window_inputs(node, link, need, clock)
     if reach.empty or reach.hi <= 0:
         return need
-    # Row t is made of rows down to t - hi. That is counted from the first of the new
-    # rows, also where the newest alone is wanted: how many are new is not known here.
+    # Position t depends on positions down to t - hi, counted from the first new one even if only
+    # the newest is demanded: the number of new positions is not known here.
     return max(need, 0.0) + reach.hi
 
 

@@ -182,10 +182,10 @@ def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -
     sources = _RecomputeSources(setting, frozenset(candidates))
     for value in candidates:
         if value in sources.rows:
-            # One row of what a loop reads is there again wherever that is.
+            # One position of what a loop reads is as cheap as the whole.
             choices[value] = CutChoice(estimate_value_bytes(value), 0.0, sources.of(value))
         elif value.node is None:
-            # What grows, and what is carried through a loop, nothing makes again.
+            # Growing values and carries of a loop cannot be recomputed.
             choices[value] = CutChoice[Value](estimate_value_bytes(value), inf)
         else:
             choices[value] = CutChoice(
@@ -263,7 +263,7 @@ def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -
     """
     inputs = {v for v in graph.inputs.values() if not flow.state(v).moves}
     reached = set(inputs)
-    # an input is given as it is, where that is equal
+    # an input is passed as it is, if equal
     choices = {v: CutChoice[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used))
     live = collect_step_nodes(sinks, flow)
@@ -279,7 +279,7 @@ def _make_choices(
 ) -> dict[Value, CutChoice[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
-        # What was picked from rows of a head `encode` alone can make.
+        # Elements selected from the head can only be computed by `encode`.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}
     operands = [a for a in node.args if a in reached and a is not None]
     return {

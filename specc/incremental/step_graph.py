@@ -93,8 +93,8 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
     before = plan.setting.track(node.operand(grows), axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
-        # Where not all rows of `x` are wanted, some may be missing between the head and
-        # them; then nothing of the head is among the last.
+        # If not all positions of `x` are demanded, some may be missing between the head and them;
+        # then the last ones include none of the head.
         (made,) = draft.add(node, node.op, *operands)
         total += track.head - before.head
     return draft.last(made, axis, total, plan.rows(need, track))
@@ -104,12 +104,12 @@ def resize_op(plan: StepPlan, node: Node, results: tuple[Value, ...], asked: Dem
     """Return an op with the lengths in its attributes adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis=axis) if axis in asked.results[0]:
-            # The length that is repeated to is that of a time axis.
+            # The length to broadcast to is that of a time axis.
             track = plan.setting.track(results[0], axis)
             need = asked.rows[asked.results[0][axis]]
             return ops.Expand(axis, plan.rows(need, track))
         case ops.Stride(axis=axis) if axis in asked.results[0]:
-            # Every step-th row of those that are there, which are whole steps of them.
+            # Every n-th of the available positions, which are whole strides.
             (x,) = (a for a in node.args if a)
             need = asked.rows[asked.operands[0][axis]]
             stop = plan.rows(need, plan.setting.track(x, axis))
@@ -167,7 +167,7 @@ class StepGraphBuilder:
         for value in select_encoder_values(plan.graph, plan.setting.flow, used):
             name = self.names.of_value(value)
             self.handed[name] = value
-            # An input of the spec is handed over as it is.
+            # An input of the spec is passed as it is.
             blocks = None if value in own else find_batch_blocks(value.type, plan.batch)
             type = blocks.outward(value.type) if blocks else value.type
             given = draft.b.input(name, own.get(value, Input(type)))
@@ -218,7 +218,7 @@ class StepGraphBuilder:
         work = self._fold if folds else self._plain
         built = work(node, results, asked)
         for axes, old, new in zip(asked.results, results, built, strict=True):
-            # Of what is kept only the new rows are made: those of before are a state.
+            # Of a cached value only the new positions are computed: earlier ones are a state.
             kept = old in plan.setting.kept
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
@@ -251,7 +251,7 @@ class StepGraphBuilder:
             return self.states.running_sum(node, get_stateful_operand(node)[1], results[0], sums)
         starts = _map_start_operands(self.plan, node, results)
         operands = draft.operands(node, asked, without=starts)
-        # First states that the node lacks stand behind its last operand.
+        # Initial states that the node lacks are appended to its operands.
         operands += [None] * (max(starts, default=-1) + 1 - len(operands))
         held = {}
         for operand, r in starts.items():
@@ -310,7 +310,7 @@ def _map_start_operands(
         first = node.op.first + node.op.scanned
         return {first + n: n for n in range(node.op.carries)}
     if isinstance(node.op, ops.RecurrentLayer):
-        # The first result is all rows; the states after the last one stand behind it.
+        # The first result is all positions; the final states follow it.
         states = enumerate(node.op.first_states, start=1)
         return {state.place: result for result, state in states}
     return {}

@@ -93,10 +93,10 @@ class StepPlan:
         setting, needs, whole = _count_needs(open_, kept, asked, growing)
         most, firsts = _max_input_chunks(setting, needs, whole), _count_firsts(setting)
         lacking = _find_max_chunks(setting, needs, needs) > most
-        # A first row that is kept tells whether there was one.
+        # A cached first position tells whether there was one.
         if lacking or not (firsts >= most or _is_length_known(setting, needs, most)):
-            # Nothing that is kept has as many rows as are looked back at, or tells how
-            # many there are: the growing input itself is kept.
+            # No cached value is long enough to look back, or to determine the past length: the
+            # growing input itself is cached.
             token = graph.inputs[growing]
             setting, needs, whole = _count_needs(open_, kept | {token}, asked, growing)
             needs[token], most = dict.fromkeys(setting.times(token), inf), inf
@@ -151,7 +151,7 @@ class StepPlan:
             return Dim.of(max(int(need), 0))
         if rate == 1:
             return there + head if all_ else min_dims(there + head, int(need))
-        # Of one chunk as many rows as are wanted, of several all (`whole_chunks`).
+        # Of one chunk as many positions as demanded, of several all (`whole_chunks`).
         chunks = there if all_ else min_dims(there, ceil(lacking / rate))
         return chunks * int(min(lacking, rate)) + head
 

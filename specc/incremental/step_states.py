@@ -146,8 +146,8 @@ class StepStates:
         counter is carried from step to step.
         """
         plan, b = self.draft.plan, self.draft.b
-        # The newest row alone stands behind the other new ones; any other value begins
-        # with its rows from before.
+        # The newest position follows the other new ones; any other value begins with its past
+        # positions.
         rate = track.rate
         own = plan.new * rate - 1 if need < 0 else -plan.before(need, track)
         behind = track.head + own
@@ -183,7 +183,7 @@ class StepStates:
         type = resize_type(value.type, {axis: plan.before(need, track)})
         like = replace(self.carried(name, type, initial, layer), rows=axis, most=need, role=role)
         both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
-        # All rows, or of the last ones as many as anything looks back at.
+        # All positions, or as many of the last ones as anything looks back at.
         total, after = plan.rows(need, track), plan.after(need, track)
         self.after[like.next] = self.draft.last(both, axis, total, after)
         return both
@@ -276,7 +276,7 @@ def select_first_position(
     like = replace(carried, rows=axis, most=1, role="rows")
     both = draft.b.one(ops.Concat(axis), states.given(like), rows)
     (first,) = draft.add(node, ops.Slice(axis, none, Dim.of(1)), both)
-    # It is its own next state.
+    # Its next state is itself.
     states.after[like.next] = first
     if isinstance(node.op, ops.Index):
         return draft.add(node, ops.Squeeze(axis), first)

@@ -130,7 +130,7 @@ class OutputDirectory:
             missing.append(at)
             at = at.parent
         for folder in reversed(missing):
-            # someone was faster, or it is another name of one above
+            # another thread was faster, or it is another name of an entry above
             with suppress(FileExistsError):
                 os.mkdir(folder)
                 self._new_folders.append(folder)
@@ -228,8 +228,8 @@ class OutputDirectory:
         if self._parts:
             platform.sync_directory(self.path)
         self._publish_entries()
-        # What the new set has under the same name stays, and nothing outside the folder
-        # goes, whatever a former index says.
+        # A file of the new package with the same name stays, and nothing outside the directory is
+        # removed, whatever the old index says.
         for name in self._superseded:
             inside = name == os.path.basename(name)
             if inside and name not in {*self._parts, *self._entries}:
@@ -284,7 +284,7 @@ class OutputDirectory:
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
         for folder in reversed(self._new_folders):
-            with suppress(OSError):  # not empty: someone else has put something there
+            with suppress(OSError):  # not empty: another process wrote something there
                 os.rmdir(folder)
 
 
@@ -319,10 +319,10 @@ def _remove_stale_files(folder: Path) -> None:
     try:
         names = os.listdir(folder)
     except OSError:
-        return  # a folder we may write into but not list
+        return  # a directory that is writable but not listable
     for name in names:
         if name.startswith("."):
-            with suppress(OSError):  # someone else has cleared it
+            with suppress(OSError):  # another process has cleaned it up
                 if is_abandoned_name(name, os.lstat(folder / name).st_mtime):
                     _unlink_quietly(folder / name)
 
@@ -338,7 +338,7 @@ def get_process_namespace() -> str:
     """Return eight digits that identify the boot and container, in which process ids are unique."""
     known = [platform.get_host_name()]
     for fact in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        with suppress(OSError):  # not every system tells
+        with suppress(OSError):  # not every system reports it
             known.append(_read_system_fact(fact))
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:8]
 
@@ -387,9 +387,9 @@ def _remove_stale_directories(room: Path) -> None:
 
 def _is_abandoned_directory(entry: "os.DirEntry[str]") -> bool:
     """Whether it is a folder of this user, and of a process that is gone."""
-    with suppress(OSError):  # someone else has cleared it
+    with suppress(OSError):  # another process has cleaned it up
         facts = entry.stat(follow_symlinks=False)
-        # where there are no users, each has a folder of their own for temporary files
+        # on systems without user ids, each user has a temporary directory of their own
         mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
         gone = is_abandoned_name(entry.name, facts.st_mtime)
         return mine and gone and entry.is_dir(follow_symlinks=False)

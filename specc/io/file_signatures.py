@@ -148,7 +148,7 @@ def filter_unreferenced_files(
     """Return those of `names` that no model in the directory uses, except models in `but`."""
     left = list(names)
     try:
-        # Nothing is looked for in folders that may be large where nothing is asked.
+        # Large directories are not searched without a request.
         there = os.listdir(folder) if left else []
     except OSError:
         return []

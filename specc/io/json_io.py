@@ -60,7 +60,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     """Return the value of a JSON text. Raise InvalidJson or json.JSONDecodeError, both
     ValueErrors.
     """
-    if text.startswith("\ufeff"):  # nobody sees it, so it is named
+    if text.startswith("\ufeff"):  # an invisible character, so it is named
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)

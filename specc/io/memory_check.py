@@ -37,7 +37,7 @@ def _get_machine_memory() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return None  # Windows has no such call, macOS no such name
+        return None  # Windows lacks the call, macOS the name
 
 
 def _get_cgroup_memory(folder: Path, limit: str, usage: str, cached: str) -> int | None:

@@ -71,7 +71,7 @@ def resolve_output_path(
     Raise E0811 (not a file), E0814 (an input), E0816 (suffix), E0833 (a foreign file).
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
-        # what a `Path` forgets
+        # a trailing slash, which `Path` drops
         raise_not_a_file(Path(path), "the name of a folder")
     path = normalize_output_path(path)
     reject_unportable_name(path)
@@ -87,7 +87,7 @@ def resolve_output_path(
                 f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
                 if kind in _WITHOUT_OPTION
                 else f"write `-o {escape_text(usual)}`",
-                # a name without an ending is one of a folder
+                # a name without a suffix is a directory
                 *([kind.folder] if kind.folder and not path.suffix else []),
             ],
         )
@@ -207,7 +207,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
-        return True  # what is wrong with the place, writing will tell
+        return True  # problems with the location are reported when writing
     if size == 0 or (kind.is_ours is not None and kind.is_ours(path)):
         return True
     return bool(content) and size == len(content) and path.read_bytes() == content

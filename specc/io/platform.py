@@ -25,7 +25,7 @@ def _get_open_flag(name: str) -> int:
 def get_read_flags() -> int:
     """Flags for reading: the bytes as they are, and no wait for a pipe that nobody writes."""
     plain = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
-    # on regular files it means nothing
+    # has no effect on regular files
     return plain | _get_open_flag("O_NONBLOCK")
 
 
@@ -60,7 +60,7 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 def copy_file_mode(fd: int, mode: int) -> None:
     """Give a file the mode of another one, where there are modes."""
     if "fchmod" in vars(os):
-        with suppress(OSError):  # a file system without them
+        with suppress(OSError):  # a file system without this feature
             os.fchmod(fd, mode)
 
 
@@ -128,7 +128,7 @@ def get_free_disk_space(folder: str | Path) -> int | None:
     try:
         usage = shutil.disk_usage(folder)
     except (OSError, ValueError):
-        return None  # what is wrong with the folder, writing will tell
+        return None  # problems with the directory are reported when writing
     return usage.free if usage.total else None
 
 
@@ -174,7 +174,7 @@ def get_pending_termination() -> KeyboardInterrupt | None:
 
 def _raise_terminated(number: int, _: FrameType | None) -> None:
     RECEIVED_SIGNALS.append(number)
-    # who asks a second time does not want to wait
+    # a second interrupt ends the process at once
     signal.signal(number, signal.SIG_DFL)
     raise ProcessTerminated(number)
 

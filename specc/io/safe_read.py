@@ -57,11 +57,11 @@ def escape_text(text: object, keep: str = "") -> str:
 def open_regular_file(path: str | os.PathLike[str]) -> int:
     """A descriptor for a regular file. Raises Unreadable for anything else."""
     try:
-        # opening a FIFO without a writer must not wait for ever
+        # opening a FIFO without a writer must not block
         fd = os.open(path, get_read_flags())
     except FileNotFoundError as error:
         if os.path.islink(path):
-            # what the hub's cache looks like where part of it was deleted
+            # a hub cache with deleted blobs looks like this
             gone = escape_text(os.readlink(path))
             raise UnreadableFile(f"it is a link to `{gone}`, which is not there") from None
         raise UnreadableFile(describe_os_error(error)) from None
@@ -85,7 +85,7 @@ def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
             data = file.read(most + 1) if size <= most else b""
         except OSError as error:
             raise UnreadableFile(describe_os_error(error)) from None
-    # what grows while it is read is as large as what was
+    # a file that grows while it is read counts as too large
     if max(size, len(data)) > most:
         raise FileTooLarge(f"it is larger than {most:,} bytes".replace(",", " "), size)
     return data

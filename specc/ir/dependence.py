@@ -60,7 +60,7 @@ def find_op_dependences(
     )
 
 
-# A loop: its own axis is read in order; any other axis is followed through the body.
+# A loop: its own axis is read in order; other axes are followed through the body.
 
 
 @dataclass
@@ -76,7 +76,7 @@ class AxisTrace:
         self.all = self.all or other.all
         for axis, reach in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
-        # Who reads every row reads those of each axis: there is nothing left to add.
+        # Reading all positions includes reading those of each axis: nothing can be added.
         if self.all:
             self.axes.clear()
         return before != (self.axes, self.all)
@@ -96,7 +96,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
         for link in find_dependences(node, results):
             operand = node.args[link.operand]
             source = found.get(operand) if operand else None
-            # How long an axis is does not tell what stands in its rows.
+            # The length of an axis does not determine its values.
             if source is None or not source.read or link.kind == "extent":
                 continue
             into = found.setdefault(results[link.result], AxisTrace())
@@ -120,7 +120,7 @@ def _iterate_scan_dependences(
     op: Scan, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
     if op.masked:
-        # Operand 0 is then [batch, row]: what a step keeps depends on the flags before.
+        # Operand 0 is then [batch, position]: a step's state depends on earlier flags.
         yield from _iterate_scanned_axis(op, 0, 1, len(results))
         for r in range(len(results)):
             yield make_dependence(
@@ -142,14 +142,14 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
     """Yield the dependences along the loop's own axis."""
     for r in range(count):
         if r < op.carries:
-            # What a carry is at the end has seen every row; only forward is the newest
-            # row the last it saw.
+            # The final carry depends on every position; only in forward direction is the newest
+            # position the last one.
             if op.reverse:
                 yield make_dependence(operand, axis, r, None, "all")
             else:
                 yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
         elif op.carries:
-            # A collected row may hold what the carry had gathered until then.
+            # A collected position depends on everything the carry has read so far.
             yield make_dependence(
                 operand,
                 axis,
@@ -187,8 +187,8 @@ def _iterate_body_dependences(
         if not any(changed):
             break
         turn += 1
-        # What still reads further after three turns, as a carry does each row of which
-        # takes its left neighbor's, goes on doing so with every step.
+        # A dependence that still grows after three iterations, as of a carry whose positions each
+        # read their left neighbor, grows with every iteration.
         if turn >= 3:
             for v, grew in zip(carried, changed, strict=True):
                 start[v].join(AxisTrace(all=grew))

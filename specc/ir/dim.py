@@ -55,8 +55,8 @@ class Dim:
     __slots__ = ("_hash", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
-        # Terms that cancel are dropped and the rest sorted: equal lengths have equal
-        # terms, which is all that equality compares.
+        # Terms that cancel are dropped and the rest sorted: equal lengths have equal terms, which
+        # is what equality compares.
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
             if len(kept) > MAX_MONOMIALS:
@@ -168,8 +168,8 @@ class Dim:
                 if isinstance(atom, str):
                     value = Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
                 else:
-                    # A quotient is computed again, not replaced inside: with numbers
-                    # in it, it may have a value, or turn out to leave a remainder.
+                    # A quotient is recomputed instead of substituting inside: with numbers it may
+                    # have a value or a remainder.
                     value = DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
                 factor = factor * value**power
             total = total + factor
@@ -230,8 +230,7 @@ def _make_constant_dim(value: int) -> Dim:
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """Return `p / q`, which must be exact. DimError if it is known not to be."""
     p, q = Dim.of(p), Dim.of(q)
-    # What divides is divided before anything is opaque, so that `(a * b) / b` is `a`
-    # and not a part of its own.
+    # Exact division comes before opaque atoms, so that `(a * b) / b` is `a`.
     if (whole := _try_divide(p, q)) is not None:
         return whole
     a, b = p.number, q.number
@@ -247,13 +246,13 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     p, number = Dim.of(p), Dim.of(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
-            # `(x // m + r) // n` is `(x + r · m) // (m · n)`: behind several strides a
-            # length has one form, whichever way it is computed.
+            # `(x // m + r) // n` is `(x + r · m) // (m · n)`: after several strides a length has
+            # one form, however it is computed.
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
-    # `(3 x + 4) // 6` is `(x + 1) // 2`: what all that varies shares is left out. Below
-    # zero the rest of the constant would be rounded the other way.
+    # `(3 x + 4) // 6` is `(x + 1) // 2`: a common factor of the variable terms is cancelled. For
+    # negative constants the remainder would be rounded the other way.
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (shared := gcd(number, *factors)) > 1:
         return floor_divide_dims(Dim({m: c // shared for m, c in p.terms}), number // shared)
@@ -311,7 +310,7 @@ def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q
                 # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
                 left = _make_function_dim(fn, number, p - whole * b, q)
                 return whole + left if fn == "//" else left
-    # They do not care for the order, equality does: so one order it is.
+    # The functions are symmetric but equality is not: the arguments are ordered.
     if fn in ("min", "max") and str(q) < str(p):
         p, q = q, p
     return Dim({((DimFunction(fn, (p, q)), 1),): 1})
@@ -350,8 +349,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
     for atom, n in right:
         powers[atom] = powers.get(atom, 0) + n
     monomial = tuple(sorted(powers.items(), key=_atom_key))
-    # Exact quotients cancel against what else the term holds. Floors do not: `b * (a //
-    # b)` is not `a`.
+    # Exact quotients cancel with other factors. Floors do not: `b * (a // b)` is not `a`.
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":
             p, q = atom.args

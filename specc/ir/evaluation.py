@@ -23,7 +23,7 @@ def iterate_live_nodes(
     live = collect_needed_nodes(wanted)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last = {a: n for n, (node, _) in enumerate(nodes) for a in node.args}
-    # What is wanted is read once more, at the end.
+    # Requested values are read once more, at the end.
     last |= dict.fromkeys(wanted, len(nodes))
     for n, (node, results) in enumerate(nodes):
         yield node, [r if r in last else None for r in results]
@@ -54,7 +54,7 @@ def run_scan(
     collected: list[list[T]] = [[] for _ in results[op.carries :]]
     old: list[T | None] = [None] * len(collected)
     for t in reversed(range(steps)) if op.reverse else range(steps):
-        # no row needs another turn, and nothing is made of those that are done
+        # no batch element needs another iteration, and finished ones compute nothing
         if op.until != -1 and not op.lasting and done(carries[op.until]):
             break
         rows = [take(x, t) for x in given.rows]
@@ -174,7 +174,7 @@ def evaluate_stride(op: ops.Stride, rows: int, lengths: Mapping[str, int]) -> tu
 def evaluate_padding(op: ops.Pad, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return the padding before and after. E0912 if the mode cannot pad as much."""
     before, after = evaluate_length(op.before, lengths), evaluate_length(op.after, lengths)
-    # a mirror stands on the last row, so that it shows one row less
+    # reflection does not repeat the last position, so that it has one less
     most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
         raise_error(

@@ -171,8 +171,7 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Add `op` and return its results, checked by its shape rule. Raises ShapeError."""
         node = Node(op, args)
-        # Equal nodes are one: the layers of a model ask for the same mask, and it is
-        # made once.
+        # Equal nodes are shared: all layers request the same mask, which is computed once.
         if (results := self.nodes.get(node)) is None:
             types = op.infer(*(a.type if a else None for a in args))
             results = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -248,8 +247,8 @@ class Builder:
         """Finish the graph that computes `outputs`; dead nodes and unused parameters are
         dropped.
         """
-        # What only messages or unused results needed is left behind here, so that a
-        # weight nobody reads is asked of no checkpoint.
+        # Nodes that only messages or unused results need are dropped, so that no checkpoint is
+        # asked for their weights.
         live = collect_needed_nodes(outputs.values())
         kept = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in kept for a in n.args} | set(outputs.values())
@@ -288,7 +287,7 @@ def collect_needed_nodes(
 ) -> set[Node]:
     """Return every node that `values` need, not following operands of nodes without `reads`."""
     live: set[Node] = set()
-    # A list, not recursion: graphs are thousands of nodes deep.
+    # An explicit stack: graphs are thousands of nodes deep.
     todo = [v.node for v in values]
     while todo:
         node = todo.pop()
@@ -316,7 +315,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
         now.update(zip(results, made, strict=True))
     b.names = {n: now[v] for n, v in graph.names.items() if v in now}
     outputs = {n: now[v] for n, v in graph.outputs.items()}
-    # Of a symbol that means another length now, nothing is known.
+    # Nothing is known of a symbol that now means another length.
     least = {n: rows for n, rows in graph.least.items() if n not in lengths}
     facts = {n: dim.substitute(lengths) for n, dim in graph.facts.items() if n not in lengths}
     return b.finish(graph.name, outputs, least=least, facts=facts)
@@ -332,7 +331,7 @@ def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
             return substitute_graph_symbols(attribute, lengths)
         return attribute
 
-    # most ops have no length among their attributes, and are the same op still
+    # most ops have no length among their attributes, and stay the same op
     may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.attributes().values())
     return op.map_dims(change) if may_change else op
 

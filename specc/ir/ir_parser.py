@@ -81,14 +81,13 @@ class _GraphParser:
     def read(self) -> Graph:
         """Parse the graph. Lines are grouped by kind, in the order of the printer."""
         lines = self.lines
-        # A body within a body is read by a call: the text must not decide how deep.
+        # Nested bodies are parsed without recursion limits imposed by the text.
         if self.depth > MAX_BODY_NESTING:
             lines.wrong(f"bodies are nested more than {MAX_BODY_NESTING} deep")
         lines.expect("graph ")
         name = lines.text()
         lines.advance()
-        # One order, as it is written: a text that is read is the text that would be
-        # written.
+        # In canonical order: parsing a text and printing it gives the same text.
         for word, reader in (
             ("least ", self.read_least),
             ("fact ", self.read_fact),
@@ -182,12 +181,11 @@ class _GraphParser:
             said.append(self.result(len(said)))
         lines.expect(" = ")
         node, types, scopes = self.asked(place)
-        # The text says each type, and the op infers it again: so a damaged text is seen
-        # where it is damaged.
+        # The text states each type, and the op infers it again, so that damage is located.
         if [str(t) for t in types] != said:
             gives = ", ".join(map(str, types))
             lines.wrong(f"{node.op.name} gives {gives}", place)
-        # Equal nodes are one in a graph; twice the same would be two values of one.
+        # Equal nodes are shared in a graph; a duplicate would be two values for one.
         if node in self.b.nodes:
             lines.wrong("this node stands here twice", place)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -307,7 +305,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
     given = attributes if body is None else {**attributes, "body": body}
     for attribute, field in wanted.items():
         if attribute not in given:
-            # A text from before an attribute was added says nothing of it.
+            # A text from before an attribute was added does not contain it.
             if field.default is not MISSING:
                 continue
             raise ShapeError(f"the attribute `{attribute}` is missing")
@@ -332,7 +330,7 @@ def _has_type(value: object, type: object) -> bool:
         return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
     if type is int:
         return _is_integer(value)
-    # exactly of the type: True is no number, nor 1 a fraction, in the text of a graph
+    # exact types: in a graph's text True is not a number, nor 1 a float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
 
 

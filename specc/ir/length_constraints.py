@@ -64,26 +64,26 @@ def _make_table_limit(
 def _find_largest_index(value: Value) -> Dim | None:
     """Return the largest index in `value`, if its values are positions."""
     match value.node:
-        # rows are counted from 0, so the last one is one less than how many there are
+        # positions are counted from 0, so the last index is the length minus one
         case Node(ops.Extent(axis=axis), (Value() as x,)):
             return x.type.shape[axis] - 1
         case Node(ops.Range(length=length), ()):
             return length - 1
         case Node(ops.Size(length=length), ()):
             return length
-        # how many rows are kept up to each, at most all
+        # the number of valid positions up to each, at most all
         case Node(ops.CumSum(axis=axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
             return x.type.shape[axis] if keep.type.dtype == "bool" else None
         case Node(ops.Arith(fn="add" | "sub" as fn), (Value() as x, Value() as y)):
             return _shift_largest_index(fn, _find_largest_index(x), y)
-        # the number that padded rows are given is a small one: `max(cumsum(keep) - 1, 0)`
+        # the index of padded positions is small: `max(cumsum(keep) - 1, 0)`
         case (
             Node(ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant()))))
             | Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,))
             | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
         ):
             return _find_largest_index(x)
-        # the last rows are the greatest: those of a step are behind those before it
+        # the last positions have the largest index: those of a step follow those before it
         case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
             return _find_largest_index(x) if stop == x.type.shape[axis] else None
         case _:
@@ -139,8 +139,8 @@ def find_valid_lengths(
         return dict(wanted)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
-    # Near numbers first, in all lengths: a far one in the first length would be found
-    # before a near one in the last.
+    # Near lengths first, for all symbols: a far one of the first symbol would be found before a
+    # near one of the last.
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
@@ -179,7 +179,7 @@ def collect_length_constraints(graph: Graph) -> set[LengthConstraint]:
         LengthConstraint(room.most - room.length, True) for room in iterate_table_limits(graph)
     }
     found = {LengthConstraint(d.length.substitute(graph.facts), d.rows) for d in found}
-    # A number is no question, and a symbol by itself may be anything.
+    # A number is no constraint, and a symbol by itself may be anything.
     return {d for d in found if d.length.number is None and d.length.name is None}
 
 
@@ -189,7 +189,7 @@ def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
     for node, results in iterate_nested_nodes(graph):
         made = [d for r in results for d in r.type.shape]
         found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
-        # An attribute need not count rows: it must only have a value.
+        # An attribute need not be a length: it must only have a value.
         found |= {LengthConstraint(d, False) for d in _iterate_dims(node.op.attributes().values())}
     return found
 
@@ -221,7 +221,7 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
             return at, x.type.shape[axis] - at - 1
         case Node(ops.Conv() | ops.MaxPool() | ops.AveragePool() as op, (Value() as x, *_)):
-            # Rows are the second axis, those of a picture the third and fourth.
+            # The time axis is the second, image axes are the third and fourth.
             moved = x.type.shape[len(op.kernel) :]
             return tuple(op.spare(moved[n], n) for n in range(len(op.kernel)))
         case Node(ops.KeepRows() as op, (Value() as x,)):
@@ -256,8 +256,8 @@ def _search_lengths(
     symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[LengthConstraint]
 ) -> dict[str, int] | None:
     """Return the first choice that meets all demands; None after too many tries."""
-    # A demand is asked as soon as the last of its symbols has a value, so that what it
-    # refuses is not combined with every value of the symbols behind.
+    # A constraint is checked as soon as its last symbol has a value, so that rejected values are
+    # not combined with every value of later symbols.
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[LengthConstraint]] = [[] for _ in symbols]
     for demand in open_:
@@ -326,14 +326,14 @@ def _find_factor_bound(atom: Atom, least: Mapping[str, int]) -> int | None:
             return None if b is None else 0
     if a is None or b is None:
         return None
-    # Of a quotient by a number more is known than that it is not below 0.
+    # For a quotient by a number the bound is better than 0.
     return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
     """Yield lower bounds of a length, one part replaced by a bound of it."""
     for monomial, c in length.terms:
-        # One part by itself: of a product with others the bound would need theirs too.
+        # One part at a time: for a product of parts the bound would need theirs too.
         match monomial:
             case ((DimFunction() as part, 1),):
                 for bound in _bound_function(part, c):
@@ -348,7 +348,7 @@ def _bound_function(part: DimFunction, count: int) -> tuple[Dim, ...]:
     match part.fn:
         case "min":
             return a, b
-        # Of a quotient or a remainder only where both numbers are what they are of rows.
+        # For a quotient or remainder only if both operands are valid lengths.
         case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
             return (a,) if part.fn == "//" else (a, b - 1)
     return ()

@@ -199,7 +199,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
     waiting = [n for n in defaults.outputs if n in absent]
     outputs: dict[str, Value] = {}
     while waiting:
-        # In a circle nobody is first: one is taken, and what it reads becomes an input.
+        # In a cycle there is no first one: any is taken, and what it reads becomes an input.
         ready = (n for n in waiting if not find_default_sources(defaults, n) & {*waiting})
         name = next(ready, waiting[0])
         waiting.remove(name)
@@ -208,7 +208,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         value = defaults.outputs[name]
         made.copy_nodes(defaults, now, collect_needed_nodes([value]))
         outputs[name] = now[value]
-        # Whoever reads it later reads the default, unless it already is such an input.
+        # Later readers read the default, unless it already is such an input.
         if name in defaults.inputs:
             now.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}

@@ -113,7 +113,7 @@ def iterate_op_dependences(
         assign_axis_marks(term, arg.rank, op.at_axis(), n) if arg else ()
         for n, (term, arg) in enumerate(rule.pair(args))
     ]
-    # How many axes `*s` stands for, an operand says; the result is read with that.
+    # An operand determines how many axes `*s` stands for; the result is matched with that.
     spreads = [(m, dims) for p in places for m, dims in p if m.spread and not m.one]
     widths = {m.name: len(dims) for m, dims in spreads}
     for r, (term, type) in enumerate(zip(rule.results, results, strict=True)):
@@ -133,7 +133,7 @@ def _iterate_operand_axes(
             continue  # the weights do not depend on the values
         for mark, dims in marked:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # nothing else is looked at
+                continue  # no other operand matters
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -182,7 +182,7 @@ class _OperandAxis:
         found = self.target.at.get(self.mark.name)
         if found is None:
             return None
-        # Axes that may be missing are aligned from the right.
+        # Optional axes are aligned from the right.
         if self.mark.one:
             return found.stop - (self.dims.stop - self.axis)
         return found.start + self.axis - self.dims.start
@@ -211,13 +211,13 @@ def _build_dependence(at: _OperandAxis, arg: Type, result: Type) -> Dependence:
     to, mark = at.to(), at.mark
     repeated = mark.one and arg.shape[at.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
-        # The one row is broadcast: every row of the result reads it.
+        # The single position is broadcast: every result position reads it.
         return at.link(None, "all")
     if mark.mark:
         return _interpret_mark(at, to)
     if to is not None:
         return at.link(to, "same", SAME_POSITION)
-    # A name in no result is read whole; of a sum of products, where no factor is zero.
+    # A name that is in no result is read whole; in a sum of products, where no factor is zero.
     if isinstance(at.op, Einsum):
         gates = _find_contraction_gates(at.places, mark.name, at.target)
         if gates:
@@ -236,7 +236,7 @@ def _interpret_mark(at: _OperandAxis, to: int | None) -> Dependence:
         case "~":
             return at.link(None, "all")
         case ">":
-            # Rows up to this one; where the result has no such axis, up to the newest.
+            # Positions up to this one; if the result has no such axis, up to the newest.
             return at.link(to, "newest" if to is None else "window", PAST_POSITIONS)
         case "[":
             low, high, *moved = mark[1:-1].split(":")
@@ -266,7 +266,7 @@ def _find_gates(
 ) -> tuple[DependenceGate, ...]:
     gate = GATE_OPERANDS[type(op)].place
     to = target.one(query)
-    # Without a mask, or where the queries are no axis of the result, every key is read.
+    # Without a mask, or if the queries are not an axis of the result, every key is read.
     if gate >= len(places) or to is None:
         return ()
     at = {m.name: d for m, d in places[gate]}

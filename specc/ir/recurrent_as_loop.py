@@ -22,7 +22,7 @@ def expand_to_scan(
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.rows.of(args), op.weights.of(args), op.bias.of(args)
     rows = b.one(ops.Linear(), *from_x, scope=scope)
-    # The first result is all rows; those behind it are the states after the last.
+    # The first result is all positions; the final states follow.
     kinds = op.infer(*(a.type if a else None for a in args))[1:]
     firsts = [state.of(args) for state in op.first_states]
     starts = [
@@ -34,7 +34,7 @@ def expand_to_scan(
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
     made = b.add(scan, *kept, rows, *starts, *captures.values(), scope=scope)
-    # A loop gives its states first and the rows last; the layers the other way round.
+    # A loop returns its states first and the outputs last; the layers the other way round.
     return (made[-1], *made[:-1])
 
 
@@ -121,7 +121,7 @@ def _make_gru_cell(op: ops.Gru) -> CellFunction:
     def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
         h = states[0]
         r_x, z_x, n_x = f.parts(row, 3)
-        # The new state's part of the product is there only where the gate acts after it.
+        # The new state's part of the product exists only if the reset gate applies after it.
         count = 3 if op.reset == "after" else 2
         from_h = f.parts(f.linear(h, w["u"], w.get("c")), count)
         r = f.do("sigmoid", f.do("add", r_x, from_h[0]))
@@ -151,8 +151,7 @@ def _compute_lstm_cell(
     taken = f.do("mul", f.do("sigmoid", i), f.do("tanh", new))
     kept = f.do("mul", f.do("sigmoid", forget), c)
     c = f.do("add", kept, taken)
-    # The output gate looks at the cell as it has become, the others at what it was
-    # (Gers and Schmidhuber 2000).
+    # The output gate reads the new cell state, the others the old one (Gers and Schmidhuber, 2000).
     if "peep" in w:
         o = f.do("add", o, f.do("mul", from_o, c))
     out = f.do("mul", f.do("sigmoid", o), f.do("tanh", c))

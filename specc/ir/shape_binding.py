@@ -39,7 +39,7 @@ def bind_symbols(
     env: dict[str, int] = {}
     source: dict[str, _ShapeEquation] = {}
     facts = facts or {}
-    # One equation may give what another needs: again, until none gives anything new.
+    # One equation may determine what another needs: repeated until nothing new is found.
     while _apply_facts(facts, env) or _apply_equations(equations, env, source):
         pass
     for equation in equations:

@@ -154,12 +154,12 @@ class AxisBindings:
         """Join the axes that may be 1 or missing."""
         for name, found in self.loose.items():
             if fixed := self.dims.get(name):
-                # A mark without `#` decides the axes.
+                # A mark without `#` determines the axes.
                 start = [(d, fixed[1]) for d in fixed[0]]
                 _broadcast_spread(name, found, start, fixed=True)
                 continue
-            # Among marks with it the longest does, and shorter ones are filled up from
-            # the left, as NumPy aligns shapes.
+            # Among marks with it the longest determines them, and shorter ones are padded on the
+            # left, as in NumPy's broadcasting.
             rank = max(len(dims) for dims, _ in found)
             joined = _broadcast_spread(name, found, [(Dim.of(1), SOLVED_OPERAND)] * rank)
             self.dims[name] = tuple(d for d, _ in joined), found[0][1]
@@ -220,7 +220,7 @@ class Signature:
         terms = list(self.operands)
         if terms and terms[-1].many:
             terms[-1:] = [terms[-1]] * (len(args) - len(terms) + 1)
-        # Operands that are left out at the end need not be given as None.
+        # Trailing operands that are omitted need not be given as None.
         while len(terms) > len(args) and terms[-1].optional:
             terms.pop()
         if len(terms) != len(args):
@@ -259,14 +259,13 @@ def assign_axis_marks(
     """Return the axes of a tensor of rank `rank` that each mark of `term` covers."""
     spreads = sum(a.spread for a in term.axes)
     named = len(term.axes) - spreads
-    # how many axes the spreads have to share
+    # the number of axes that the wildcards share
     extra = rank - named
     if extra < 0 or (extra and not spreads):
         least = "at least " if spreads else ""
         title = f"operand {operand + 1} has {rank} axes, {least}{named} expected"
         raise ShapeError(title, (operand,))
-    # Two spreads leave one axis between them, and only the attribute `axis` says where
-    # it stands.
+    # Two wildcards leave one axis between them, whose index only the attribute `axis` gives.
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
         title = f"operand {operand + 1} has {rank} axes, there is no axis {axis}"
         raise ShapeError(title, (operand,))

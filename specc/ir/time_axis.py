@@ -78,8 +78,8 @@ class TimeAxis:
 def _find_layout(clock: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & clock.related != {clock.symbol}:
         return None
-    # Once, and with nothing else that grows: of `2 g` no row is told apart by `r - g`,
-    # unless a chunk has as many rows.
+    # Once, and without other growing symbols: with length `2 g` no position is identified by `r -
+    # g`, unless a chunk has as many positions.
     rate = dict(length.terms).get(((clock.symbol, 1),), 0)
     if rate <= 0 or clock.chunk % rate:
         return None

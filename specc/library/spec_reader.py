@@ -142,7 +142,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     known = f"`specc list specs` lists the {len([*models])} built-in specs"
     helps = suggest_similar_name(spec, models, known)
     if len(Path(spec).parts) > 1:
-        # a path; no spec that comes with specc has such a name
+        # a path; no built-in spec has such a name
         helps = ["check the path; it is taken relative to the folder you are in"]
     if fetched := safe_read.suggest_for_hub_name(spec):
         helps.append(fetched)
@@ -219,21 +219,20 @@ class SpecLibrary:
         """
         made = build_module(parse_spec(source), source.name)
         made.folder = _resolve_spec_path(Path(), source.name, None)
-        # no file is called so, whatever the text is called
+        # no file name, whatever the text
         self.modules[made.folder / "\0"] = made
         return made
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
         """The module of a file, read once."""
         key = _resolve_spec_path(path, spec, span)
-        # By where it lies, not by how it is called: `./a.specc` and `a.specc` are one
-        # module, with one set of items.
+        # By location, not by name: `./a.specc` and `a.specc` are one module, with one set of items.
         if key not in self.modules:
             text = self.unsaved.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
             made = build_module(file, spec)
             made.folder = key.parent
-            # with texts of an editor in sight, a shipped file may use one of those
+            # with documents open in an editor, a built-in file may use one of those
             made.shipped = key == list_builtin_specs().get(key.stem) and not self.unsaved
             self.modules[key] = made
         return self.modules[key]
@@ -247,15 +246,14 @@ class SpecLibrary:
         if target.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.module(models[path], models[path].name, span)
-            # Without an ending it may be any of ours; two files of one name are settled
-            # by the order of the endings.
+            # Without a suffix it may be either; if both files exist, the order of suffixes decides.
             found = [f"{path}{s}" for s in SPEC_SUFFIXES if (user.folder / f"{path}{s}").is_file()]
             if not found:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
                 raise_error("E0222", f"there is no spec called `{path}`", span, helps=helps)
             path, target = found[0], Path(found[0])
         inside = _resolve_spec_path(user.folder / target, path, span)
-        # links are followed first: one could lead out of the folder
+        # links are followed first: one could lead outside the directory
         if target.is_absolute() or not inside.is_relative_to(user.folder):
             helps = ["put it into that folder or below it, or use a built-in spec by its name"]
             raise_error(

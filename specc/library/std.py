@@ -88,7 +88,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
     @cached_property
     def _trees(self) -> dict[str, Any]:
         """The rows of the table that still hold."""
-        # a checkout in which the table was deleted still works, only slower
+        # a checkout without the table still works, only slower
         if not self.table.is_file():
             return {}
         data = json.loads(self.table.read_text(encoding="utf-8"))
@@ -133,14 +133,14 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     out: list[list[Any]] = []
     number: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # Depth is what the text decides, so nodes wait in a list.
+    # The text determines the depth, so nodes wait in a list.
     while stack:
         node, ready = stack.pop()
-        # one node may be the child of several, such as the shared empty `Remarks`
+        # one node may be the child of several, such as the shared empty `Comments`
         if id(node) in number:
             continue
-        # Fields in the order of the class, which stands in the table too: a table of
-        # other classes is not read.
+        # Fields in the order of the class, which the table records too: a table of other classes is
+        # rejected.
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if ready:
             number[id(node)] = len(out)

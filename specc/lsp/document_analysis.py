@@ -84,7 +84,7 @@ class DocumentAnalysis:
     def is_here(self, span: Span) -> bool:
         """Whether a place is in this text, and not in a file that it uses."""
         there = span.source
-        # a tree that was read before has a source of its own, of the same name and text
+        # a cached tree has a source of its own, with the same name and text
         return there is self.source or (
             there.name == self.source.name and there.text == self.source.text
         )
@@ -140,8 +140,8 @@ def _with_graph(known: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docume
     said: list[Diagnostic] = []
     try:
         found = check_spec(spec, graph)
-        # warnings are about the graph that a command means when nobody names one: some
-        # of them hang on numbers that others would be given
+        # warnings are about the graph that a command uses by default: some depend on values that
+        # others would be given
         said += [] if graph else _of_graph(found)
     except Failed as failed:
         said += failed.diagnostics
@@ -217,13 +217,13 @@ def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None:
             found.append(node)
         stack.extend(iterate_children(node))
-    # of two that begin and end alike the parent was met first, and stays first
+    # for equal spans the parent was visited first, and stays first
     return sorted(found, key=_size, reverse=True)
 
 
 def _size(node: ast.Node) -> int:
     span = node_span(node)
-    assert span is not None  # others were left out
+    assert span is not None  # others were omitted
     return span.end - span.start
 
 

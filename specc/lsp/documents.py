@@ -52,7 +52,7 @@ class OpenDocuments:
         self._waiting: dict[str, None] = {}
         self._closed = False
         self._news = threading.Condition()
-        # a daemon: a check that is under way does not keep the process alive
+        # a daemon thread: a running check does not keep the process alive
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 

@@ -76,7 +76,7 @@ def expected_terminals(
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in here.fits:
         found += _entries(known, here.before)
-    # words last: where a name may stand one is meant more often
+    # keywords last: where a name is allowed, one is meant more often
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(here.keywords)]
     return _once(found)
 
@@ -91,7 +91,7 @@ def _once(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
 
 def _dotted(text: str, end: int) -> str:
     """The dotted name that ends at a character."""
-    # the text before the cursor is mostly no whole spec, so no tree tells where it begins
+    # the text before the cursor is usually incomplete, so there is no tree to find its beginning
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
         start -= 1
@@ -123,7 +123,7 @@ def _options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[Compl
     opened = _open_bracket(tokens)
     if opened is None or tokens[opened].kind != "LPAR" or opened == 0:
         return
-    # behind `name =` a value is due, and no option
+    # after `name =` a value is expected, not an option
     if tokens[-1].kind == "EQUAL":
         return
     given = {
@@ -152,14 +152,14 @@ def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the names of a mask, bias or score at the character."""
-    # the item that was begun last is the one at the cursor
+    # the last item that was begun is the one at the cursor
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     head = tokens[begins[-1] :] if begins else ()
     if not head or head[0].kind not in DEFINITION_NAMES:
         return
     for name, about in DEFINITION_NAMES[head[0].kind]:
         yield CompletionItem(name, "variable", about)
-    # parameters stand between its name and the equals sign
+    # parameters are between its name and the equals sign
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
     for token in head[2:ends]:
         if token.kind == "NAME":
@@ -218,7 +218,7 @@ def _keys(known: DocumentAnalysis) -> Iterator[CompletionItem]:
 def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """What a word, a block or a definition takes, by name."""
     found = known.find_item(called)
-    # a built-in function hides the std block of its name, not a block of the user
+    # a built-in function hides the std block of its name, but not the user's block
     if found is not None and not (found[1].standard and called in BUILTINS):
         for param in found[0].params or ():
             kind = print_type(param.type) if param.type else ""

@@ -66,7 +66,7 @@ class NameMeaning:
 def find_meaning(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """Return what the name at a character means, None if it is not known."""
     nodes = nodes_at(known.file, offset) if known.file else []
-    # the innermost node that has a meaning
+    # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):
         found = _of_node(known, nodes[:depth], offset)
         if found is not None:
@@ -152,7 +152,7 @@ def _name(
 ) -> NameMeaning | None:
     """Return the meaning of a name, up to the part that the character is in."""
     span = node.span
-    assert span is not None  # as the caller looked
+    assert span is not None  # as the caller checked
     called = len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
     # `v.encode`: with the cursor in `v` the used file is meant
     dot = node.path.find(".", max(0, offset - span.start))
@@ -205,7 +205,7 @@ def _of_config(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None
 def _item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     """Return the meaning of a block, a definition or a built-in function."""
     found = known.find_item(name)
-    # where a normalizer is due std's is meant, elsewhere the built-in function
+    # where a normalizer is expected std's is meant, elsewhere the built-in function
     if found is not None and not (found[1].standard and name in BUILTINS):
         return item_meaning(found[0])
     if name not in BUILTINS:
@@ -247,7 +247,7 @@ def _keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
     for found in IDENTIFIER.finditer(text, start):
         if found.start() > offset:
             return None
-        # in YAML a key alone begins a line; elsewhere it is a key of something else
+        # in YAML a keyword is a key at the start of a line; elsewhere it is another key
         first = not text[start : found.start()].strip(" -\"'")
         if known.syntax == "yaml" and not first:
             return None
@@ -273,7 +273,7 @@ def meaning_as_markdown(found: NameMeaning) -> str:
         parts.append(escape_spec_text(found.doc))
     if found.stands:
         parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in found.stands))
-    # numbers tell nothing more where no length is a config value
+    # numbers add no information if no length is a config value
     if found.numbers and found.numbers != found.stands:
         said = " or ".join(f"`{escape_code(s)}`" for s in found.numbers)
         parts.append(f"with this config: {said}")

@@ -29,7 +29,7 @@ def _inlay_hint(
     known: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
     types = known.shapes.get((span.start, span.end), ())
-    # numbers and words say themselves; a shape has brackets
+    # numbers and words are self-explanatory; a shape has brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
     mark, offset = ": ", span.end
     if known.syntax == "yaml":

@@ -72,7 +72,7 @@ class DocumentLines:
         return start, end
 
     def _units(self, text: str) -> int:
-        # half a pair may stand in a text that an editor sends
+        # a document may contain a lone surrogate
         return len(text.encode(self.encoding, "surrogatepass")) // self.unit
 
 

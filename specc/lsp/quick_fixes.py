@@ -26,7 +26,7 @@ PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
 """`x` in a help text stands for an expression of the spec."""
-MAX_WORDS = 3  # words of a text in whose place a piece is tried
+MAX_WORDS = 3  # words of a text that are replaced by a piece on trial
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def place_fix(
     known: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
 ) -> Iterator[FixEdit]:
     """Yield the edits that advice may mean, the likeliest first; `spans[0]` is the error."""
-    # `… @ name` is what stands there, with a name behind it
+    # `… @ name` is existing code with a name appended
     piece = piece.removeprefix("… ")
     # other dots stand for what only the author knows
     if "…" in piece or "..." in piece:
@@ -104,9 +104,9 @@ def _calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]
     """The calls around and inside some places, each once, the nearest first."""
     seen: list[ast.Call] = []
     for span in spans if known.file else ():
-        assert known.file is not None  # or there would be no span to look at
+        assert known.file is not None  # or there would be no span to inspect
         nodes = nodes_at(known.file, span.start)
-        # a message points at a line as often as at the call in it
+        # a message may point to the line or to the call in it
         inside = [n for node in nodes[-2:] for n in walk_tree(node)]
         for node in (*reversed(nodes), *inside):
             if isinstance(node, ast.Call) and node.span and node not in seen:
@@ -116,12 +116,12 @@ def _calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]
 
 def _end_of_inputs(call: ast.Call) -> int | None:
     """Where one more option of a call would stand; None where it has no bracket."""
-    assert call.span is not None  # as the caller looked
+    assert call.span is not None  # as the caller checked
     start, text = call.span.start, call.span.text
-    # a quoted name of weights behind the call may have brackets of its own
+    # a quoted weight name after the call may contain brackets
     if call.weights and call.weights.span:
         text = text[: call.weights.span.start - start]
-    # the last bracket is that of the call: those of arguments stand inside it
+    # the last bracket is that of the call: those of arguments are inside it
     closed = text.rfind(")")
     return start + closed if closed >= 0 else None
 
@@ -150,7 +150,7 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
     if known.file is None or not spans:
         return
     if ITEM_TEXT.match(piece) and known.syntax == "yaml":
-        # keys of YAML have no order
+        # YAML keys are unordered
         end = len(known.source.text)
         yield FixEdit(title, end, end, f"{piece}\n")
     elif ITEM_TEXT.match(piece):
@@ -181,7 +181,7 @@ def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> 
         for option in call.options:
             value = option.value.span
             if option.name == "mask" and value is not None:
-                # `|` binds less than what is added
+                # `|` has lower precedence than the added operator
                 text = f"({value.text})" if "|" in value.text else value.text
                 made = f"{text} {piece}"
                 yield FixEdit(f"write `{made}`", value.start, value.end, made)
@@ -259,9 +259,9 @@ ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
 """Beginnings of help texts that say what to write."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
-MAX_TRIED = 16  # edits of one message that are tried
-MAX_INSPECTED = 64  # edits of one message that are thought of
-MAX_SUGGESTIONS = 4  # edits of one message that are offered
+MAX_TRIED = 16  # maximum edits of one message that are tried
+MAX_INSPECTED = 64  # maximum edits of one message that are generated
+MAX_SUGGESTIONS = 4  # maximum edits of one message that are offered
 
 
 def find_quick_fixes(
@@ -272,7 +272,7 @@ def find_quick_fixes(
     text, found = known.source.text, dict[str, FixEdit]()
     tried = {e.applied(text): e for e in islice(candidate_edits(known, fault), MAX_INSPECTED)}
     for edit in islice(tried.values(), MAX_TRIED):
-        # of one piece of advice the first place that helps is the likeliest
+        # for one help text the first location that works is the most likely
         if edit.title not in found and trial.helps(edit):
             found[edit.title] = edit
         if len(found) == MAX_SUGGESTIONS:
@@ -287,7 +287,7 @@ def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixE
             yield FixEdit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
     labels = [fault.primary, *fault.others] if fault.primary else []
     spans = [label.span for label in labels if label and known.is_here(label.span)]
-    # a name that was meant is surer than what a piece of advice may stand for
+    # a suggested name is more certain than a placeholder of a help text
     for advice in (fault.title, *fault.helps):
         for offered in NAME_SUGGESTION.findall(advice):
             for span in spans[:1]:
@@ -317,7 +317,7 @@ def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
         yield from (
             (piece, advice.startswith("add"))
             for piece in QUOTED_PIECE.findall(advice)
-            # a word alone is mostly one that the advice speaks of
+            # a single word is usually one that the help text mentions
             if told or CODE_CHARACTER.search(piece)
         )
 
@@ -353,13 +353,13 @@ class FixTrial:
             return False
         if state.spec is None and self.known.spec is not None:
             return False
-        # advice that is an example has names that this text does not have
+        # an example in a help text may contain names that this document lacks
         new = [
             d
             for d in state.diagnostics
             if d.severity == "error" and (d.code, d.title) not in before
         ]
-        # others stood behind the fault, and nobody could see them
+        # further errors after the first were hidden by it
         return not any(_touches(state, d, edit) for d in new)
 
     def _looked_at(self, text: str) -> DocumentAnalysis:

@@ -86,10 +86,10 @@ class RequestHandlers:
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.desk.get(params.text_document.uri)
-        # a text that is too long to be read says so, and no more
+        # a document that is too large only gets that error
         if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # what was known before the text broke tells names; only the first has to come
+        # names of the last valid version are known; only the first version has to be waited for
         if document.best is None:
             await self._read(params.text_document.uri)
         known = document.best

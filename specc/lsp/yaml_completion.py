@@ -51,7 +51,7 @@ def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
             continue
         dashes = found["blank"]
         at = len(dashes)
-        # entries of a list may stand in the column of its key
+        # entries of a list may be in the column of its key
         if at < column or (at == column and "-" not in dashes and _is_list(above, line)):
             keys.append(found["key"].strip("\"' "))
             column = len(dashes) - len(dashes.lstrip())

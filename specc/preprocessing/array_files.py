@@ -32,10 +32,13 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 
-ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")  # how a .npz begins; the second is an empty one
-MAX_RANK = 16  # axes of an array
-MAX_HEADER = 10_000  # bytes
-MAX_MEMBERS = 10_000  # arrays in one .npz
+ZIP_SIGNATURES = (
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+)  # signatures of .npz files; the second is of an empty one
+MAX_RANK = 16  # maximum rank
+MAX_HEADER = 10_000  # maximum bytes
+MAX_MEMBERS = 10_000  # maximum arrays in one .npz
 
 NPY_SIGNATURE = b"\x93NUMPY"
 SAVE_AGAIN_HELP = "save or copy it again"
@@ -52,7 +55,7 @@ def parse_npy(data: bytes, name: str) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             shape, by_column, dtype = readers[data[6:8]](file, max_header_size=MAX_HEADER)
-    except Exception:  # whatever NumPy raises for a stranger's header
+    except Exception:  # NumPy may raise anything for a damaged header
         fail_bad_array(name, "its header is damaged", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
     if len(shape) > MAX_RANK or not all(map(_is_length, shape)):
@@ -107,7 +110,7 @@ def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
             twice = f"it holds `{escape_text(name)}` twice"
             fail_bad_array(path, twice, "save it again with numpy.savez")
         with archive.open(member) as file:
-            # a byte more than is promised shows that the promise was a lie
+            # one byte more than declared shows that the declaration was wrong
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
             odd = f"`{escape_text(member.filename)}` in it is not an array"
@@ -141,8 +144,8 @@ def nested_array(value: object, where: str, *, left: bool = False) -> Array:
     """Return nested lists as an array (bool, i64 or f64). Raise E0906, naming `where`; `left`:
     its help pads shorter lists on the left.
     """
-    if isinstance(value, list) and {*map(type, value)} == {int}:  # ids, as a rule
-        with suppress(OverflowError):  # told below, with the place
+    if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
+        with suppress(OverflowError):  # reported below, with the location
             return np.array(value, np.int64)
     shape = _shape(value)
     if len(shape) > MAX_RANK:
@@ -203,7 +206,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
 def _shape(value: object) -> tuple[int, ...]:
     """The shape that the first elements suggest."""
     shape: list[int] = []
-    # a list may hold itself
+    # a list may contain itself
     while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:
         shape.append(len(value))
         if not value:
@@ -274,7 +277,7 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
-    "bf16": np.dtype(np.float32),  # NumPy has no bf16: the runner rounds
+    "bf16": np.dtype(np.float32),  # NumPy has no bf16: the runtime rounds
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "bool": np.dtype(np.bool_),
@@ -338,7 +341,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
 def _differs(array: Array, result: Array) -> NDArray[np.bool_]:
     """Where a conversion from whole numbers or truth values changed a value."""
     if result.dtype.kind == "f":
-        # up to here every whole number has a float
+        # up to here every integer is exact as a float
         limit = 2 ** (np.finfo(result.dtype).nmant + 1)
         return np.asarray(
             (array > limit) | (array < -limit) if array.dtype.kind == "i" else array > limit

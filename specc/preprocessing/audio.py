@@ -67,7 +67,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
             if found is None:
                 _damaged(name, "its samples stand before what says how they are coded")
             return AudioRecording(_samples(data, at, size, found, name), found.rate)
-        at += size + size % 2  # parts begin at even places
+        at += size + size % 2  # chunks begin at even offsets
     _damaged(name, "it ends before its samples")
 
 
@@ -86,7 +86,7 @@ def _format(part: bytes, name: str) -> _Format:
     if not channels or not rate:
         _damaged(name, f"it has {channels} channels of {rate} samples a second")
     found = _Format(coding, channels, rate, bits)
-    # samples of 24 bits may stand in 32, and are not to be read as something else
+    # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame:
         why = f"{channels} times {bits} bits fill {found.frame} bytes, and it says {frame}"
         _damaged(name, why)
@@ -113,13 +113,13 @@ def _samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floa
 def _numbers(part: bytes, found: _Format) -> Floats:
     """f32[samples of all channels]. Those of 8 bits have no sign, and 128 is silence."""
     if found.coding == FLOAT:
-        # one that float32 cannot hold is looked for as what it becomes
+        # a value that float32 cannot represent is looked up as its rounded value
         with np.errstate(over="ignore"):
             return np.frombuffer(part, f"<f{found.bits // 8}").astype(np.float32)
     if found.bits == 8:
         return (np.frombuffer(part, np.uint8).astype(np.float32) - 128) / np.float32(128)
     if found.bits == 24:
-        # the three bytes stand above a fourth, so that the sign comes along
+        # the three bytes become the upper ones of four, so that the sign is kept
         wide = np.zeros((len(part) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(part, np.uint8).reshape(-1, 3)
         whole = wide.reshape(-1).view("<i4")
@@ -188,7 +188,7 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
             return log_mel_spectrogram(_fitting(sound, record.samples, record, name), record)
         case FilterBanks():
             longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
-            # What is not enough for one more frame is passed over in any case.
+            # A remainder shorter than a frame is ignored in any case.
             most = longest + KALDI_HOP - 1
             if len(sound) > most and not record.cut:
                 _too_long(name, len(sound), longest, record.rate)
@@ -238,7 +238,7 @@ def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
     """Return f64[frequencies, bins]: triangular filters on Slaney's mel scale, normalized by
     area.
     """
-    # The scale is straight up to 1000 hertz, and grows by 6.4 in 27 steps above.
+    # The mel scale is linear up to 1000 Hz, and increases by a factor of 6.4 in 27 steps above.
     highest = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
     mels = np.linspace(0.0, highest, bins + 2)
     corners = np.where(

@@ -91,7 +91,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "bytes": MEMORY_LIMIT,
         "most": MAX_TEXT,
     }
-    # without site packages and settings of the user's: what it needs is in `path`
+    # without site packages and user settings: what it needs is in `path`
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         done = subprocess.run(
@@ -117,7 +117,7 @@ def _told(data: bytes, code: int) -> str:
             return text
         case {"fault": str(fault)}:
             _unusable(" ".join(escape_text(fault).split())[:300])
-    # it was ended by the system, and could say nothing
+    # the system killed it, so it reported nothing
     _unusable("it takes too much time or memory")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 def render_from_stdin() -> None:
     """Read, fill in, tell."""
     given: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    # where the parent finds its packages: this process was started without any
+    # the parent's package directory: this process was started without site packages
     sys.path[:] = given["path"]
     try:
         told = {"text": _filled(given)}
@@ -108,7 +108,7 @@ def _tojson(
 def _bound(seconds: int, size: int) -> None:
     """What the system grants from here on."""
     if sys.platform == "win32":
-        return  # it has no such calls; the parent's own limit of time holds
+        return  # no such calls on this system; the parent's timeout applies
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = NDArray[np.float32]
 
-MAX_PIXELS = 64 << 20  # 64 Mpixel, checked before anything is decoded
+MAX_PIXELS = 64 << 20  # 64 megapixels, checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
 LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's mode L
-# What the decoders raise for damaged files.
+# Exceptions of the decoders for damaged files.
 DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError),
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
@@ -43,7 +43,7 @@ def decode_image(data: bytes, name: str) -> Array:
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
-            # the size is checked here, with our own limit
+            # the size is checked here, against specc's own limit
             warnings.simplefilter("ignore")
             with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as picture:
                 _check_size(picture.size, name)
@@ -78,13 +78,12 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
     ]
     values = np.stack(planes * (record.channels // len(planes)))
     if invert:
-        # after resizing, which is the same and cheaper: the weights of a resized pixel
-        # sum to one
+        # after resizing, which is equivalent and cheaper: the weights of a resized pixel sum to one
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
     values = (values * np.float32(record.scale) - mean) / std
     if record.fitted:
-        # behind the norm: what lies around a picture is 0, which no pixel of it is
+        # after normalization: padding around an image is 0, which no pixel is
         down, across = record.size[0] - rows, record.size[1] - columns
         values = np.pad(values, ((0, 0), (0, down), (0, across)))
     return np.ascontiguousarray(values[None], np.float32)
@@ -154,7 +153,7 @@ def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
     pixels = _to_size(pixels, _shorter(pixels.shape[0], pixels.shape[1], edge), record)
     high, wide = pixels.shape[:2]
     down, across = min(high, rows), min(wide, columns)
-    # Both steps round to 8 bits, so that one step instead would give other pixels.
+    # Both steps round to 8 bits, so that a single step would give other pixels.
     if (down, across) != (high, wide):
         if high > wide:
             across = max(1, wide * down // high)
@@ -198,7 +197,7 @@ def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
     if long / short * edge > most:
         exact = most * short / long
         edge = round(exact)
-    # a picture whose shorter side is right stays as it is
+    # an image whose shorter side has the right size stays as it is
     other = long if short == edge else int(exact * long / short)
     high, wide = (edge, other) if rows <= columns else (other, edge)
     high, wide = (max(n - n % record.multiple, 1) for n in (high, wide))
@@ -235,7 +234,7 @@ def _cut_out(pixels: Array, size: tuple[int, int]) -> Array:
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
     whole = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
-    # as published: where one row is left over, it is below, and above what is cut out
+    # as published: an odd row is below, and above what is cropped
     top, left = -(-(height - rows) // 2), -(-(width - columns) // 2)
     whole[top : top + rows, left : left + columns] = pixels
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
@@ -259,7 +258,7 @@ def _pixels(picture: "Pillow.Image") -> Array:
 
     picture.load()
     turned = ImageOps.exif_transpose(picture)
-    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16 bits of gray: 65535 is white
+    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit gray: 65535 is white
         return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
     gray = turned.mode in ("L", "LA", "La", "1")
     if turned.has_transparency_data:

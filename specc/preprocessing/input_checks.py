@@ -82,7 +82,7 @@ def check_inputs(
             _check_values(spec, array, found)
         else:
             _wrong_rank(spec, array, found)
-    # Sums and products of lengths say nothing before all single ones are known.
+    # Sums and products of lengths determine nothing before all single ones are known.
     for spec in whole:
         _check_polynomials(spec, arrays[spec.name], found, solve)
     _check_bounds(found, bounds or {}, solve)
@@ -94,7 +94,7 @@ def check_inputs(
 def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: _Findings) -> None:
     names = [spec.name for spec in specs]
     absent = [name for name in names if name not in given]
-    # an input under a slightly wrong name is one fault, not two
+    # a misspelled input name is one error, not two
     guessed: set[str | None] = set()
     for name in given:
         if name not in names:
@@ -166,7 +166,7 @@ def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: So
     for dim, length in found.lengths.items():
         where = f"`{dim}` is {length} in `{found.origin[dim]}`"
         _check_bound(found, bounds.get(dim, LengthBound()), where, length)
-    # Several lengths together, `m + seq`, or what a stride leaves of one.
+    # Several lengths together, `m + seq`, or the result of a stride.
     for text in sorted(bounds.keys() - found.lengths.keys()):
         told = solve(text, found.lengths) if solve else None
         if told and "%" in text:

@@ -54,11 +54,11 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
     """Return the input `name` as an array, a text, texts, or nested lists of numbers."""
     record = reading.of_input(name)
     if isinstance(value, str):
-        return str(value)  # NumPy's texts are seen as arrays too
+        return str(value)  # NumPy's strings are arrays too
     if isinstance(record, ImageRecord) and (pictures := _pictures(value)):
         return np.concatenate([_read(one, record, name) for one in pictures])
     if isinstance(value, list | tuple):
-        # one of each type: asking each of a million numbers would take half a minute
+        # one of each type: checking each of a million numbers would take half a minute
         kinds = {type(item): item for item in _within(value, MAX_LIST_DEPTH)}
         arrays = any(map(_seen, kinds.values()))
         return _listed(value, name) if arrays else value
@@ -129,7 +129,7 @@ def _array(value: Any, name: str) -> Array:
     """One that can be seen as an array. E0907 where it cannot be."""
     # without importing numpy.ma, which takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
-        # NumPy would forget the mask, and give what lies under it.
+        # NumPy would drop the mask, and use the values under it.
         raise_error(
             "E0907",
             f"what is given as `{escape_text(name)}` is masked, and a model reads no mask",
@@ -141,7 +141,7 @@ def _array(value: Any, name: str) -> Array:
         _check_device(value, methods, name)
         if "detach" in methods:
             value = value.detach()
-        # NumPy has none, and every one is a float
+        # NumPy lacks bf16, and every bf16 value is a float
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
         made = (
@@ -151,7 +151,7 @@ def _array(value: Any, name: str) -> Array:
         )
     except Failed:
         raise
-    except Exception as error:  # whatever a stranger's library raises
+    except Exception as error:  # another library may raise anything
         raise_error(
             "E0907",
             f"what is given as `{escape_text(name)}` cannot be seen as an array",

@@ -10,7 +10,7 @@ from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 
-# pixels a side of what a model takes; 8192² is the 64 Mpixel limit on pictures
+# pixels per side of a model's input; 8192² is the 64-megapixel limit of images
 MAX_SIDE = 8192
 MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
@@ -18,7 +18,7 @@ MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
 MAX_RATE = 768_000  # samples per second
 MAX_WINDOW = 65_536  # samples
-MAX_REPORTED = 3  # labels of a picture, where a spec says how its places are shown
+MAX_REPORTED = 3  # labels of an image, if the spec describes how they are shown
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...], partial(JsonFields.texts, most=MAX_VOCABULARY, longest=MAX_TOKEN)

@@ -27,9 +27,9 @@ from specc.preprocessing.records import (
 from specc.preprocessing.text_codec import decode_ctc, decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
 
-MAX_ROWS = 1000  # examples of a batch that are shown
-MAX_COLORS = 1 << 16  # classes, where no one says how many there are
-MAX_NUMBERS = 200  # numbers of an array that are shown in full
+MAX_ROWS = 1000  # maximum shown batch elements
+MAX_COLORS = 1 << 16  # maximum shown classes, if no number is given
+MAX_NUMBERS = 200  # maximum elements of an array that is shown completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
 
 def _best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     """The ids with the greatest scores [batch…, vocabulary]."""
-    # A tokenizer file may name fewer ids than the model has rows for.
+    # A tokenizer file may have fewer ids than the model's vocabulary.
     rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):

@@ -178,7 +178,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
             _no_pairs()
         return TextEncoding(ids=tuple(ids), types=(0,) * len(ids))
     if pair is not None:
-        encode_text_ids(pair, record)  # the same faults as for a text alone
+        encode_text_ids(pair, record)  # the same errors as for a single text
     made = token_parts(text, pair, record)
     found = TextEncoding(
         ids=tuple(made.ids),
@@ -188,7 +188,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         parts=tuple(made.sequence_ids),
         words=tuple(made.word_ids),
     )
-    # what the spec puts around a text, and the file does not
+    # tokens that the spec adds around a text, and the file does not
     if pair is None and len(ids) != len(found.ids):
         before = 1 if record.start is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before

@@ -23,7 +23,7 @@ from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
 from specc.preprocessing.tokenizer_library import detokenize, tokenize_text, tokenizer_label
 from specc.preprocessing.vocabulary import decode_words, word_ids
 
-REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
+REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for invalid UTF-8
 
 
 def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
@@ -54,7 +54,7 @@ def _ids(text: str, record: TextReading) -> list[int]:
         ids = _byte_ids(text, record)
     before = [] if record.start is None else [record.start]
     after = [] if record.end is None else [record.end]
-    # the file may have put the same ids there
+    # the file may have added the same ids
     if isinstance(record, TextTokenizer) and record.special:
         before = [] if ids[:1] == before else before
         after = [] if ids[-1:] == after else after

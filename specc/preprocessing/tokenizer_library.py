@@ -88,15 +88,15 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
     "Precompiled": _mapped,
     "TemplateProcessing": _template,
-    # a byte that is no ASCII letter becomes a character of two
+    # a byte that is no ASCII letter becomes a two-byte character
     "ByteLevel": lambda _: 2,
-    "Metaspace": lambda _: 2,  # one more character a word
+    "Metaspace": lambda _: 2,  # one more character per word
     "NFKC": lambda _: 18,  # U+FDFA
     "NFKD": lambda _: 18,
     "NFC": lambda _: 3,  # U+1D160
     "NFD": lambda _: 4,  # U+1F82
     "Lowercase": lambda _: 2,  # U+0130
-    # a letter of four after decomposition, or a blank on either side
+    # one letter becomes four by decomposition, or gets a space on either side
     "BertNormalizer": lambda _: 12,
 }
 """Factor by which a step may lengthen a text; steps of other kinds do not."""
@@ -228,7 +228,7 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
             ],
         )
     with _faults(_unusable):
-        # a model from elsewhere may carry any file
+        # a downloaded model may contain any file
         check_growth(json.loads(file.text), _unusable)
         return _loaded(file.text)
 

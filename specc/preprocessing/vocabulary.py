@@ -55,7 +55,7 @@ def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
     """Where each word begins and ends."""
     known = _word_numbers(record.vocab)
     for piece in WORD_PIECE.finditer(text):
-        # `u.s.` and `n't` are words where the vocabulary says so
+        # `u.s.` and `n't` are words if the vocabulary contains them
         if _form(piece.group(), record) in known:
             yield piece.span()
             continue

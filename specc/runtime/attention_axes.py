@@ -66,7 +66,7 @@ class AttendedInputs:
             return None
         name, record = found
         first = np.asarray(self.arrays[name])[0]
-        # of several that belong to a text the first
+        # the first of several that belong to a text
         pixels = denormalize_image(first[0] if first.ndim == 4 else first, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
@@ -137,7 +137,7 @@ class AttendedInputs:
         for name, record in self.model.manifest.reading.inputs:
             if not isinstance(record, ImageRecord) or name not in self.arrays:
                 continue
-            # config values may have made the model another than its reading says
+            # config values may have changed the model compared to its reading
             shape = self.arrays[name].shape
             fits = len(shape) in (4, 5) and shape[-3] == record.channels
             if fits and all(shape):

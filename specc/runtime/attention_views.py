@@ -237,7 +237,7 @@ def attention_of_generation(
     growing, inputs = entrance.growing, entrance.graph.inputs
     batch, length = inputs[growing].type.shape
     tokens = np.array([best.tokens], np.int64)
-    # what has an axis of the text itself is computed anew, for the longer text
+    # values along the sequence are recomputed for the longer sequence
     fixed = [
         name
         for name in writing.prepared

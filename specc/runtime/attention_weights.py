@@ -60,7 +60,7 @@ def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Attent
             continue
         value, mask = seen
         queries, keys = value.type.shape[-2:]
-        # One query a turn: over all turns there are as many as the loop has.
+        # One query per iteration: over all iterations there are as many as the loop has.
         if loops and queries.number == 1:
             queries = _length(loops[-1])
         made = graph.made.get(node)
@@ -187,8 +187,8 @@ def _is_told(
     places: Mapping[str, AttentionLocation],
 ) -> bool:
     """Return whether the model's output under a name is this attention's weights."""
-    # A loop gives a slice a turn, and of two attentions of one scope a model that was
-    # compiled elsewhere may mean either.
+    # A loop returns a slice per iteration, and of two attentions of one scope a model compiled by
+    # another version may mean either.
     if place.loops or name not in told or {f"{name} 2"} & {*told, *places}:
         return False
     return np.ndim(told[name]) == place.value.type.rank

@@ -110,7 +110,7 @@ class _Joint:
         return {s.name: tensor(self._state(s)) for s in facts.states}
 
     def _state(self, state: DecodeState) -> Array:
-        if state.batch is None:  # how many columns there were
+        if state.batch is None:  # the former number of columns
             return np.array(self.columns, np.int64)
         arrays = [p.stepper.run.numbers(p.stepper.states[state.name]) for p in self.parts]
         if state.rows is None:
@@ -119,11 +119,11 @@ class _Joint:
         heads, made = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept = int(min(state.most, part.columns))
-            # a buffer is longer than what is in it
+            # a buffer is longer than its filled part
             if buffered:
                 array = array[:, :, :kept]
             rows = np.moveaxis(array, (state.batch, state.rows), (0, 1))[part.rows]
-            # in front of the columns stands what a prompt always has, such as an image
+            # before the columns are positions that every prompt has, such as those of an image
             split = rows.shape[1] - kept
             heads.append(rows[:, :split])
             made.append(rows[:, split:])
@@ -141,7 +141,7 @@ class _Joint:
         length = _room(kept) if buffered else head + kept
         axes, first = (state.batch, state.rows), made[0]
         count = sum(map(len, made))
-        # as the step has its axes, so that the runtime need not copy it
+        # in the step's axis order, so that the runtime need not copy it
         sizes = np.moveaxis(first, (0, 1), axes).shape
         sizes = _with(sizes, {state.batch: count, state.rows: length})
         state_array: Array = np.zeros(sizes, first.dtype)
@@ -154,7 +154,7 @@ class _Joint:
             own = min(rows.shape[1], kept)
             begin, end = head + kept - own, head + kept
             texts[:, begin:end] = rows[:, rows.shape[1] - own :]
-            # The margin is a column that does not exist: copies of it fill the front.
+            # The margin is a padded column: copies of it fill the front.
             if own < kept and own:
                 texts[:, head:begin] = rows[:, :1]
             start += len(rows)
@@ -213,7 +213,7 @@ def _oldest(part: BatchPart) -> int:
     if known is None or not len(part.rows):
         return columns
     exist = known[part.rows]
-    # `argmax` of truths is the first true one, and 0 where there is none
+    # `argmax` of booleans is the first true one, and 0 if there is none
     ages = np.where(exist.any(axis=1), columns - exist.argmax(axis=1), 0)
     return int(ages.max())
 
@@ -251,7 +251,7 @@ def stack_padded(arrays: Sequence[Array], batch: int | None, left: Sequence[int]
     made = []
     for array in arrays:
         gaps = [size - own for size, own in zip(sizes, array.shape, strict=True)]
-        # batches are put one behind the other, however many rows each has
+        # batches are concatenated, however many elements each has
         gaps[batch] = 0
         sides = [(gap, 0) if n in left else (0, gap) for n, gap in enumerate(gaps)]
         made.append(np.pad(array, sides) if any(gaps) else array)

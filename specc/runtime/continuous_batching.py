@@ -167,7 +167,7 @@ class ContinuousBatch(Generic[T]):
         """Number of sequences that may begin now: 0 until a prefill pays off."""
         live = len(self.live)
         free = self.at_once - live
-        # reading a prompt stops everybody's writing: it is done for several at once
+        # a prefill blocks all running sequences: it is done for several at once
         return free if not live or free >= max(1, self.at_once // SLOTS_PER_REFILL) else 0
 
     def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
@@ -220,7 +220,7 @@ class ContinuousBatch(Generic[T]):
         assert self.stepper is not None, "there are texts to go on with"
         live, over = self.live, np.array([lane.over for lane in self.lanes])
         self.stepper.rows.over = over
-        # what follows the end of a text is read by nobody
+        # tokens after the end of a sequence are not read
         tokens = np.array([[lane.tokens[-1]] for lane in self.lanes], np.int64)
         lanes = [self.lanes[row] for row in live]
         try:

@@ -148,7 +148,7 @@ def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
             f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(known)}"],
         )
-    # a text is one row, however many characters it has
+    # a text is one batch element, however many characters it has
     return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
 
 

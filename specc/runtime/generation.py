@@ -76,7 +76,7 @@ class GenerationStream(GenerationRequest):
         texts = _texts(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for made in self:
-            # A stop ends the text and is no part of it, so the text must know at once.
+            # A stop string ends the text and is not part of it, so it must be detected at once.
             stopped = stopped | np.isin(made.tokens, self.settings.stop)
             texts.take(made.tokens, stopped.copy())
             yield texts.fresh()
@@ -95,7 +95,7 @@ class GenerationStream(GenerationRequest):
 
     def cut_off(self, result: GenerationResult) -> str:
         """Return why a sequence was cut off; empty if it ended, or nothing can end one."""
-        # Without a stop every text ends at its limit, which needs no remark.
+        # Without stop tokens every sequence ends at its length limit, which needs no note.
         if result.complete or not self.settings.stop:
             return ""
         full = self.room < self.settings.max_tokens and len(result.tokens) >= self.room
@@ -114,8 +114,8 @@ class GenerationStream(GenerationRequest):
             self.fault = fault
             raise
         except BaseException:
-            # Ctrl-C in the middle of a step: the caches are between two tokens, and
-            # nothing that went on from there could be trusted
+            # Ctrl-C within a step: the caches are inconsistent, and nothing computed from them
+            # could be trusted
             title = "this text was broken off while it was written"
             helps = ("call `generate` again",)
             self.fault = Failed(Diagnostic("E0962", title, helps=helps))
@@ -157,7 +157,7 @@ def decode_tokens(asked: GenerationRequest, tokens: Sequence[int]) -> str | None
     if asked.writer.decode is None:
         return None
     stop, strings = asked.settings.stop, asked.settings.stop_strings
-    # The stop is among the tokens, where callers count on it, and not in the text.
+    # The stop token is among the tokens, where callers expect it, and not in the text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
     return cut_at_stop(asked.writer.decode(shown), strings)
 
@@ -171,8 +171,8 @@ def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
     texts = _texts(asked) if asked.settings.stop_strings else None
     watch = texts.take if texts else None
     if asked.writer.itself is not None:
-        # here and not before the first step is asked for: it may take minutes, and
-        # Ctrl-C has to find a text that has begun
+        # here and not before the first step is requested: it may take minutes, and Ctrl-C has to
+        # find a generation that has begun
         yield from iterate_standalone_steps(
             run_standalone(asked.writer.itself, asked), asked, watch
         )
@@ -189,7 +189,7 @@ def _beams(writing: GenerationStream) -> Iterator[DecodeStep]:
     best = [row[0] for row in writing.found]
     for step in range(max((len(h.tokens) for h in best), default=0)):
         tokens = [h.tokens[step] if step < len(h.tokens) else writing.settings.filler for h in best]
-        # Rows that are shorter go on with filler until the longest has ended.
+        # Shorter sequences are padded until the longest has ended.
         ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
         yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
@@ -211,7 +211,7 @@ def results_as_arrays(
     """Return the tokens i64[batch, num_return_sequences, longest], i64[batch, longest] if
     one sequence per prompt was requested, and the scores if there are any.
     """
-    # every prompt has as many texts, so that they stand in one array
+    # every prompt has as many sequences, so that they are in one array
     texts = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in texts), default=0)
     best = slice(None) if writing.settings.num_return_sequences > 1 else 0
@@ -225,7 +225,7 @@ def results_as_arrays(
     tokens = padded([text.tokens for text in texts], writing.settings.filler)
     name = writing.writer.generation.name
     found: dict[str, Array] = {name: tokens.astype(np.int64)}
-    # All texts of one writing have them or none has: the strategy decides.
+    # All sequences of one generation have scores or none has: the strategy decides.
     scores = [text.score for text in texts if text.score is not None]
     if len(scores) == len(texts):
         found["scores"] = np.array(scores, np.float32).reshape(shape)

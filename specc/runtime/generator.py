@@ -79,8 +79,8 @@ class Generator(GenerativeModel):
         """Merge and check settings: the caller's, then the compiled ones, then the spec's."""
         settled = self._settled(given.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**settled, **given})
-        # of stops that the spec names, `check` has warned; a published file's tokens that
-        # may not come are mostly those of a whole family
+        # stop tokens of the spec were checked by `check`; suppressed tokens of a published file are
+        # often those of a whole family
         for word in ("stop", *SUPPRESSING_SETTINGS):
             if fault := self.vocabulary.beyond(word, given.get(word)):
                 raise Failed(fault)
@@ -201,7 +201,7 @@ def _begins(graph: Graph, generation: GenerateSection) -> bool:
     """Return whether the full forward gives logits before any token."""
     grows = graph.inputs[generation.growing].type.shape[1].name
     made = graph.outputs[generation.source].type
-    # Where rows of what grows are promised it may not be run on none.
+    # Inputs that require positions are not run with none.
     if grows is None or graph.least.get(grows) or made.rank != 3:
         return False
     return find_time_axis(graph, grows).begun(made.shape[1])
@@ -282,7 +282,7 @@ def generator_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage)
     encode = package.manifest("encode").graph if "encode" in package.roles else None
     read = {growing, *step.inputs, *(encode.inputs if encode else ())}
     known = read & signature.inputs.keys()
-    # The signature has no nodes: what they do to rows, the graphs say.
+    # The signature has no nodes: the graphs tell how they depend on positions.
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,

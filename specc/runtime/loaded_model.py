@@ -48,7 +48,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
             )
         wide = shape[-2] if one.form.turned else shape[-1]
         numbers, own = found[name], scales[name]
-        # of a stack one for each expert
+        # of stacked weights one per expert
         many = len(shape) == STACK_RANK
         pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
         made = [dequantize(n, s, wide, one.form) for n, s in pairs]
@@ -189,7 +189,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
         file.outside(), {n: f.bytes for n, f in recorded.items()}
     ):
         _not_its_own(file.path, name, why)
-    # with weights beside it the file is the graph and their offsets
+    # with external weights the file is the graph and their offsets
     cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (contents or cheap) and not file.unbroken():
         _not_its_own(file.path, name, "its content is not what was written when it was compiled")
@@ -217,7 +217,7 @@ def load_parsed_model(
     """
     manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
     room = file.room()
-    if provider == "cpu":  # what a device can hold only its driver knows
+    if provider == "cpu":  # only the driver knows how much a device can hold
         check_free_memory(str(file.path), room.held, room.stored, room.numbers)
     session = file.open(provider, threads)
     return LoadedModel(
@@ -262,7 +262,7 @@ def run_batches(
 
 
 def _iterable(value: object) -> bool:
-    # an array can be iterated as well, and its rows are no batches
+    # an array is iterable too, but its elements are not batches
     return isinstance(value, Iterable) and "__array__" not in dir(type(value))
 
 

@@ -101,7 +101,7 @@ class ModelInputs:
         """Return checked arrays for every input, defaults filled in. Raise E09xx."""
         specs = self.specs
         kinds = {s.name: s for s in specs}
-        # of what is no input the name alone is told, whatever it holds
+        # for unknown inputs only the name is reported, whatever the value
         given = {name: np.empty(0) for name in inputs if name not in kinds}
         seen = {name: self._seen(name, value) for name, value in inputs.items() if name in kinds}
         for name, value in encode_text_inputs(self.graph, self.reading, seen, self.growing).items():
@@ -129,7 +129,7 @@ class ModelInputs:
         absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
-        # Only what they need is run: other defaults may read inputs that are absent.
+        # Only the needed ones are run: other defaults may read absent inputs.
         defaults = resolve_absent_inputs(self.defaults, absent)
         known = {n: v for n, v in given.items() if n in defaults.inputs}
         made = backend.load_reference().evaluate_graph(defaults, known, {})

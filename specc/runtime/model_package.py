@@ -85,7 +85,7 @@ class ModelPackage:
         """Return the manifest of a graph. E0918 if it has none."""
         file = self.models[role]
         found = manifest_of_file(file, str(file.path))
-        # The texts of a spec stand once in the index, not in every graph.
+        # The texts of a spec are stored once in the index, not in every graph.
         return found if found.sources else replace(found, sources=self.index.sources)
 
     def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
@@ -97,7 +97,7 @@ class ModelPackage:
         facts = load_facts(self.index.about, graph, str(self.path))
         if not facts.in_place:
             return model
-        # it is compared and run as its graph says, buffers or not
+        # it is compared and run as its graph says, with buffers or not
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
 
     def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
@@ -119,9 +119,8 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
     """
     folder = Path(path)
     index = read_index(folder)
-    # Another program may write the package while it is opened. Its index is written
-    # last, so one that has changed since explains why files do not fit; then all is
-    # read again.
+    # Another process may write the package while it is opened. Its index is written last, so a
+    # changed index explains files that do not match; then everything is read again.
     while True:
         try:
             opened = _opened(folder, index, contents)
@@ -132,7 +131,7 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
             found = read_index(folder)
             if found == index:
                 raise
-            index = found  # it was replaced meanwhile
+            index = found  # it was replaced in the meantime
 
 
 def _opened(folder: Path, index: PackageIndex, contents: bool) -> ModelPackage:
@@ -176,7 +175,7 @@ def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
 
 def _check_weights(folder: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Check that a graph reads its weights within the files that the index lists."""
-    # Linked checkpoints count too; what is in neither list would be read unseen.
+    # Linked checkpoints count too; files in neither list would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()} | {
         n: f.bytes for n, f in index.linked.items()
     }

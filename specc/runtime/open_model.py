@@ -139,7 +139,7 @@ class OpenedModel(Closeable):
     @property
     def chance(self) -> RandomWeights | None:
         """Record of randomly initialized weights, if any."""
-        # in a package with steps no graph has all the weights: the index has the seed
+        # in a package with steps no graph has all weights: the index has the seed
         fed = self.writer if self.steps else self.streamer
         if self.steps or fed is not None:
             return fed.chance if fed else None
@@ -184,7 +184,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
         index = read_index(opened.path)
         return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked)]
     model = opened.whole
-    # A single model has no index; what it reads is told by its tensors.
+    # A single model has no index; its tensors describe its inputs.
     weights = [name for name, _ in model.file.outside()]
     tokenizers = [f.name for f in model.manifest.reading.files if f.name]
     folder = model.path.parent
@@ -204,7 +204,7 @@ def computes_at_once(
     if opened.writer is None and settings:
         _nothing_to_set(opened)
     scores = opened.writer is not None and opened.writer.itself is None
-    # A file that decodes by itself has no other results, so it always writes.
+    # A file with the decoding loop has no other results, so it always generates.
     asked = scores and opened.entrance.growing in given and not settings
     return opened.writer is None or asked
 
@@ -284,10 +284,10 @@ def _not_there(path: Path) -> NoReturn:
     """Raise E0802, suggesting a similarly named model in the directory."""
     try:
         beside = sorted(path.parent.iterdir())
-    except (OSError, ValueError):  # no folder, or none that may be looked into
+    except (OSError, ValueError):  # no directory, or not a readable one
         beside = []
     models = {p.name for p in beside if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
-    # a file is called without its ending as often as with it
+    # files are named without suffix as often as with it
     near = did_you_mean(path.name, models) or did_you_mean(f"{path.name}.onnx", models)
     helps = [format_suggestion(escape_text(path.with_name(near)))] if near else []
     raise_error(

@@ -43,7 +43,7 @@ class PerTokenInputs:
         """Create from prepared inputs. Raise E0912 for a prompt with padding on the right."""
         growing, inputs = entrance.growing, entrance.graph.inputs
         length = inputs[growing].type.shape[1]
-        # what has a row for each token grows with them
+        # inputs with one position per token grow with the tokens
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
         facts = entrance.graph.input_facts
@@ -67,7 +67,7 @@ class PerTokenInputs:
         count = self.count = tokens.shape[1]
         for name, axes in self._growing:
             whole = self._longer(name, axes, tokens)
-            # A text that is over is fed on beside the others, by rows that do not exist.
+            # A finished sequence is continued next to the others with padded positions.
             if self.over is not None and inputs[name].type.dtype == "bool":
                 whole[self.over, -count:] = False
             self.given[name] = whole
@@ -84,13 +84,13 @@ class PerTokenInputs:
         """
         old, count = self.given[name], tokens.shape[1]
         before = tuple(map(slice, old.shape))
-        # An input of which nothing is known for rows that are written: they exist.
+        # An input without a known value for generated positions: they are valid.
         if name not in self._following:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(old.shape)]
             whole: Array = np.ones(sizes, np.bool_)
             whole[before] = old
             return whole
-        # a default that looks at one token at a time: from a table of all tokens
+        # a default that reads one token at a time: from a table of all tokens
         each = self._following[name]
         if each is not None:
             new = self._of_tokens(name, each, tokens).astype(old.dtype)
@@ -182,7 +182,7 @@ def split_new_positions(rows: PerTokenInputs, size: int) -> Iterator[PerTokenInp
 def _default(defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]) -> Array:
     """Evaluate a default on all known inputs, among them `whole`."""
     alone = resolve_absent_inputs(defaults, (name,))
-    # what is not read may not have grown yet
+    # values that are not read may not have grown yet
     used = whole | find_default_sources(alone, name)
     found = {n: known[n] for n in alone.inputs if n in used and n in known}
     return np.array(backend.load_reference().evaluate_graph(alone, found, {})[name])

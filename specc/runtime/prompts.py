@@ -32,7 +32,7 @@ def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
             "E0424", "this model has no chat template", helps=["give the text itself as the prompt"]
         )
     text = render_chat_template(record.chat, parse_messages(messages))
-    # the template has put special tokens where they belong
+    # the template has added the special tokens
     return tokenize_text(text, replace(record, special=False))
 
 
@@ -47,7 +47,7 @@ def prepare_prompts(
         return entrance.prepared(_started(entrance, inputs, start, begins))
     others = {name: value for name, value in inputs.items() if name != growing}
     prompts = _padded(entrance, inputs[growing])
-    # a caller's own word on padding goes before what is made out here
+    # a mask from the caller takes precedence over the computed one
     prepared = entrance.prepared({**prompts, **others})
     padded = next((n for n in prompts if n not in (growing, *others)), "")
     return _as_alone(entrance, prepared, padded) if padded else prepared
@@ -60,7 +60,7 @@ def _started(
     if not start and not begins:
         return dict(inputs)
     first = np.tile(np.array(start, np.int64), (_rows(entrance, inputs), 1))
-    # they exist, even one that is the pad's
+    # they are valid, even one with the padding id
     keep = find_mask_input(entrance.graph, entrance.growing)
     exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
     return {**exists, **inputs, entrance.growing: first}
@@ -92,8 +92,7 @@ def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
     longest = max(map(len, rows))
     if not longest:
         given = np.zeros((len(rows), 0), np.int64)
-    # Nothing is padded, but the model may ask all the same which rows exist; a default
-    # answers by itself.
+    # Nothing is padded, but the model may require the mask anyway; a default provides it.
     if min(map(len, rows)) == longest:
         absent = entrance.defaults.outputs if entrance.defaults else ()
         if not keep or keep in absent:
@@ -110,8 +109,8 @@ def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
                 "to the graph's inputs"
             ],
         )
-    # On the left, so that the newest token of every row is in one column. Which id
-    # stands there means nothing: `keep` says that it does not exist.
+    # On the left, so that the newest token of every sequence is in one column. Its id does not
+    # matter: `keep` marks it as padding.
     padded = [[0] * (longest - len(row)) + list(row) for row in rows]
     exist = [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
     return {growing: padded, keep: exist}
@@ -133,7 +132,7 @@ def _rows(entrance: ModelInputs, inputs: Mapping[str, object]) -> int:
         known = graph.inputs.get(name)
         if known is None or batch not in known.type.shape[:1]:
             continue
-        # A text is one row, however many characters it has, and so is a picture.
+        # A text is one batch element, however many characters it has, and so is an image.
         if isinstance(value, str) or is_pil_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -182,7 +181,7 @@ def max_new_tokens(source: GenerativeModel, settings: GenerationSettings, length
     """
     room = settings.max_tokens
     if source.context is not None:
-        # the last token that is written is never fed, so it needs no position
+        # the last generated token is never fed back, so it needs no position
         room = source.context - length + 1
     if settings.max_length is None:
         return room

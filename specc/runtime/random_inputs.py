@@ -48,7 +48,7 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     above |= most or {}
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
-    # A length that is a fact follows from others.
+    # A length with a fact follows from others.
     for n, symbol in enumerate(sorted(_symbols(graph) - graph.facts.keys())):
         wanted = rows[symbol] = 1 if turn == 0 else DIM_SIZES[(n + turn) % len(DIM_SIZES)]
         sizes[symbol] = max(
@@ -57,9 +57,8 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     found = find_valid_lengths(graph, sizes, above)
     if found is None:
         return sizes
-    # Behind strides the nearest length gives a single row, in which nothing can be
-    # exchanged: it becomes as much longer as gives as many as were wanted, in every other
-    # round with a remainder.
+    # After strides the nearest length gives a single position, in which nothing can be exchanged:
+    # it is increased to give as many as requested, in every other round with a remainder.
     strides = find_total_strides(graph)
     part = turn > 0 and turn % 2 == 0
     longer = {
@@ -95,7 +94,7 @@ def random_inputs(
             made[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
             below = facts.below.number if facts.below is not None else None
-            # ids that are changed on their way to a table have no bound of their own
+            # ids that are modified on their way to a table have no bound of their own
             below = below or min(looked_up.get(value, MAX_PLAIN_INT), MAX_PLAIN_INT)
             ids = _ids(shape, below, rng)
             if facts.below is None and density < DEFAULT_DENSITY:
@@ -120,7 +119,7 @@ def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
             ids, rows = table[0], table[1].at(sizes)
             for value in reached.get(ids, ()):
                 shortest[value] = min(shortest.get(value, rows), rows)
-        # Fractions are no ids any more, whatever they were made of.
+        # Floats are not ids, whatever they were computed from.
         sources = set().union(*(reached.get(a, ()) for a in node.args if a))
         reached |= {result: sources for result in results if _is_whole(result)}
     return shortest
@@ -155,7 +154,7 @@ def _keep(shape: tuple[int, ...], side: str, rng: np.random.Generator, density: 
     padding alternate.
     """
     length = shape[-1]
-    # half of the usual density on: between half of a row and all of it
+    # from half of the default density up: between half of a row and all of it
     least = length // 2 if density == DEFAULT_DENSITY else int(length * density)
     lengths = (
         rng.integers(max(1, least), length + 1, shape[:-1]) if length else np.zeros(shape[:-1], int)
@@ -193,15 +192,15 @@ class StepInputs:
         """
         new = self._new(step)
         past = self._past(step, new)
-        # A step with nothing as long as the past is told by a number how long it was.
+        # A step without a state of the past length gets it as a number.
         told = self.most(step).get(PAST_LENGTH_INPUT, 3) if PAST_LENGTH_INPUT in step.inputs else 0
         count = sizes.get(past, told)
-        # what `encode` hands over is the same for the first call and the next
+        # values from `encode` are the same for the first call and the next
         made = random_inputs(step, sizes, rng, density)
         once = self._once(made, sizes, rng)
         made |= {n: once[n] for n in self.facts.handed if n in once}
-        # The first call has as many new rows as the next one is to have behind it; of
-        # what looks at all rows it sees the first of them.
+        # The first call has as many new positions as precede those of the next one; of inputs that
+        # cover all positions it gets the first ones.
         first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
         first |= {n: made[n] for n in self.facts.handed}
         rows = count * self._chunk
@@ -209,7 +208,7 @@ class StepInputs:
         for state in self.facts.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial] if state.initial else zeros
-            # the next call keeps these only where there is no first one
+            # the next call keeps these only if there is no first one
             first[state.name] = made[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], made[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
@@ -259,7 +258,7 @@ class StepInputs:
         symbols = {s for shape in shapes for d in shape for s in d.symbols()}
         given = random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encode.inputs if n in self.facts.handed}
-        # It is read for its lengths alone: a text has no row yet when `encode` runs.
+        # Only its lengths are read: no position exists when `encode` runs.
         growing = self.facts.generation.growing
         if growing in given:
             given[growing] = given[growing][:, :0]
@@ -305,13 +304,13 @@ def sample_step_inputs(weights: Mapping[str, Array]) -> DrawInputs:
         states = states_by_name(step)
         new, past = _lengths(step, states)
         count = sizes.get(past, 0)
-        if not count:  # a step without rows before has nothing that was ever computed
+        if not count:  # a step without past positions has no computed state
             return made
         first = random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
             symbols = {s for d in value.type.shape for s in d.symbols()}
             if past in symbols and new in symbols:
-                # a mask over all rows says of earlier ones what it said then
+                # a mask over all positions must repeat its earlier values
                 made[name][..., :count] = first[name]
             elif not {past, new} & symbols:
                 first[name] = made[name]

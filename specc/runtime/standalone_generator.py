@@ -40,8 +40,8 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
     names = list(session.outputs)
     results = session.run_interruptibly(given)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
-    # a search gives several texts a row and a score for each, others one text and a
-    # log-probability for each token
+    # beam search returns several sequences per row with a score each, other strategies one sequence
+    # with the log-probability of each token
     if tokens.ndim == 3:
         return StandaloneOutput(tokens, other, None)
     return StandaloneOutput(tokens[:, None], None, other)
@@ -52,7 +52,7 @@ def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
     entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
     known = takes
     if asked.begun and entrance.growing in session.optional:
-        # it begins by itself, and knows that its first row exists
+        # it starts by itself, and its first position is valid
         begun = {entrance.growing, find_mask_input(entrance.graph, entrance.growing)}
         takes, known = takes - begun, takes | begun
     _check_computed(known, entrance, asked.prepared)
@@ -98,8 +98,8 @@ def standalone_hypotheses(
     _check_numbers(made.tokens)
     rows = zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True)
     return [
-        # as many texts come as were asked for, though there may be fewer: what has no
-        # probability at all is none
+        # as many sequences are returned as requested, although there may be fewer: those with
+        # probability zero are none
         [_hypothesis(text, s, stops) for text, s in zip(texts, scores, strict=True) if s > -np.inf]
         for texts, scores in rows
     ]
@@ -165,7 +165,7 @@ def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, ob
     for name in FIXED_SETTINGS:
         known = compiled.get(FIXED_SETTINGS[name], unsaid[name])
         if isinstance(unsaid[name], tuple) and not isinstance(known, list):
-            # what was compiled by an earlier version has one start, or none
+            # models compiled by an earlier version have one start token, or none
             known = list(unsaid[name]) if known in (None, ()) else [known]
         said = _listed(values[name])
         beam = name in ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")

@@ -50,7 +50,7 @@ class FullForwardStepper:
         )
         made = self.results[self.source]
         count = self.rows.tokens.shape[1]
-        # Behind the last row that stands before a text its first token is drawn.
+        # The first token of a sequence is sampled after the last position of its prefix.
         if begins and made.ndim == 3 and made.shape[1] > count:
             return _begun(_newest(made), made[:, -1 - count], self.rows.empty)
         return _newest(made)
@@ -91,7 +91,7 @@ class KVCacheStepper:
         self.results: dict[str, Array] = {}
         self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
         self.past = 0
-        # what the runtime is told once, as long as it is the same
+        # values that are bound once, as long as they do not change
         self.standing: BoundRun | None = None
         self.there: tuple[DeviceTensor, ...] = ()
 
@@ -102,8 +102,7 @@ class KVCacheStepper:
             self.started = True
             return begins
         if self.buffers and self.past and min(tokens.shape) > 1:
-            # the kernel takes several rows at once only at the beginning, or for one
-            # text
+            # the kernel takes several positions at once only at the start, or for a single sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         if self.started:
             self.rows.extend(tokens)
@@ -122,11 +121,11 @@ class KVCacheStepper:
         results = self._run(self._given(rows))
         self.past += rows.count
         after = {s.name: results.pop(s.next) for s in self.facts.states}
-        # a buffer is what it was: the runtime does not own its memory, so what it gives
-        # back must not be kept instead
+        # the buffer is the same memory: the runtime does not own it, so its returned array must not
+        # replace it
         buffers = {s.name: self.states[s.name] for s in self.buffers}
         self.states = {**after, **buffers}
-        # copied: the next step writes to the same place
+        # copied: the next step writes to the same location
         self.results = {name: np.array(v.numpy()) for name, v in results.items()}
 
     def _run(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
@@ -135,7 +134,7 @@ class KVCacheStepper:
             return self.run.tensors({**given, **self.handed, **self.states})
         there = {**self.handed, **{s.name: self.states[s.name] for s in self.buffers}}
         moving = {n: v for n, v in self.states.items() if n not in there}
-        # rows may have been picked, and buffers have grown, since it was told
+        # batch elements may have been selected, and buffers have grown, since it was bound
         same = all(a is b for a, b in zip(there.values(), self.there, strict=False))
         if self.standing is None or not same:
             into = {s.next: self.states[s.name] for s in self.buffers}
@@ -182,7 +181,7 @@ class KVCacheStepper:
             length = max(shape[2], MIN_BUFFER_ROWS)
             while length < wanted + (0 if self.past else MIN_FREE_ROWS):
                 length *= 2
-            # what is behind the filled rows is never read, but may not be NaN
+            # positions after the filled ones are never read, but may not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
             more = self.run.tensor(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
             grown = self.run.joined([old, more], 2) if shape[2] else more
@@ -265,11 +264,11 @@ class BufferedStep:
         states = {s.name: inputs[s.name] for s in self.facts.states}
         past = states[self.facts.in_place[0]].shape[2]
         rows, count = inputs[self.facts.generation.growing].shape
-        # The kernel takes several rows of several texts only at the beginning.
+        # The kernel takes several positions of several sequences only at the start.
         size = 1 if past and rows > 1 else max(count, 1)
         others = {n: v for n, v in inputs.items() if n not in states}
         made: list[dict[str, Array]] = []
-        # Once where there are no new rows too: a step without rows has results.
+        # Once even without new positions: a step without positions has results.
         for start in range(0, max(count, 1), size):
             stop = min(start + size, count)
             given = {n: self._piece(n, v, past, start, stop) for n, v in others.items()}
@@ -294,7 +293,7 @@ class BufferedStep:
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _joined(self, name: str, parts: list[Array]) -> Array:
-        # What the model gives beside its results is that of the last rows.
+        # Outputs other than logits are those of the last positions.
         known = self.graph.outputs.get(name)
         axis = self._new(known.type.shape) if known else None
         if axis is None or len(parts) == 1:

@@ -61,12 +61,12 @@ class StreamingModel:
             _no_chunks(self, rows, f"give a multiple of {size}, as {more}")
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in at}
         stream = self.begin(**{n: v for n, v in inputs.items() if n not in at})
-        # What has too few axes is refused when it is pushed, by its name.
+        # Values of too low a rank are refused when pushed, by name.
         counts = [v.shape[at[n]] for n, v in arrays.items() if v.ndim > at[n]]
         count = max(counts, default=0)
         step = rows or count
         made: list[dict[str, Array]] = []
-        # Of no rows one piece: it gives results without rows.
+        # An empty chunk is one piece: it returns empty results.
         for start in range(0, max(count, 1), max(step, 1)):
             piece = {n: _rows(v, at[n], start, start + step) for n, v in arrays.items()}
             made.append(stream.push(last=start + step >= count, **piece))
@@ -88,7 +88,7 @@ class StreamingModel:
         if self.encode is not None:
             at = self.along
             once = {n: given[n] for n in self.encode.inputs}
-            # Nothing has come yet; what comes tells other lengths alone.
+            # Nothing was pushed yet; only other lengths are known.
             made = self.encode.tensors(
                 {n: _rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
             )
@@ -150,8 +150,8 @@ class InputStream:
         results, E0978 for inputs that belong to another call, E0943 beyond the end of a position
         table, E09xx for invalid inputs.
         """
-        # Of two threads that push at once one waits: each goes on from where the other
-        # left the stream.
+        # If two threads push at once, one waits: each continues from where the other left the
+        # stream.
         with self.turn:
             return self._pushed(pieces, last=last)
 
@@ -168,7 +168,7 @@ class InputStream:
         elif not count or count % size:
             _no_chunks(self.streamer, count)
         _check_context(self.streamer, self.rows + whole, known)
-        # What is refused leaves the stream as it was.
+        # A refused chunk leaves the stream unchanged.
         self.lengths = known
         made = self._step(given, whole)
         self.rows, self.ended, self.before = self.rows + whole, last, before

@@ -67,7 +67,7 @@ def training_targets(reading: PreprocessingConfig, name: str, values: list[objec
     record = dict(reading.shows).get(name)
     rows = [_answer(name, value, record) for value in values]
     if len({row.shape for row in rows}) == 1:
-        # of 2 beside 0.5 both are numbers
+        # 2 next to 0.5: both are floats
         kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
         return np.stack(rows).astype(kind)
     if all(row.ndim == 1 and row.dtype.kind == "i" for row in rows):
@@ -92,7 +92,7 @@ class CausalTargets:
         for number, value in enumerate(values):
             ids = self._ids(value).tolist()
             if start and ids[: len(start)] == start:
-                # the reading has put it there already
+                # the reading has added it already
                 ids = ids[len(start) :]
             if stop and ids[-1:] and ids[-1] not in stop:
                 ids.append(stop[0])
@@ -104,8 +104,8 @@ class CausalTargets:
             wanted.append(np.array(said if start else ids[1:], np.int64))
         keep = find_mask_input(self.graph, name)
         left = bool(keep) and self.graph.input_facts[keep].keep == "left"
-        # No earlier row sees what stands behind it, so that padding there teaches
-        # nothing wrong even where no input says what it is.
+        # No earlier position depends on later ones, so right padding teaches nothing wrong even
+        # without a mask.
         ids, exist = pad_rows(given, 0, left=left)
         answers, _ = pad_rows(wanted, IGNORE_INDEX, left=left)
         return {name: ids, keep: exist} if keep else {name: ids}, answers
@@ -214,7 +214,7 @@ class TrainingBatches:
                 known, wanted[texts.generation.source] = texts.shifted(columns[name])
             else:
                 known = training_inputs(self.graph, self.reading, name, columns[name])
-            # a row's own word on padding goes before what is made out here
+            # a mask of the example takes precedence over the computed one
             inputs |= {n: x for n, x in known.items() if n == name or n not in columns}
         return TrainingBatch(self.entrance.prepared(inputs), wanted)
 
@@ -309,5 +309,5 @@ def check_training_rows(given: object) -> Sequence[Row]:
             f"rows are given as {_kind(given)}",
             helps=["give a list of mappings, a row each"],
         )
-    # a data set of another library: what it holds is read when it is asked for
+    # a data set of another library: its elements are read on demand
     return cast("Sequence[Row]", given)

@@ -55,7 +55,7 @@ def write_triton_repository(
     with OutputDirectory(folder / "1") as out:
         for location in beside:
             out.entry(location, _pieces(source / location))
-        # last, for who reads the model reads the others as well
+        # last, since its reader reads the other files as well
         out.entry("model.onnx", _pieces(model.path))
     with OutputDirectory(folder) as out:
         out.entry(config.name, [text.encode("utf-8")])
@@ -95,7 +95,7 @@ def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if most else type.shape
-        # a port without further axes is one of length 1 to the server
+        # to the server, a port without further axes has one axis of length 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""

@@ -95,7 +95,7 @@ class BodyBuilder(Generic[T]):
         """Return the body; `comments` are those after its last child."""
         end: list[str] = []
         for comment in comments:
-            # only the first can stand on the line of the last child
+            # only the first can be on the line of the last child
             if end or not self._follows(comment) or not self._trail(comment):
                 end.append(comment.text)
         return CommentedBody(tuple(self.children), tuple(end), self.behind)
@@ -163,7 +163,7 @@ def get_node_span(node: ast.Commented) -> Span:
 
 def has_header_line(node: ast.Commented) -> bool:
     """Return whether the first line of a node introduces the lines after it."""
-    # a record's fields stand in lines of their own too: `d: record {`
+    # a record's fields are on lines of their own too: `d: record {`
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
     )

@@ -44,7 +44,7 @@ def detect_syntax(source: Source) -> Syntax:
     leading = LEADING_BLANKS.match(source.text)
     start = leading.end() if leading else 0
     named, looks = _syntax_of_suffix(ending), _syntax_of_first_word(source.text, start)
-    # `model: x` in a .specc file: parsing it would blame the colon
+    # `model: x` in a .specc file: parsing it would report the colon
     if named and looks and named != looks:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
@@ -90,7 +90,7 @@ def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     found = list(diagnostics)
     if not any(map(_is_about_yaml, found)):
         return found
-    # YAML's own modules are read where a YAML file was
+    # YAML modules are imported only for YAML files
     from specc.syntax.yaml.yaml_printer import translate_advice_to_yaml as in_yaml
 
     return [in_yaml(d) if _is_about_yaml(d) else d for d in found]
@@ -118,7 +118,7 @@ def decode_spec(data: bytes, name: str) -> Source:
             at_start,
             helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
         )
-    # the UTF-32 mark begins with that of UTF-16, so it is looked for first
+    # the UTF-32 byte order mark begins with that of UTF-16, so it is checked first
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise_error(
@@ -130,7 +130,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # the text up to the fault is shown, so that its line can be underlined
+        # the text up to the error is decoded, so that its line can be shown
         before = data[: error.start].decode("utf-8-sig", errors="replace")
         source = Source(name, before + data[error.start :].decode("utf-8", errors="replace"))
         span = Span(source, len(before), min(len(before) + 1, len(source.text)))

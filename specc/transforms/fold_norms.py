@@ -38,11 +38,11 @@ class _ValueUsers:
         """Return what can be folded out of a norm, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or made in self.shown:
             return None
-        # without a gain there is nothing to move, whether or not there is a bias
+        # without a gain there is nothing to fold, with or without a bias
         own = [a for a in norm.args[1:] if a is not None]
         if not own or norm.args[1] is None:
             return None
-        # a gain that another norm has too would be moved out of that one as well
+        # a gain shared with another norm would be folded out of that one as well
         if any(a not in self.names or self.of[a] != [norm] for a in own):
             return None
         maps = self._maps_of(made)
@@ -73,14 +73,14 @@ class _ValueUsers:
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
             return None
         value = find_viewed_weight(reader.args[1])
-        # a product of the norm's result with itself is no map of it
+        # a product of the norm's result with itself is not a linear map of it
         if value is None or value not in self.names or made in reader.args[1:]:
             return None
         if self.names[value] not in self.rounded:
             return None
         turned, shown = False, reader.args[1]
         while shown is not None and shown.node is not None:
-            # a cut one is read in parts, by whom is not followed here
+            # a sliced weight is read in parts, which are not followed here
             if not isinstance(shown.node.op, ops.Transpose) or shown in self.shown:
                 return None
             turned, shown = not turned, shown.node.args[0]

@@ -47,14 +47,13 @@ def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, 
     if any(s.type.rank != 2 for s in states):
         return None
     nexts = list(op.body.outputs.values())[: op.carries]
-    # Any of the rows may be what the cell reads; the others are for what is collected
-    # beside it.
+    # Any of the scanned values may be the cell's input; the others are for other outputs.
     for row in inputs[: op.scanned]:
         if not _have_batch_shapes(row, states[0]):
             continue
         for cell in _iterate_patterns(row.type, [s.type for s in states]):
             bound = _match_cell(cell, row, states, nexts)
-            # The first that fits is the only one: no two cells are the same function.
+            # The first match is the only one: no two cells are the same function.
             if bound is not None:
                 return _FusedLoop(b, op, [a for a in args if a], cell, bound).results(row)
     return None
@@ -109,8 +108,8 @@ def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPatter
         f = _PatternBuilder(Builder(), row, states)
         _, from_x, from_h = f.both(1, 1)
         yield f.done(ops.Rnn(activation), f.do(activation, f.do("add", from_x, from_h)))  # type: ignore[arg-type]
-    # Four forms of a GRU are in use: where the reset stands, and which way the update
-    # points.
+    # Four variants of GRU are in use: where the reset applies, and the direction of the update
+    # gate.
     for layer in (ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")):
         yield _build_gru_pattern(_PatternBuilder(Builder(), row, states), layer)
 
@@ -128,7 +127,7 @@ def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
     n = f.do("tanh", f.do("add", n_x, past))
     z = f.do("sigmoid", f.do("add", z_x, parts[1]))
     shut = f.do("sub", f.leaf("one"), z)
-    # The gate says how much of the old state stays, or how much is replaced.
+    # The gate is the share of the old state that is kept, or the share that is replaced.
     old, new = (z, shut) if op.update == "old" else (shut, z)
     return f.done(op, f.do("add", f.do("mul", new, n), f.do("mul", old, h)))
 
@@ -137,7 +136,7 @@ def _build_lstm_pattern(f: _PatternBuilder) -> _CellPattern:
     _, from_x, from_h = f.both(4, 4)
     cell = f.leaf("cell", *f.states[1].shape)
     i, forget, g, o = f.parts(f.do("add", from_x, from_h), 4)
-    # Gates in the order i, f, g, o, as PyTorch and the operator's weights have them.
+    # Gates in the order i, f, g, o, as PyTorch's weights have them.
     kept = f.do("mul", f.do("sigmoid", forget), cell)
     after = f.do("add", kept, f.do("mul", f.do("sigmoid", i), f.do("tanh", g)))
     return f.done(ops.Lstm(), f.do("mul", f.do("sigmoid", o), f.do("tanh", after)), after)
@@ -150,7 +149,7 @@ def _match_cell(
     cell: _CellPattern, row: Value, states: Sequence[Value], nexts: Sequence[Value]
 ) -> LeafBindings | None:
     """Bind each leaf of the pattern to a value of the body; None for another cell."""
-    # A cell without biases is the same layer with none.
+    # A cell without biases is the same layer without them.
     free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
     bound: LeafBindings | None = dict(
         zip(
@@ -172,7 +171,7 @@ def _match_value(
         return _match_leaf(pattern, value, bound, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
-    # A sum may be written either way round; trying both keeps patterns few.
+    # A sum may be written in either order; trying both keeps patterns few.
     orders = [value.node.args]
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
@@ -226,8 +225,8 @@ class _FusedLoop:
         """Return final states and collected values; None if a weight is made in the loop."""
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
-        # Beside the rows and states of a turn all leaves are weights, of which the layer
-        # needs each as it is outside.
+        # Besides the inputs and states of an iteration all leaves are weights, which the layer
+        # needs as they are outside.
         own = ("x", "h", "cell", "one")
         weights = {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
         collected = outputs[op.carries :]
@@ -279,7 +278,7 @@ class _FusedLoop:
                 Node(ops.Slice(axis=0, start=start, stop=middle), (Value() as source,)),
                 Node(ops.Slice(axis=0, start=again, stop=stop), (Value() as other,)),
             ) if source is other:
-                # the two parts, and nothing between them or beside
+                # exactly the two parts, contiguous
                 if start == 0 and again == middle and stop == source.type.shape[0]:
                     return source
         return self.b.one(ops.Concat(0), first, rest)

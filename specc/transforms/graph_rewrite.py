@@ -88,7 +88,7 @@ def _list_operand_numbers(graph: Graph) -> list[int]:
 
 def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, count: int) -> None:
     """Say of the new nodes, and of those that make `values`, where the old node came from."""
-    # `nodes` has an order but no slices: the newest ones from its end, put right again.
+    # `nodes` has an order but no slices: the newest ones from its end, reversed.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]
     for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):

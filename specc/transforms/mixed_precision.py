@@ -88,7 +88,7 @@ def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedG
     handed: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
-        # what a state starts as has the state's type; else it goes on as it was made
+        # an initial state has the state's type; otherwise it keeps its own
         told = {s.initial: s.type.dtype for s in states if s.initial}
         open_ = set(derived.handed) - told.keys() - {derived.first}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
@@ -140,8 +140,8 @@ def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]
     read: set[Value] = set()
     late: set[Node] = set()
     shown = {v for n, v in graph.outputs.items() if results.get(n) == "f32"}
-    # A product that another reads is no last one, whatever shows it too. From the end
-    # on: whoever reads a value stands behind the node that makes it.
+    # A product that another product reads is not a last one, even if it is an output too. In
+    # reverse order: readers of a value come after its node.
     for node, made in reversed(graph.nodes):
         final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
@@ -185,7 +185,7 @@ class _HalfConverter:
         if old not in self.thins:
             node = old.node
             neutral = self.widths[old] == "neutral"
-            # A view of a weight stays one: whoever reads it looks for the weight.
+            # A view of a weight stays one: its readers look for the weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.thin(a) for a in node.args]
                 self.thins[old] = self.made.add(node.op, *args)[old.index]
@@ -232,7 +232,7 @@ class _HalfConverter:
             return "neutral"
         if not can_follow_operand_dtype(op):
             return "wide"
-        # One wide operand makes the result wide: its digits would be lost in a sum.
+        # One float32 operand makes the result float32: its digits would be lost in a sum.
         found = {self.widths[a] for a in self._floats(node)}
         if "wide" in found or not found:
             return "wide"

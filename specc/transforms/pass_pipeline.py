@@ -180,8 +180,8 @@ def _run_causality_check(work: PassState) -> PassState:
     outputs: dict[str, OutputPositions] = dict.fromkeys(sources, work.rows)
     states = trace_time_dataflow(graph, symbol, chunk)
     for name, value in graph.outputs.items():
-        # Beside what is drawn from, a step can give every result that has the time
-        # axis once and is causal as well: attention maps have it twice.
+        # Besides logits, a step can return every causal result with one time axis: attention maps
+        # have two.
         once = len(states.state(value).axes) == 1
         if name in outputs or not once:
             continue

@@ -113,7 +113,7 @@ def choose_weight_formats(
         uses = every[sharing[0]]
         for name in sharing[1:]:
             uses = uses.joined(every[name])
-        # A tied weight goes by each of its names.
+        # A tied weight matches by each of its names.
         names = [each for name in sharing for each in _list_pattern_names(name, every[name])]
         form = choice.of(sharing, uses, names) if not wish.stored else choice.stored(sharing, uses)
         if isinstance(form, QuantizationFormat):
@@ -215,10 +215,10 @@ class _FormatChooser:
         self, sharing: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
         """Return the kind that is requested for a weight, with care for small ones."""
-        # of several patterns that fit, what is said last counts
+        # the last matching pattern takes precedence
         own = [kind for pattern, kind in self.wish.own if _has_match(names, (pattern,))]
         kind = own[-1] if own else self._usual(sharing)
-        # what is said of a weight, or of heads, is said of small ones too
+        # explicit settings of a weight, or of heads, apply to small ones too
         asked = own or (self.wish.head and self.heads & set(sharing))
         if kind == "int4" and not asked and not self.wish.every:
             return self._careful(sharing, uses, self.graph.parameters[sharing[0]])
@@ -244,7 +244,7 @@ class _FormatChooser:
     def _careful(self, sharing: list[str], uses: WeightUses, value: Value) -> QuantizationKind:
         """`int4`, or 8 bits where 4 lose too much or win nothing."""
         count = 1
-        # of a stack each expert has a map of its own
+        # of stacked weights each expert has a matrix of its own
         for length in value.type.shape[-2:]:
             count *= length.number or 0
         named = set(sharing)
@@ -268,16 +268,16 @@ class _FormatChooser:
 
     def _form(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
         """Return the format of a kind in the target's layout."""
-        # Of columns in blocks a standard runtime makes rows again for every product that
-        # it does not know: not where a table shares them, nor in a loop. Nor does the
-        # standard take one of a stack of numbers of 4 bits, or some of them.
+        # A standard runtime converts column blocks to rows for every product that it does not fuse:
+        # not for shared tables, nor in a loop. The standard has no slices of stacked 4-bit weights
+        # either.
         parts = uses.routed or (uses.cut and kind == "int4")
         kept_whole = uses.table or uses.looped or parts
         if kind in ("int8", "int8-tensor") or (self.layout == "columns" and kept_whole):
             layout = self.layout if uses.linear else "rows"
             return QuantizationFormat(bits=8, block=0, layout=layout, rounding="row")
-        # The kernel rounds rows only where weights are laid out for it beforehand, and
-        # those of an expert are picked when it is at work.
+        # The kernel quantizes activations only if weights are packed in advance, and those of an
+        # expert are selected at run time.
         rounds = self.rounds and self.layout == "rows" and not uses.routed
         rounding: ActivationRoundingMode = "block" if rounds else "none"
         return QuantizationFormat(

@@ -41,7 +41,7 @@ def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None)
         if not isinstance(op, layers):
             return None
         read = [v for n, v in b.parameters.items() if wanted is None or n in wanted]
-        # The matrices themselves, or what was put together of several.
+        # The matrices themselves, or a concatenation of several.
         if wanted is None or any(find_viewed_weight(a) in read for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
@@ -162,7 +162,7 @@ class _WeightQuantizer:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._node(node, results)
-            # what only moved a weight has become nothing
+            # operations that only moved a weight have no effect any more
             self.now.update(zip(results, new, strict=False))
             self.made.copy_origin(graph, node, new)
 
@@ -177,7 +177,7 @@ class _WeightQuantizer:
                 self.pairs[results[0]] = replace(pair, flipped=not pair.flipped)
                 return ()
             case ops.Cast(to=to):
-                # computed in 16 bits: so are the numbers that whole ones stand for
+                # computed in 16 bits: so are the scales
                 scales = self.made.one(ops.Cast(to), pair.scales)
                 self.pairs[results[0]] = replace(pair, scales=scales)
                 return ()
@@ -204,7 +204,7 @@ class _WeightQuantizer:
 
     def _linear(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
         form = pair.form
-        # what a layer reads may be read in a loop of a graph that was taken apart
+        # a layer's weights may be read in a loop of a graph that was split
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.LinearQ(form.bits, form.block, form.layout, rounding)
         product = find_matrix_product(node)
@@ -218,7 +218,7 @@ class _WeightQuantizer:
     def _layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
         """Convert an LSTM with both weights quantized."""
         pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
-        # what is left out is the projection, which such a layer has none of
+        # the omitted operand is the projection, which such a layer lacks
         rest = [*node.args[op.bias.place : op.peepholes.place + 1]]
         return self.made.add(
             ops.LstmQ(op.reverse),
@@ -242,8 +242,8 @@ class _WeightQuantizer:
         values = [a for a in node.args if a is not None]
         inputs = list(op.body.inputs.items())
         stacked = len(list_stacked_operands(op, node))
-        # A body's inputs are first what changes from turn to turn, then what may be a
-        # weight; so are the loop's operands, but with more in front.
+        # A body's inputs are first the values that change per iteration, then captured ones, which
+        # may be weights; so are the loop's operands, after further ones.
         changing = len(inputs) - len(list_captured_operands(op, node)) - stacked
         outside = len(values) - (len(inputs) - changing)
         args = [self.now[a] for a in values[:outside]]
@@ -251,7 +251,7 @@ class _WeightQuantizer:
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
             inside.now[value] = inner.input(name, op.body.input_facts[name])
-        # A stack that is rounded is two of them: of numbers, and of scales.
+        # A quantized stack is two of them: codes, and scales.
         more = 0
         for place, outer in enumerate(values[outside:]):
             name, value = inputs[changing + place]
@@ -302,7 +302,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         if whole not in joined:
             now.update(zip(results, made.copy_node(step, node, now), strict=True))
             continue
-        # old rows with new ones behind them, as they are kept and as they are read
+        # past and new positions, as they are cached and as they are read
         past, fresh = (now[a] for a in node.args if a is not None)
         scale = scales[joined[whole]]
         kept[whole] = made.one(node.op, past, made.one(ops.Quantize(), fresh, scale))

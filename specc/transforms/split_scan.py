@@ -44,10 +44,10 @@ def can_vectorize_op(
         case ops.Insert(axis=at) | ops.Concat(axis=at):
             return at >= axis
         case ops.Transpose(order=order):
-            # What stands before the rows must stay there.
+            # Axes before the time axis must stay there.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Axes from `axis` on move by one; what works before them would meet the rows.
+        # Axes from `axis` on are shifted by one; an op on earlier ones would meet the time axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, moving, axis)
@@ -100,7 +100,7 @@ def _align_operands(
     b: Builder, args: Sequence[Value | None], moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
     """Return the operands of an elementwise op, constant ones reshaped to broadcast."""
-    # The rank without the rows, which those that move have already.
+    # The rank without the time axis, which moving operands have already.
     rank = max(a.type.rank - m for a, m in zip(args, moving, strict=True) if a)
     return [
         a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
@@ -116,7 +116,7 @@ def vectorize_op(
     if isinstance(op, ops.Concat):
         return _vectorize_concat(b, op, args, moving, axis, length)
     if isinstance(op, ops.Transpose):
-        # `can_vectorize_op` has seen that the axes before the rows keep their places.
+        # `can_vectorize_op` has checked that the axes before the time axis stay.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
         return b.one(ops.Transpose(order), *args)
     if isinstance(op, (ops.Insert, *SINGLE_AXIS_OPS)):
@@ -133,8 +133,8 @@ def _shift_op_axis(op: Any) -> Op:
 
 def _insert_broadcast_axis(b: Builder, fixed: Value, rank: int, axis: int) -> Value:
     """Return a constant operand of an elementwise op with an axis of length 1 at `axis`."""
-    # With fewer axes than the rows stand before, broadcasting from the right does it:
-    # [o] beside [b, t, o].
+    # With fewer axes than precede the time axis, broadcasting from the right suffices: [o] next to
+    # [b, t, o].
     at = axis - (rank - fixed.type.rank)
     return b.one(ops.Insert(at), fixed) if at > 0 else fixed
 
@@ -151,8 +151,8 @@ def split_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value,
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.of(op)
-    # A loop that only gets shorter by additions is not worth another graph: what leaves
-    # it must be held for all rows.
+    # A loop that only gets shorter by additions is not worth it: values that leave it must be
+    # stored for all time steps.
     if not any(n.op.heavy for n in (*parts.before, *parts.after)):
         return None
     return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).results()
@@ -173,10 +173,10 @@ class _BodyParts:
         rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
         early = _find_vectorizable_nodes(body, rows, fixed, op.axis)
         nexts = op.nexts()
-        # What the carries are made of has to stay, and with it all that this needs.
+        # What the carries are computed from has to stay, with all that it needs.
         core = _collect_ancestors(nexts, set())
         staying = early | core
-        # Of turns that are not run there is nothing to go on with behind the loop.
+        # Iterations that are not run leave nothing to continue with after the loop.
         ends_early = op.until != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
@@ -197,8 +197,7 @@ def _find_vectorizable_nodes(
     for node, results in body.nodes:
         if any(a not in known and a not in fixed for a in node.args if a):
             continue
-        # Row by row and all rows at once must be the same: an op that looks across rows
-        # stays.
+        # Step by step and all at once must be equal: an op across time steps stays.
         if _can_vectorize_node(node, fixed, axis):
             found.add(node)
             known.update(results)
@@ -218,8 +217,8 @@ def _find_trailing_nodes(
     late = set(rest)
     results = dict(body.nodes)
     stuck = [n for n in rest if not _can_vectorize_node(n, fixed, axis)]
-    # What cannot be lifted stays, and so does all that it needs: a value is either
-    # stacked or made again behind the loop.
+    # What cannot be vectorized stays, and so does all that it needs: a value is either stacked or
+    # recomputed after the loop.
     late -= set(stuck) | _collect_ancestors([r for n in stuck for r in results[n]], set())
     assert carries.isdisjoint(r for n in late for r in results[n])
     return late
@@ -252,7 +251,7 @@ class _ScanRebuilder:
         made = dict(self.op.body.nodes)
         self._lift(self.parts.before, made)
         collected = list(self.op.body.outputs.values())[self.op.carries :]
-        # Only what crosses from the loop to behind it is collected, each value once.
+        # Only values that cross from the loop to after it are collected, each once.
         inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
         used = [a for n in self.parts.after for a in n.args if a] + collected
         stacked = list(dict.fromkeys(v for v in used if v in inner))
@@ -314,7 +313,7 @@ class _ScanRebuilder:
         used = dict.fromkeys((*(a for n in inside for a in n.args if a), *wanted))
         own = {r for n in inside for r in made[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own]
-        # A loop must be over something: its length is that of its rows.
+        # A loop must scan something, which determines its length.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
     def _kept(self, whole: Value, stacked: bool) -> Value:

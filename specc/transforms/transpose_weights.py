@@ -76,7 +76,7 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
     elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
         over = node.op == MATRIX_TRANSPOSE
-        # neither the weight as it is stored, nor turned over for anything else
+        # neither the weight as stored, nor transposed for another use
         kept = 0 if over else _find_matrix_operand(node)
         elsewhere.update(
             a for n, a in enumerate(node.args) if n != kept or (a in read and not over)

@@ -36,7 +36,7 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
             return LINEAR_PRODUCT
         case ops.MatMul():
             right = node.args[1]
-            # of more axes it is another matrix for each of these
+            # with more axes it is a separate matrix for each of these
             flat = right is not None and right.type.rank == 2
             return MatrixProduct(rows=0, matrix=1, turned=True) if flat else None
         case ops.Einsum(equation=equation):
@@ -136,7 +136,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
     }
     walk.graph(graph, seen, _find_token_inputs(graph), "")
     stacks = {sight.name for sight in seen.values() if sight.stack}
-    # other weights of three axes, such as those of convolutions, are no matrices
+    # other weights of rank 3, such as those of convolutions, are not matrices
     return {n: u for n, u in walk.found.items() if n not in stacks or u.routed}
 
 
@@ -183,7 +183,7 @@ class _WeightUseCollector:
     ) -> WeightView | None:
         """Return the view that a node makes of a weight; None if it reads, and records, it."""
         uses = self.found[sight.name]
-        # The axes of a stack are others: only experts know what to do with it.
+        # The axes of a stack differ: only experts read them.
         if sight.stack:
             uses.other.append(format_op_location(node.op, scope))
             return None
@@ -222,8 +222,8 @@ class _WeightUseCollector:
             if outer in here and _is_weight_inside(here[outer], outer in stacked, outer in fixed)
         }
         for value in node.args:
-            # What is scanned or carried changes from turn to turn: no weight there. Nor
-            # can one of several be a weight of its own, and all of them a stack.
+            # Scanned and carried values change per iteration: no weight there. An element of a
+            # stack is not a weight of its own either.
             if value is None or value not in here or value in fixed:
                 continue
             if not (value in stacked and here[value].stack):
@@ -248,7 +248,7 @@ def view_weight(node: Node, sight: WeightView) -> WeightView | None:
         case ops.Transpose(order=(1, 0)):
             return WeightView(sight.name, not sight.flipped, sight.cut)
         case ops.Slice(axis=axis):
-            # the axis of the weight itself, which is the other one where it lies turned
+            # the axis of the weight itself, which is the other one if it is transposed
             cut = sight.cut | {axis ^ int(sight.flipped)}
             return WeightView(sight.name, sight.flipped, cut)
     return None

@@ -42,7 +42,7 @@ def reference_cache_values(
         x, scale = node.args
         assert x is not None
         assert scale is not None
-        # what is new stands behind the rows that were there
+        # new positions follow the existing ones
         new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
         return match_rounding_edge(array, new, exact[x], weights[names[scale]])
 
@@ -173,7 +173,7 @@ class QuantizationComparison:
         places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
         made: dict[str, Value] = {}
         for node, results in graph.nodes:
-            # what the last op of each part makes; those in loops are not looked into
+            # results of the last op of each part; loops are not inspected
             for scope in graph.origin(node).scopes:
                 if scope in places:
                     made[scope] = results[0]

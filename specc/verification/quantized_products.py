@@ -74,8 +74,8 @@ def compare_products(
 def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
     x, y = given["x"], given["y"]
     match product.kind:
-        # Whole numbers are compared as shares of how far they go, so that one off by one
-        # is far above the tolerance.
+        # Integers are compared relative to their range, so that an error of one is far above the
+        # tolerance.
         case "QuantizeLinear":
             want = np.clip(np.rint(x), -UINT8_ZERO_POINT, UINT8_ZERO_POINT - 1) + _middle(y)
             return float(np.abs(want - y.astype(np.float64)).max()) / UINT8_ZERO_POINT
@@ -87,7 +87,7 @@ def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
         case "MatMulNBits":
             want, allowed = _in_blocks(given, product.numbers)
             gap = np.abs(want - _rows(y))
-            # what float32 sums may err by is no mistake
+            # the rounding error of float32 sums is allowed
             gap = float(np.where(gap <= allowed, 0.0, gap).max())
             return gap / (float(np.abs(want).max()) or 1.0)
         case kind:
@@ -112,7 +112,7 @@ def _together_apart(given: Mapping[str, Array]) -> float:
     iteration has its own.
     """
     x, y, scale = given["x"], given["y"], given["scale"]
-    # a scale for each turn of each loop around
+    # a scale per iteration of each enclosing loop
     numbers = tuple(range(scale.ndim, x.ndim))
     low = np.minimum(x.min(numbers, initial=0), 0)
     high = np.maximum(x.max(numbers, initial=0), 0)
@@ -137,9 +137,9 @@ def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[
     doi:10.1137/18M1226312).
     """
     x, wide, block = _rows(given["x"]), numbers["K"], numbers["block_size"]
-    # weights lie as results, blocks, numbers of a block
+    # weights are [outputs, blocks, elements of a block]
     w, scales = _product_matrix(given["w"], 3), _product_matrix(given["scales"])
-    # two numbers a byte, the earlier one in its lower half
+    # two codes per byte, the first in the low nibble
     if numbers["bits"] == 4:
         halves = np.stack([w & 15, w >> 4], -1)
         w = halves.reshape(*w.shape[:2], -1)
@@ -147,15 +147,15 @@ def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[
     want, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
     for n, start in enumerate(range(0, wide, block)):
         piece = x[:, start : start + block]
-        # at this level of accuracy the kernel rounds rows too
+        # at this accuracy level the kernel quantizes activations too
         if numbers.get("accuracy_level") == 4:
             piece = _rounded(piece)
-        # the last block is filled up, and a row ends before it
+        # the last block is padded, and a row ends before it
         whole = w[:, n, : piece.shape[1]].astype(np.float64) - middle
         for lane in range(0, piece.shape[1], KERNEL_LANES):
             x_part = piece[:, lane : lane + KERNEL_LANES].astype(np.float64)
             made = x_part @ whole[:, lane : lane + KERNEL_LANES].T
-            # kernels multiply weights without a sign, and take the middle off last
+            # kernels multiply unsigned codes and subtract the zero point last
             taken = middle * np.abs(x_part.sum(-1, keepdims=True))
             want += made * scales[:, n]
             terms += (np.abs(made) + 2 * taken) * np.abs(scales[:, n])
@@ -196,13 +196,14 @@ def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
     x, made = given["x"].astype(np.float32), given["y"][:, 0]
     counts = given.get("lengths")
     counts = np.full(x.shape[1], len(x)) if counts is None else counts
-    # The other way round each text is a text from left to right, and so is what it gives.
+    # In reverse direction each sequence is processed from right to left, and so are the outputs.
     if reverse:
         x, made = _turned(x, counts), _turned(made, counts)
     longest = int(counts.max(initial=0))
-    # One scale for all rows of all turns: the kernel rounds them before the first turn.
+    # One scale for all positions of all iterations: the kernel quantizes them before the first
+    # iteration.
     sums = _whole(x[:longest]) @ _matrix(given["w"], given["w scales"])
-    # ONNX has a bias beside each matrix, one behind the other.
+    # ONNX has a bias for each matrix, concatenated.
     if "b" in given:
         sums = sums + given["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
     states = _matrix(given["u"], given["u scales"])
@@ -211,7 +212,7 @@ def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
     fed = given["state"][0] if "state" in given else zeros
     want = np.zeros(made.shape)
     for turn in range(longest):
-        # a text that is over counts with zeros, which is what was given out
+        # a finished sequence counts with zeros, which is what it output
         fed = made[turn - 1] if turn else fed
         gates = sums[turn] + _whole(fed) @ states
         out, cell = _through(gates, cell, given.get("peepholes"))
@@ -243,7 +244,7 @@ def _through(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array,
     kept = _sigmoid(f + p_f * cell) * cell
     taken = _sigmoid(i + p_i * cell) * np.tanh(g)
     new = kept + taken
-    # the output gate's peephole is on the new cell
+    # the output gate's peephole reads the new cell
     return _sigmoid(o + p_o * new) * np.tanh(new), new
 
 

@@ -108,10 +108,11 @@ class RoundingErrors:
         if self._is_fixed(value):
             self.fixed.add(value)
             return array
-        # what is only moved has the error that it had
+        # moved elements keep their error
         if (value.node is not None and value.node.op.view) or array.dtype.kind in "iub":
             return array
-        # what float32 holds exactly is not rounded: a bound of `clip`, a sum of integers
+        # values that float32 represents exactly are not perturbed: a bound of `clip`, a sum of
+        # integers
         with np.errstate(over="ignore"):
             exact = array.astype(np.float32) == array
         # a rounded value is on the same side of 1, which is a float32, as the exact one
@@ -144,7 +145,7 @@ def _movement(after: Array, before: Array) -> Array:
     """Return the absolute elementwise change; infinite if a number, integer or boolean is lost."""
     if before.dtype.kind in "iub":
         return np.where(after != before, np.inf, 0.0)
-    # NaN and infinities that stay what they are do not move
+    # NaN and infinities that do not change have no error
     same = (after == before) | (np.isnan(after) & np.isnan(before))
     with np.errstate(invalid="ignore"):
         moved = np.abs(after - before)

@@ -141,7 +141,7 @@ def candidate_sizes(
 ) -> Iterator[tuple[dict[str, int], float]]:
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
-    # of few tokens there may be an expert that none chooses
+    # with few tokens there may be an expert that none chooses
     yield from [(sizes_for(graph, 0, most), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _lengths(graph, constants, most):
         if sizes in tried:

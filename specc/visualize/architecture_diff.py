@@ -124,7 +124,7 @@ def _scopes(graph: Graph) -> dict[str, Facts]:
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
-        # what makes a mask is told of by what attention sees
+        # a mask's construction is described where attention uses it
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _operation(node)
     for name, fact in graph.parameter_facts.items():
@@ -229,7 +229,7 @@ def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureCha
     alike: dict[tuple[str, str], list[str]] = {}
     for path, how in pairs:
         paths = alike.setdefault((INTEGER_PATTERN.sub("#", path), how), [])
-        # a change that a block has twice is told once
+        # a change that occurs twice in a block is reported once
         paths += [path] if path not in paths else []
     made = [
         ArchitectureChange(kind=kind, where=where, how=how)

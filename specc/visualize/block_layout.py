@@ -93,10 +93,10 @@ def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece
     rows = _rows(flow)
     leaps = _lanes(flow, rows)
     outermost = max(leaps.values(), default=-1)
-    # The same room is left free on the right, so that the rows stand in the middle.
+    # The same space is left free on the right, so that the layout is centered.
     left = LANE * (outermost + 1) + (8 if leaps else 0)
     ends, (inner, height) = _place_rows(pieces, rows, left)
-    # Lines first: what is drawn later lies above them.
+    # Lines first: later marks are drawn above them.
     sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in leaps.items()}
     marks: list[Mark] = [_wire(ends[a], ends[b], sides.get((a, b))) for a, b in flow.edges]
     marks += [move_mark(m, *ends[n].corner) for n, piece in enumerate(pieces) for m in piece.marks]
@@ -137,9 +137,9 @@ def _rows(flow: BlockFlow) -> list[list[int]]:
     reader.
     """
     depth = [0] * len(flow.items)
-    # By the reader: all that an item reads has its depth before the item asks for it.
+    # In reader order: all that an item reads has its depth before the item asks for it.
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
-        # an edge that closes a cycle leads upward
+        # an edge that closes a cycle points upward
         depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
     reads = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
@@ -167,7 +167,7 @@ def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, in
         top, bottom = spans[edge]
         others = ((spans[other], lane) for other, lane in lanes.items())
         taken = {lane for (t, b), lane in others if t < bottom and top < b}
-        # as many lanes as there are leaps are always enough
+        # as many lanes as there are skip edges are always enough
         lanes[edge] = next(n for n in range(len(leaps)) if n not in taken)
     return lanes
 
@@ -179,7 +179,7 @@ def _wire(a: _Ends, b: _Ends, side: float | None) -> LineMark:
         turn = b.band[0] - ROW_GAP / 2
         straight = abs(start[0] - end[0]) < 0.5
         bent = () if straight else ((start[0], turn), (end[0], turn))
-        # one that goes on to the frame has its arrow elsewhere
+        # an edge that continues to the frame has its arrow elsewhere
         onward = b.piece.height == 0
         points = (start, *bent, end)
         return LineMark(points=points, color=EDGE_COLOR, radius=6, arrow=not onward)
@@ -265,7 +265,7 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
     width = max(inner.width + 2 * PAD, head)
     height = inner.height + 30 + PAD
     if "port" in inner.bare:
-        # the line from above does not go through the name
+        # the line from above does not cross the name
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - inner.width) / 2
     edge = BLOCK_COLORS[block.kind][1]

@@ -241,7 +241,7 @@ def expand_blocks(block: Block, most: int) -> Opens:
         if shown > most:
             break
         chosen = trial
-    # residual connections are what an architecture is recognized by
+    # residual connections characterize an architecture
     for outer in block.all():
         if outer is block or outer.path in chosen:
             chosen |= {inner.path for inner in outer.inner.values() if _has_residual(inner)}

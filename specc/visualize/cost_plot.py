@@ -63,7 +63,7 @@ def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Ite
     """The curves of a graph at each of some places."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
-    # a text that is shorter than its blocks is done at once, so each length is asked
+    # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
     less = [_number(summarize_graph(graph, at).all_spared(), at) or 0 for at in places]
     none = [0.0] * len(places)
 
@@ -151,7 +151,7 @@ LABEL_SPACING = 15.0  # points between the names of two curves
 
 def plot_cost(cost: CostCurves, title: str) -> Drawing:
     """The curves of a cost; each axis by powers, so that n² is a steeper line than n."""
-    # A curve may touch 0, such as what is left beside attention; 0 is no power of ten.
+    # A curve may reach 0, which a logarithmic axis cannot show.
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -191,7 +191,7 @@ def _power(power: int, at: float) -> Iterator[Mark]:
 def _across(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
     """The axis of lengths."""
     yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
-    # so few lengths are named that their numbers do not touch
+    # only so many lengths are labeled that their numbers do not touch
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
         at = x(n)

@@ -27,8 +27,8 @@ class ParameterNaming:
                 return path + inner.name(declared[len(path) :], present, start + path)
         if self.minus and declared.startswith(self.minus):
             return declared[len(self.minus) :]
-        # A head stands beside the base model in a file, not behind its prefix: only what
-        # is there behind the prefix is meant there.
+        # A head is next to the base model in a file, not under its prefix: only names under the
+        # prefix are considered there.
         behind = self.plus + declared
         return behind if self.plus and start + behind in present else declared
 
@@ -65,7 +65,7 @@ def infer_naming(
     for start in sorted({f"{p}." for p in parts}, key=lambda p: (-len(p), p)):
         names = {name for name in left if name.startswith(start)}
         tensors = {name for name in there if name.startswith(start)}
-        # What the file has nowhere below this path may be behind a prefix of all names.
+        # Names that the file lacks may be under a common prefix.
         if not names or not tensors:
             continue
         left, there = left - names, there - tensors
@@ -88,12 +88,12 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
     candidates = [
         naming
         for naming in _candidates(names, present)
-        # behind a prefix lies the base, not one head beside a base that lies as declared
+        # the base is under a prefix, not one head next to a base stored as declared
         if not naming.plus or _behind(naming, names, present) > plain
     ]
     found = {naming: len(spelled(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
-    if best <= plain or 2 * best < len(names):  # a few chance matches decide nothing
+    if best <= plain or 2 * best < len(names):  # a few coincidental matches decide nothing
         return ParameterNaming()
     winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
     # Two spellings of one prefix find the same tensors; then either will do.
@@ -134,7 +134,7 @@ def _candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
         for cut in _cuts(tensor):
             if tensor[cut:] in names:
                 counts[ParameterNaming(plus=tensor[:cut])] += 1
-    # of equally frequent ones always the same first, whatever the order of a set
+    # of equally frequent ones always the same first, independent of set order
     ordered = sorted(counts, key=lambda n: (-counts[n], n.minus, n.plus))
     return ordered[:16]
 

@@ -124,7 +124,7 @@ def _missing(
     """Report parameters without a tensor, and the unused tensors that may match."""
     wanted, tensor = family[0]
     meant = _meant(checkpoint, family, unused)
-    # One such rule is enough: it names the whole family by a pattern.
+    # One such rule suffices: it names the whole family by a pattern.
     name, close = next(iter(meant.items()), (wanted.name, None))
     rule = f'load "{generalize_name(name)}" = '
     help_ = (
@@ -307,13 +307,13 @@ def explain_not_fresh(
     """
     kinds = {name_skeleton(w.name): w.name for w in found}
     calls = {_call(w): w.name for w in found}
-    # To know the body all graphs are elaborated: not where nothing is missing.
+    # Finding the base model elaborates all graphs: not if nothing is missing.
     body = fresh.body() if missing else frozenset()
     reasons: dict[str, str] = {}
     for wanted, _ in missing:
         made_of = [n for n in list_tensors(exprs[wanted.name]) if n in present]
         like, other = kinds.get(name_skeleton(wanted.name)), calls.get(_call(wanted))
-        # The nearest reason first: it names the tensor that somebody may look up.
+        # The nearest reason first: it names the tensor that can be looked up.
         if not found:
             why = "nothing of the model is in the checkpoint"
         elif made_of:

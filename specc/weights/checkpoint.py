@@ -133,8 +133,8 @@ def _is_folder(path: Path) -> bool:
 def _in_folder(folder: Path) -> Path:
     """Return the weights file or index of a directory."""
     names = _names_in(folder)
-    # the names that transformers writes count before any other, in the order that it
-    # looks for them: an index stays there when a smaller model is saved over a large one
+    # file names of transformers take precedence, in its order of search: an index stays there when
+    # a smaller model is saved over a large one
     for usual in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if usual in names:
             return folder / usual
@@ -280,7 +280,7 @@ def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
                 checkpoint.path,
                 f"the tensor `{escape_text(name)}` should be in {escape_text(shard)}, but is not",
             )
-    # and the other way round: nothing in a shard goes unlisted
+    # and vice versa: every tensor of a shard is listed
     for name in checkpoint.tensors:
         if name not in wanted:
             place = escape_text(checkpoint.file_of(name).path.name)
@@ -307,7 +307,7 @@ def _weight_map(path: Path) -> dict[str, str]:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
         _bad_index(path, f"it is no UTF-8 text: byte {error.start} cannot be read")
-    except ValueError as error:  # no JSON, a name given twice, nested without end
+    except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
         _bad_index(path, escape_text(str(error)))
     files = _table_of(fields)
     if not files:

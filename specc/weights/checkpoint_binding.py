@@ -54,21 +54,21 @@ def bind_parameters(
     """
     by_name = {w.name: w for w in wanted}
     assert len(by_name) == len(wanted), "two parameters have one name"
-    # What each parameter is made of: first as the spec says, then as the file spells it.
+    # The expression of each parameter: first by the spec's names, then by the file's.
     ties = find_tied_pairs(by_name, rules)
     loads = () if checkpoint.as_specified else rules.loads
     sources = {w.name: _source(w, loads) for w in wanted}
     check_loads_used(by_name, rules)
     naming = _naming(sources, ties, rules.parts, checkpoint)
     exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
-    # Which of them the file has, and what of the rest is a head to be drawn.
+    # Which of them the file has, and which of the rest are a head to initialize.
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
     reasons = _reasons(fresh, bound, missing, exprs, checkpoint)
     drawn = _drawn(fresh, missing, reasons)
     bound |= {w.name: BoundParameter(w, None, None, w.dtype) for w in drawn}
     names = {w.name for w in drawn}
     lacking = [(w, tensor) for w, tensor in missing if w.name not in names]
-    # All faults are told at once, and before a number is read: deciding reads some.
+    # All errors are reported at once, and before data is read: deciding reads some.
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
     wrong = _misfits(sources, made, checkpoint)
     ignored = _ignored(rules.ignores, naming, checkpoint)
@@ -267,7 +267,7 @@ def _decide(
     warnings: list[Diagnostic] = []
     for name, b in bound.items():
         own = exprs[name]
-        # A copy of its own is there, and not the very tensor that the partner took.
+        # The file has a separate copy, not the tensor that the tied parameter uses.
         if b.tied_to is None or own == bound[b.tied_to].expr:
             continue
         if not _has(checkpoint, own):

@@ -205,7 +205,7 @@ def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
 
 
 def _check_pairs(rows: int, heads: int) -> None:
-    # Each head's rows are exchanged by twos.
+    # Each head's rows are swapped in pairs.
     if heads < 1 or rows % (2 * heads):
         raise PatternMismatch(f"{rows} rows are not {heads} heads of whole pairs")
 
@@ -225,7 +225,7 @@ def _reshaped(shape: Shape, wanted: Shape) -> Shape:
     count, found = math.prod(shape), wanted
     if -1 in wanted:
         at, known = wanted.index(-1), -math.prod(wanted)
-        # What is left over; beside an axis of no rows it could be any length.
+        # The remaining length; next to an empty axis it could be any.
         rest = count // known if known else -1
         found = (*wanted[:at], rest, *wanted[at + 1 :])
     if -1 in found or math.prod(found) != count:
@@ -281,7 +281,7 @@ def _moved(expr: UnaryExpr, x: Array) -> Array:
         case PartExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.bounds(x.shape[axis])),)]
         case PermutePairsExpr(to=to, heads=heads):
-            # rows of a head are pairs side by side, or all firsts and then all seconds
+            # rows of a head are interleaved pairs, or two halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         case RearrangeExpr(pattern=pattern, sizes=sizes):

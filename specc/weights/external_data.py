@@ -71,18 +71,17 @@ def plan_external_data(
     end = 0
     for piece in pieces:
         run = piece.run
-        # nothing can be mapped of an empty tensor, so it is always ours
+        # an empty tensor cannot be mapped, so it is always stored by specc
         if link and run is not None and piece.nbytes:
             if run.path not in answers:
-                # asked once a file: it costs system calls, and there are many tensors
+                # checked once per file: it costs system calls, and there are many tensors
                 answers[run.path] = link_location(run.path, folder)
             answer = answers[run.path]
-            # What cannot be linked is not refused but copied; the reason is told once a
-            # file.
+            # What cannot be linked is copied; the reason is reported once per file.
             if not isinstance(answer, str) and run.offset % alignment == 0:
                 linked[piece.name] = ExternalLocation(answer[0], run.offset, run.nbytes)
                 continue
-        # Pieces lie in the order of the parameters: the same model has the same bytes.
+        # Tensors are in the order of the parameters: the same model gives the same bytes.
         start = align_offset(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes
@@ -106,7 +105,7 @@ def link_location(path: Path, folder: Path) -> str | tuple[str]:
     name = escape_text(str(path))
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
-    # another name of the same file could lead out of the folder
+    # another name of the same file could lead outside the directory
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
     if os.path.commonpath([file, home]) != home:
@@ -145,7 +144,7 @@ def external_data_chunks(
     """Yield the bytes of the new file; `chunks` yields those of a tensor by name."""
     at = 0
     for name, (offset, length) in plan.copied.items():
-        if offset > at:  # the gap that alignment leaves
+        if offset > at:  # the gap due to alignment
             yield bytes(offset - at)
         at = offset
         for chunk in chunks(name):

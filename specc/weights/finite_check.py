@@ -19,7 +19,7 @@ def check_finite(block: Array, place: str) -> None:
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":
-        # NumPy takes any byte but 0 for true, other readers only 1
+        # NumPy reads any nonzero byte as true, other readers only 1
         wrong = int((block.view(np.uint8) > 1).sum())
         what = "a truth value that is neither 0 nor 1"
     else:
@@ -44,17 +44,17 @@ def _suspect(block: Array) -> bool:
     """Return whether a block of floats may contain non-finite values."""
     first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
-        # to ask whether all are takes a fifth of counting them
+        # checking whether all are finite takes a fifth of counting them
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
     signed, plain = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
-    # The sign is the highest bit: set, it makes a signed number negative, and a plain
-    # one greater than all without it.
+    # The sign is the highest bit: if set, a signed value is negative, and an unsigned one larger
+    # than all without it.
     sign = 1 << (8 * block.itemsize - 1)
     return bool(block.view(signed).max() >= first or block.view(plain).max() >= sign + first)
 
 
 def _not_finite(block: Array) -> int:
     """Count the non-finite values."""
-    with np.errstate(invalid="ignore"):  # ml_dtypes signals on NaN
+    with np.errstate(invalid="ignore"):  # ml_dtypes raises a warning on NaN
         return int(block.size - np.isfinite(block).sum())

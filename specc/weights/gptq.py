@@ -19,7 +19,7 @@ def cholesky_factor(products: Array) -> Array:
     with three temporaries of a quarter of its size.
     """
     diagonal = np.einsum("ii->i", products)
-    # An input that is always 0 says nothing of its column, which is rounded by itself.
+    # An input that is always 0 gives no information about its column, which is rounded to nearest.
     diagonal[diagonal == 0] = 1.0
     diagonal += DAMPING_FRACTION * diagonal.mean()
     _factor(products)
@@ -33,7 +33,7 @@ def _factor(h: Array) -> None:
         [Bᵀ C]        [    V₂]    V₁V₁ᵀ = A - WWᵀ    [         U₂ ]
     """
     if len(h) <= MAX_DIRECT_INVERSE:
-        # the usual factor of H read backwards is upper
+        # the usual Cholesky factor of H in reverse order is upper triangular
         backwards = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
         h[:] = np.triu(np.linalg.inv(backwards))
         return
@@ -67,8 +67,8 @@ def quantize_gptq(rows: Array, factor: Array, block: int) -> tuple[Array, Array]
 
 def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
     """Return the integers of the columns of a block, and their errors divided by `U[j, j]`."""
-    # a column lies in order here, and what it lost goes to its nearest neighbors at once,
-    # to those farther off together with what these lose
+    # columns are in order here, and a column's error is compensated in its nearest neighbors at
+    # once, in farther ones together with their errors
     columns = np.ascontiguousarray(left.T)
     whole = np.empty(columns.shape, np.int8)
     lost = np.empty_like(columns)

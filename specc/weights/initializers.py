@@ -47,7 +47,7 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
     if kind in NUMBER_KINDS and number is not None:
         try:
             value = float(number)
-        except ValueError:  # the form lets `1e` and `+-` through
+        except ValueError:  # the pattern also matches `1e` and `+-`
             value = math.nan
         if math.isfinite(value) and (value >= 0 or kind == "constant"):
             return Initializer(kind, value)

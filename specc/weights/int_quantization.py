@@ -28,7 +28,7 @@ def split_groups(rows: Array, block: int) -> Array:
 
 def group_scales(blocks: Array, bits: int) -> Array:
     """Return the scale of each block of `[out, blocks, block]`, f32."""
-    # where the greatest is, is found several times faster than how great it is
+    # finding the index of the maximum is several times faster than its absolute value
     far = np.abs(blocks).argmax(-1)
     most = np.take_along_axis(blocks, far[..., None], -1)[..., 0]
     if bits == 8:
@@ -40,10 +40,10 @@ def group_scales(blocks: Array, bits: int) -> Array:
 
 def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
     """Round `[out, blocks, block]` to integers, as f32."""
-    # most of the time of a compile is spent here: nothing is copied that need not be
+    # most of a compile's time is spent here: nothing is copied unnecessarily
     whole = blocks / finite_divisor(scales)[..., None]
     np.rint(whole, out=whole)
-    # by these scales nothing is below -8 or beyond 127, and 8 is where 7 is the most
+    # with these scales nothing is below -8 or beyond 127, and 8 occurs where 7 is the maximum
     if bits == 4:
         np.minimum(whole, 7, out=whole)
     made: Array = whole
@@ -61,7 +61,7 @@ def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
     """
     if form.layout == "columns" or not form.block:
         return whole.reshape(len(whole), -1)[:, :wide]
-    # of bytes without a sign a sum that is too large wraps around, as it should
+    # an overflowing sum of unsigned bytes wraps around, as intended
     moved = whole.view(np.uint8) + np.uint8(CODE_OFFSETS[form.bits])
     return moved if form.bits == 8 else pack_nibbles(moved)
 
@@ -92,6 +92,6 @@ def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Arr
 def pack_nibbles(moved: Array) -> Array:
     """Pack an even number of values 0 to 15 two per byte, the first in the low nibble."""
     pairs = np.ascontiguousarray(moved).view("<u2")
-    # of a pair the earlier byte is the lower one; what the cast cuts off is the rest
+    # the first byte of a pair is the low nibble; the cast drops the rest
     made: Array = (pairs | (pairs >> 4)).astype(np.uint8)
     return made

@@ -99,12 +99,12 @@ class LoraAdapter:
                 module = rest.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
             elif ".lora_" in rest:
-                # another kind of LoRA, such as one with magnitudes: its product is
-                # another one, and leaving the tensor aside would be a wrong answer
+                # another kind of LoRA, such as one with magnitudes: its product differs, and
+                # ignoring the tensor would be wrong
                 self._strange(name)
             else:
-                # a tensor that was trained as a whole, in its own place; peft puts a
-                # module that it changes as well one step deeper
+                # a tensor that was trained in full, under its own name; peft nests a module that it
+                # wraps one level deeper
                 found[rest.replace(".base_layer.", ".")] = AdapterChange(instead=name)
         for module, of_module in parts.items():
             self._add(module, of_module, found)
@@ -117,7 +117,7 @@ class LoraAdapter:
         a, b = self._halves(module, parts, ("table_a", "table_b") if table else ("a", "b"))
         weight = f"{module}.weight"
         before = found.get(weight, AdapterChange())
-        # A table's product is stored for the transposed table.
+        # An embedding's product is stored for the transposed table.
         found[weight] = replace(
             before, left=b, right=a, turned=table or self.scaling.turned, scale=scale
         )
@@ -139,8 +139,8 @@ class LoraAdapter:
                 module, f"it changes `{module}`, which the modules of its config leave out"
             )
         a, b = (parts[end] for end in ends)
-        # The scale is alpha over the config's rank: of a file of another rank every
-        # product would be off by a factor, in silence.
+        # The scale is alpha over the config's rank: with a file of another rank every product would
+        # silently be off by a factor.
         rank = self.file.tensors[a].shape[:1]
         if rank != (self.scaling.rank(module),):
             self._broken(
@@ -234,7 +234,7 @@ class AdaptedCheckpoint(Checkpoint):
         into = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            # an overflow is found where numbers are looked through, by its name
+            # an overflow is found by the finite check, by name
             with np.errstate(over="ignore"):
                 into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(kind)
         return merged
@@ -300,7 +300,7 @@ def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdap
     there = base.tensors.get(name)
     first = brought.get(change.instead) or there
     assert first is not None, f"{name} is neither there nor brought along"
-    # what stands in a tensor's place may be of more words, or fewer
+    # a replacement tensor may have a larger or smaller vocabulary
     met = [first] if adapter.whole or there is None else [first, there]
     for (what, shape), entry in product(_shapes(change, brought), met):
         if shape != entry.shape:

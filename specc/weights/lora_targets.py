@@ -89,8 +89,8 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     for name, bound in binding.bound.items():
         root = bound.tied_to
         expr = binding.bound[root].expr if root is not None else None
-        # The adapter was trained beside the other user of the weight, which kept it as
-        # it was: in one weight for both there is no room for that.
+        # The adapter was trained while the other user of the tied weight stayed unchanged: a single
+        # tensor cannot represent both.
         for tensor in list_tensors(expr) if expr is not None else ():
             if tensor in computed:
                 _tied(binding, name, tensor)

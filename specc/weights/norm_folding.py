@@ -62,7 +62,7 @@ class FoldedValues(ValuesOverlay):
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
             inputs = places // results if turned else places % len(factors)
-            # what f32 cannot hold is told by its own number
+            # a value beyond f32 is reported by its own number
             made = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
             at += block.size
@@ -121,7 +121,7 @@ class RangeCheckedValues(ValuesOverlay):
         """
         narrow = self.narrow.get(name)
         for chunk in self.base.chunks(name, dtype):
-            # what is stored in that type was looked at when it was converted
+            # values stored in that type were checked when converted
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
                 place = f"`{escape_text(narrow.of)}`"

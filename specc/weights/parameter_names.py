@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}|\*")
-_LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer runs are no numbers of layers
+_LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer runs are not layer numbers
 _PLACEHOLDER_LETTERS = "ijklmn"
 _MAX_CANDIDATES = 2000
 
@@ -53,7 +53,7 @@ class NamePattern:
             if hole[1] is None:
                 stars += 1
                 parts.append(f"(?P<_star{'x' * stars}>.*)")
-            elif hole[1] in seen:  # `{i}` again is the same number again
+            elif hole[1] in seen:  # a repeated `{i}` is the same number
                 parts.append(f"(?P=v_{hole[1]})")
             else:
                 seen.add(hole[1])
@@ -118,7 +118,7 @@ def group_names(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for literals, rows in families.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
-        # `{0..2}.{0..1}` says six names; if one of them is missing, all are listed
+        # `{0..2}.{0..1}` names six; if one of them is missing, all are listed
         if math.prod(map(len, columns)) == len(set(rows)):
             found.append(_woven(literals, [_range(c) for c in columns]))
         else:

@@ -151,7 +151,7 @@ class CheckpointBinding:
             yield from self.drawn.chunks(bound.wanted.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
-        # what lies behind each other in the parameter is read one after the other
+        # contiguous parts of the parameter are read one after the other
         for piece in split_expression(bound.expr):
             view = self.in_file(piece)
             place = self._place(bound, piece)
@@ -175,8 +175,8 @@ class CheckpointBinding:
 
     def _looked_through(self, file: TensorFile, runs: Mapping[str, list["_Seen"]]) -> str:
         digest = hashlib.sha256()
-        # Hashing takes most of the time and lets other threads run meanwhile: a chunk is
-        # hashed while it is looked at and while the next one is read.
+        # Hashing takes most of the time and releases the GIL: a chunk is hashed while it is checked
+        # and while the next one is read.
         hashed: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
             for name, at, chunk in file.everything():
@@ -200,7 +200,7 @@ class CheckpointBinding:
 
     def _view(self, name: str) -> TensorView | None:
         expr = self._own(name).expr
-        # of a new head nothing lies in a file
+        # a new head is in no file
         return self.in_file(expr) if expr is not None else None
 
     def in_file(self, expr: Expr) -> TensorView | None:
@@ -315,7 +315,7 @@ def convert_dtype(
         return block.astype(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(kind)
-        # rounding is fine, an overflow is not; a whole number has to stay itself
+        # rounding is allowed, an overflow is not; an integer has to stay exact
         if dtype in FLOAT_DTYPES:
             lost = ~np.isfinite(result)
         else:
@@ -333,8 +333,8 @@ def convert_dtype(
 
 def _blocks(array: Array) -> Iterator[Array]:
     """Yield the elements in C order, a few megabytes at a time, without copying the whole."""
-    # what lies in order is cut without looking at axes; anything else by its rows, so
-    # that only a few of them are copied at a time
+    # contiguous data is sliced without looking at axes; anything else by rows, so that only a few
+    # of them are copied at a time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         step = CHUNK_BYTES // array.itemsize

@@ -99,7 +99,7 @@ def _squared(flat: Array) -> float:
     """Return the sum of squares, also beyond the range of float32."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
-    # of a smaller sum the squares may have been too small to be seen
+    # for smaller sums the squares may have underflowed
     if MIN_ACCURATE_SUM < total < np.inf:
         return total
     wide = flat.astype(np.float64)
@@ -230,7 +230,7 @@ class QuantizedValues(ValuesOverlay):
             return
         scales = self.made[weight].scales
         if scales is None:
-            # nobody asked for the numbers before
+            # the codes were not requested before
             for _ in self._numbers(weight):
                 pass
             scales = self.made[weight].scales
@@ -270,7 +270,7 @@ class QuantizedValues(ValuesOverlay):
             if whole is None:
                 yield _bytes(piece.stored)
             else:
-                # pieces end with a matrix, so that each is of one
+                # chunks end with a matrix, so that each is of one
                 which, start = divmod(at, one.out)
                 whole[which, :, start : start + len(piece.stored)] = piece.stored.T
             at += len(piece.stored)

@@ -55,7 +55,7 @@ def uniform_block(key: int, start: int, count: int) -> Floats:
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
     _scramble(z, np.empty_like(z))
-    z >>= np.uint64(40)  # the top bits, which `z ^ z >> 31` would leave as they are
+    z >>= np.uint64(40)  # the top bits, which `z ^ z >> 31` would leave unchanged
     return z.astype(np.float32) * np.float32(2**-24)
 
 
@@ -107,7 +107,7 @@ def _scramble(z: Words, scratch: Words) -> None:
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
     """Fill f32[*shape] from chunks, in C order."""
-    # blocks are written where they belong, so the whole is never there twice
+    # blocks are written to their destination, so the whole is never in memory twice
     flat = np.empty(math.prod(shape), np.float32)
     at = 0
     for chunk in chunks:

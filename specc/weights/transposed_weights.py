@@ -19,7 +19,7 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
     """Return the parameters that are transposed matrices of a file and are not tied to."""
-    # the partner of a tied weight reads it in the order that its own spec says
+    # the other name of a tied weight reads it in the layout of its own spec
     shared = {b.tied_to for b in binding.bound.values() if b.tied_to is not None}
     return frozenset(
         name
@@ -33,7 +33,7 @@ def _turned(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.wanted.shape) != 2:
         return None
-    # an identity, and a row as a column, are bytes of the file already
+    # an identity, and a row as a column, have the bytes of the file already
     if expr.axes == (0, 1) or binding.in_file(expr) is not None:
         return None
     return expr.x if binding.in_file(expr.x) is not None else None
@@ -72,12 +72,12 @@ def row_chunks(values: ParameterValues, name: str, out: int, many: int) -> Itera
     *stack, _, wide = values.wanted[name].shape
     whole = prod(stack) * out * wide
     stored = values.stored_dtype(name)
-    # what is narrower is widened here, where it is copied in any case
+    # narrower types are widened here, where they are copied in any case
     kind = stored if stored in HALF_PRECISION_TYPES else "f32"
     rows, at, done = np.empty(0, np.float32), 0, 0
     for chunk in values.chunks(name, kind):
         numbers = np.frombuffer(chunk, NUMPY_DTYPES[kind])
-        # chunks end anywhere: a piece waits for the next, or one gives several
+        # chunks end anywhere: a tensor waits for the next, or one chunk gives several
         while numbers.size:
             if at == rows.size:
                 left = out - done // wide % out

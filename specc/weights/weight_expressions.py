@@ -65,7 +65,7 @@ class TransposeExpr:
         if shape == self.unless:
             return tuple(range(rank))
         if self.axes is None:
-            if rank < 2:  # a vector has nothing to exchange
+            if rank < 2:  # a vector has nothing to transpose
                 raise PatternMismatch(f"a tensor of rank {rank} has no two axes to exchange")
             return (*range(rank - 2), rank - 1, rank - 2)
         if sorted(self.axes) != list(range(rank)):
@@ -351,7 +351,7 @@ def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)
-    # one unknown can be divided out, of two only the product is known
+    # one unknown can be solved for, of two only the product is known
     if len(left) > 1:
         raise PatternMismatch(
             f"say how long `{left[0]}` or `{left[1]}` is: both are open in `({text})`"

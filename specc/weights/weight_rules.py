@@ -111,7 +111,7 @@ def rules_of_graph(
     ties: list[TieRule] = []
     for rule in rules.ties:
         ties += [rule] if _reaches(rule, wanted) else _in_graph(rule, wanted, every)
-    # What no graph of the spec has is a slip, and stays to be refused.
+    # A name in no graph of the spec is an error and is rejected.
     nowhere = find_unused_loads(every, rules)
     loads = tuple(r for r in rules.loads if r not in useless or r in nowhere)
     return replace(rules, ties=tuple(ties), loads=loads)
@@ -227,7 +227,7 @@ def _no_such(
     close = nearest_name(name, wanted)
     otherwise, notes = "`specc show` lists the names of all weights", []
     if not close and "{" in name:
-        # a loop that is run no time at all makes no weights
+        # a loop with zero iterations creates no weights
         notes = ["no weight fits it: is a number of layers 0 in the config?"]
         otherwise = "give the model a layer, or leave the rule out"
     raise_error(

@@ -74,15 +74,14 @@ class Sliding(PaddedWindow):
 
     def rows(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
-        # A length that stays is told as it was: as a quotient nobody would see that.
+        # A length that does not change keeps its form: as a quotient that would not be visible.
         if self.keeps(n):
             return length
         return floor_divide_dims(length - (1 + self.lag(n)), self.stride[n]) + 1
 
     def spare(self, length: Dim, n: int) -> Dim:
         """Return a length below 0 if an axis is too short for a window, or an image empty."""
-        # A picture of no points is refused as a whole; rows may be none, of which none
-        # come.
+        # Empty images are refused; an empty time axis gives an empty result.
         if len(self.kernel) > 1:
             return min_dims(self.rows(length, n), length) - 1
         return self.rows(length, n) - min_dims(length, 1)
@@ -93,8 +92,7 @@ class Sliding(PaddedWindow):
         for n, (old, new) in enumerate(self.axis_names()):
             low, high = self.reach(n)
             kept = self.keeps(n)
-            # Rows that are no longer the operand's get a name of their own, and a mark
-            # that says by how much they move.
+            # Axes that are not the operand's get a name of their own, and a mark for their offset.
             marked.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
             )
@@ -105,8 +103,7 @@ class Sliding(PaddedWindow):
         """Bind the result's axes. ShapeError if a known length is too short for a window."""
         for n, (old, new) in enumerate(self.axis_names()):
             length = axes.one(old)
-            # Only a length that is known can be refused here; any other is demanded
-            # when the model runs.
+            # Only a known length can be refused here; any other is checked at run time.
             spare = self.spare(length, n).number
             if spare is not None and spare < 0:
                 title = f"a window reaches over {self.span(n) + 1} rows, there are {length}"
@@ -167,7 +164,7 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
     def solve(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes.one("i"), axes.one("o"), self.groups)
-        # The groups share out the channels, so the weight has a part of them.
+        # Groups divide the channels, so the weight has a fraction of them.
         taken, given = axes.one("j") * self.groups, axes.one("i")
         if taken != given:
             title = f"the weight reads {taken} channels, {given} are there"
@@ -199,8 +196,8 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         for n, (old, new) in enumerate(self.axis_names()):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.before[n], span - self.before[n]
-            # With a stride each row of the result is made of rows that depend on which
-            # it is: then all may be read.
+            # With a stride the positions read depend on the index of the result position: all may
+            # be read.
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
         made, rest = (" ".join(RESULT_WINDOW_AXES[rank]), f", f[i p {KERNEL_AXES[rank]}], f[o]?")
@@ -248,7 +245,7 @@ class Pooling(Sliding):
     def spare(self, length: Dim, n: int) -> Dim:
         """Return a length that is negative if a window would see only padding."""
         blind = self._blind(n)
-        # More is padded than a window reaches: it may see padding alone.
+        # More padding than a window reaches: it may read only padding.
         if self.lag(n) < 0:
             return length - (blind + 1)
         fits = super().spare(length, n)
@@ -260,7 +257,7 @@ class Pooling(Sliding):
         """Return the most positions that some dilated window misses entirely, or 0."""
         places = [self.spread[n] * place - self.before[n] for place in range(self.kernel[n])]
         missed = 0
-        # With as many rows as places stand apart, one of them is hit from anywhere.
+        # With at least as many positions as the dilation, one of them is read from anywhere.
         for rows in range(1, self.spread[n]):
             made = self.rows(Dim.of(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):

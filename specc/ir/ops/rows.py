@@ -73,7 +73,7 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
                 raise ShapeError(
                     f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
-        # the last step may go beyond the end
+        # the last step may exceed the end
         axes["u"] = (floor_divide_dims(between + self.step - 1, self.step),)
 
 

@@ -43,7 +43,7 @@ class AstBuilder:
 
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
         """Build the value of a rule parsed from tokens `first` to `last`."""
-        at = max(first, 0)  # a rule that read nothing stands where the text begins
+        at = max(first, 0)  # a rule that matched no tokens is located at the start of the text
         span = self.fragment.span(self.tokens[at].start, self.tokens[max(last, at)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
@@ -119,7 +119,7 @@ class AstBuilder:
         seen: dict[str, Span | None] = {}
         for child in children:
             name, span = find_name_and_span(child, self)
-            # `_` skips a result, as often as there are some to skip
+            # `_` skips a result, as often as there are results to skip
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()

@@ -58,7 +58,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment of text. Fails with E01xx."""
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.words)
-    # the parser would blame what the lexer made of a stray character
+    # otherwise the error would be about the lexer's token for a stray character
     if lexed.faults:
         raise Failed(*cap_diagnostics(lexed.faults))
     build = AstBuilder(fragment, lexed.tokens, lexed.comments)
@@ -84,7 +84,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     value = run.parse()
     if build.faults:
         raise Failed(*cap_diagnostics(build.faults))
-    # the table leads from a start symbol to the callback of that symbol alone
+    # the table leads from a start symbol to the callback of that symbol only
     return cast(T, value)
 
 
@@ -99,7 +99,7 @@ def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
         for n, t in enumerate(tokens)
         if t.kind in ITEM_TERMINALS
         and (t.start == 0 or text[t.start - 1] == "\n")
-        # `mask = …`, `mask: type`, `mask, x = …`: names, since most keywords are
+        # `mask = …`, `mask: type`, `mask, x = …`: names, since most keywords are not reserved
         and tokens[n + 1].kind not in ("EQUAL", "COLON", "COMMA")
     ]
 
@@ -114,7 +114,7 @@ def cap_diagnostics(faults: Sequence[Diagnostic]) -> list[Diagnostic]:
     unseen = len(ordered) - lexer.MAX_REPORTED_ERRORS
     if unseen <= 0:
         return ordered
-    # reading stopped where so many were collected, so their number says nothing
+    # parsing stopped at the maximum, so the count is meaningless
     stopped = len(ordered) >= lexer.MAX_COLLECTED_ERRORS
     count = "many more errors" if stopped else f"{unseen} more errors"
     last = ordered[lexer.MAX_REPORTED_ERRORS - 1]
@@ -186,10 +186,10 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.words)
     if any(fault.code == "E0104" for fault in lexed.faults):
-        return None  # the text in quotes that is open here
+        return None  # the open string literal
     if any(c.end == offset for c in lexed.comments):
         return None
-    tokens = lexed.tokens[:-1]  # the last one says that the text ends
+    tokens = lexed.tokens[:-1]  # the last one is the end of the text
     states = _run_parser(table, tokens, find_restart_points(fragment, lexed), start)
     if states is None:
         return None
@@ -214,7 +214,7 @@ def _run_parser(
             states = advance_states(table, states, kind)
             at += 1
             continue
-        # the word before may have been taken for a name: `mask a = ⏎ graph f(…)`
+        # the previous word may have been taken for a name: `mask a = ⏎ graph f(…)`
         restart = next((n for n in places if n >= at - 1 and n not in tried), None)
         if restart is None or start != FILE.symbol:
             return None

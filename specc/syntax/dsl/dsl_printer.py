@@ -77,7 +77,7 @@ def print_braced_body(
     """Print the lines between braces."""
     out: list[str] = []
     for child in children:
-        # no empty line behind the brace, whatever the user had there
+        # no empty line after the brace, even if the source had one
         if child.remarks.blank_line_before and out:
             out.append("")
         out += print_statement(child, indent)
@@ -112,7 +112,7 @@ def print_section(node: ast.Commentable, indent: int) -> list[str]:
     head, (children, end) = head_of(node), entries_of(node)
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.remarks)
-    # one line if it is short; a comment needs the end of a line for itself
+    # one line if it is short; a comment needs the rest of a line
     quiet = not end and all(c.remarks == ast.NO_COMMENTS for c in children)
     if quiet and len(children) <= short:
         inside = "  ".join(join_pieces(layout_leaf(c)) for c in children)

@@ -51,8 +51,8 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     """Break into lines, the first indented by `indent` columns."""
     if indent + sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # greedy: fill the line, and at the first break that would pass the width go back to
-    # the best break on it, which is the one least deep in brackets
+    # greedy: fill the line, and at the first break past the width return to the best break on it,
+    # the one nested least deep
     chunk = measure_chunks(pieces)
     done: list[str] = []
     line = [" " * indent]
@@ -79,7 +79,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             )
             if column + len(piece.flat) + chunk[n + 1] > width:
                 best = max(places, key=lambda p: p.score)
-                # what was filled behind it begins the next line
+                # the text after it begins the next line
                 line = line[: best.index - first + 1]
                 done.append("".join(line).rstrip())
                 opened, n = best.open, best.index + 1
@@ -94,7 +94,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
 
 def measure_chunks(pieces: Pieces) -> list[int]:
     """Return, for each index in `pieces`, the columns up to the next break."""
-    # from the end, so that each place knows what follows it
+    # from the end, so that each position knows what follows
     length = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):
         piece = pieces[n]
@@ -175,7 +175,7 @@ def get_precedence(expr: ast.Expr) -> int:
 
 def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False) -> Pieces:
     """Lay out an expression, parenthesized if its operator is below level `least`."""
-    # the grammar needs no brackets in `(f(x) @ name) + y`, but a reader does
+    # the grammar needs no brackets in `(f(x) @ name) + y`, but readers do
     weighted = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < least or (operand and weighted):
         return ["(", *layout_expression(expr), ")"]
@@ -204,7 +204,7 @@ def join_with_commas(
 
 def layout_binary(expr: ast.Binary) -> Pieces:
     """Lay out `a + b - c` iteratively along the left operands, so that long sums need no stack."""
-    # a power groups to the right, and so it is no chain
+    # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [
             *layout_expression(expr.left, POSTFIX, operand=True),
@@ -264,7 +264,7 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
     ast.Unary: layout_unary,
     ast.Binary: layout_binary,
     ast.Compare: layout_comparison,
-    # a choice groups to the right: `a if c else b if d else e` needs no brackets
+    # conditionals are right-associative: `a if c else b if d else e` needs no brackets
     ast.Conditional: lambda e: [
         *layout_expression(e.then, OR),
         SPACE_BREAK,
@@ -296,7 +296,7 @@ def layout_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
         case ast.Slice():
             start = layout_expression(item.start) if item.start is not None else []
             stop = layout_expression(item.stop) if item.stop is not None else []
-            # `a:b:` says no more than `a:b`
+            # `a:b:` is the same as `a:b`
             step = [":", *layout_expression(item.step)] if item.step is not None else []
             return [*start, ":", *stop, *step]
         case _:

@@ -79,7 +79,7 @@ def _dotted_path(b: AstBuilder, span: Span, *parts: Token) -> ast.WeightName:
 @register_rule("reference")
 def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     lower = name.path.lower()
-    # `True`, `NULL`, `yes`: a name that nothing can have, see `AstBuilder.bound`
+    # `True`, `NULL`, `yes`: names that nothing can have, see `AstBuilder.bound`
     meant = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
     if meant != name.path:
         b.fault(
@@ -94,7 +94,7 @@ def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
 
 @register_rule("group")
 def _group(b: AstBuilder, span: Span, inner: ast.Expr) -> ast.Expr:
-    # parentheses are no node of the tree, but belong to what is underlined
+    # parentheses are not a node, but belong to the underlined span
     return replace(inner, span=span)
 
 
@@ -140,7 +140,7 @@ def _chain_first(
 def _chain_more(
     b: AstBuilder, span: Span, chain: ast.Compare, op: Token, right: ast.Expr
 ) -> ast.Compare:
-    # `0 <= i < n` is one node with two operators, not a comparison of a truth value
+    # `0 <= i < n` is one node with two operators, not a comparison of a boolean
     return ast.Compare((*chain.ops, op.text), (*chain.operands, right), span=span)
 
 

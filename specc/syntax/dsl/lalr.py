@@ -86,7 +86,7 @@ class LalrTable:
     def _renames(self, state: int, kind: str) -> int:
         """Return the renaming reduction in `state` before `kind`, else 0."""
         action = self.action(state, kind)
-        # in a state that ends a text the parser has to stop and look
+        # in a state that can end the text the parser has to check for its end
         if action is None or action >= 0 or state in self.ends.values():
             return 0
         return action if self.rules[~action].renames else 0
@@ -210,17 +210,17 @@ class ParseRun:
         if rule.renames:
             whole = self.parts[-1]
             if whole.last - whole.first < lexer.MAX_EXPRESSION_TOKENS:
-                # two of three reductions are such; a chain of them is one step
+                # two of three reductions have one child; a chain of them is one step
                 self.states[-1] = self.table.renamed(self.states[-2], action, kind)
                 return
             self.states.pop()
         else:
-            # not `[-length:]`, which is everything for a rule without parts
+            # not `[-length:]`, which is everything for an empty rule
             below = len(self.parts) - rule.length
             whole = self.value(rule, self.parts[below:])
             self.parts[below:] = [whole]
             del self.states[len(self.states) - rule.length :]
-        # a long call is as hard to walk over as a long sum; it is seen where it ends
+        # a long call is as hard to traverse as a long sum; it is checked at its end
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
         if long and whole.last - whole.first >= lexer.MAX_EXPRESSION_TOKENS:
             self.stop("E0111", whole.first)
@@ -232,7 +232,7 @@ class ParseRun:
         """Build the value of a complete rule."""
         first, last = -1, -1
         for part in parts:
-            if part.first >= 0:  # some parts read nothing
+            if part.first >= 0:  # some children matched no tokens
                 first, last = first if first >= 0 else part.first, part.last
         children = splice_children(rule, parts)
         height = compute_expression_depth(rule, parts)
@@ -258,8 +258,8 @@ def splice_children(rule: LalrRule, parts: list[StackEntry]) -> list[object]:
     children: list[object] = []
     chosen = rule.children
     if rule.is_list and chosen[:1] == [~0]:
-        # `items: items item`: the first part is the list so far, which stands nowhere
-        # else, so it may grow; a copy an item would make long lists quadratic
+        # `items: items item`: the first child is the list so far, which is referenced nowhere else
+        # and is extended in place; copies would make long lists quadratic
         so_far = parts[0].value
         assert isinstance(so_far, list)
         children, chosen = so_far, chosen[1:]
@@ -278,7 +278,7 @@ def splice_children(rule: LalrRule, parts: list[StackEntry]) -> list[object]:
 def compute_expression_depth(rule: LalrRule, parts: list[StackEntry]) -> int:
     """Return the expression nesting depth of a complete rule."""
     if rule.callback in LEFT_CHAIN_RULES:
-        # `a + b + c` is read as `(a + b) + c`, but walked in a loop
+        # `a + b + c` is parsed as `(a + b) + c`, but traversed in a loop
         return max(parts[0].height, max(p.height for p in parts[1:]) + 1)
     highest = max((p.height for p in parts), default=0)
     return highest + 1 if rule.callback in NESTING_RULES else highest
@@ -299,7 +299,7 @@ def recover_from_error(run: ParseRun, at: int) -> int | None:
         if n == at or (n < at and n not in run.names):
             continue
         run.names.discard(n)
-        # drop states until the item fits; where a name fits too it is an expression yet
+        # drop states until the item fits; where a name fits too it is still an expression
         for depth in range(len(run.states), 1, -1):
             states = run.states[:depth]
             if run.accepts(states, run.tokens[n].kind) and not run.accepts(states, "NAME"):

@@ -194,7 +194,7 @@ class Lexer:
         if wrong is not None:
             title, mend = wrong
             self.fault("E0108", title, start, end, "here", mend)
-            text = "0"  # a stand-in, so that the parser finds further faults
+            text = "0"  # a replacement, so that the parser finds further errors
         self.found.tokens.append(Token("NUMBER", text, start, end))
         return end
 
@@ -229,7 +229,7 @@ class Lexer:
         """Report the first bracket nested beyond the limit."""
         depth = 0
         for token in self.found.tokens:
-            # the texts of strings are in quotes, so none of them is a bracket
+            # string literals are in quotes, so none of them is a bracket
             if token.text in OPENERS:
                 depth += 1
                 if depth > MAX_NESTING:
@@ -260,13 +260,13 @@ def _explain_bad_number(word: str) -> tuple[str, str]:
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
     """Explain an unsupported number, with a fix."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
-        # other languages read 010 as 8
+        # other languages read 010 as octal 8
         mend = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
         return f"the number `{truncate_token_text(text)}` starts with 0", mend
     if len(text) > MAX_NUMBER_LENGTH:
         mend = "numbers are doubles: 17 digits say all there is"
         return f"a number of {len(text)} characters", mend
-    # 16 digits are looked at before `int`, which takes quadratic time
+    # 16 digits are checked before `int`, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the whole number {truncate_token_text(text)} is too large"
         return title, "whole numbers stay below 2 ** 53"

@@ -71,7 +71,7 @@ RULE_CALLBACKS |= {
 
 @register_rule("target")
 def _target(b: AstBuilder, span: Span, name: Token, kind: ast.TypeName | None) -> ast.Target:
-    # `_` says nothing about the type, in a list of types where each needs a place
+    # `_` gives no type, in a list of types where each needs one
     kind = None if kind == ast.TypeName(name="_") else kind
     return ast.Target(b.bound(name), kind, span=span)
 
@@ -120,7 +120,7 @@ Statements: TypeAlias = CommentedBody[ast.Statement]
 def _when(
     b: AstBuilder, span: Span, condition: ast.Expr, body: Statements, otherwise: Statements | None
 ) -> ast.When:
-    # it has no place for what stands behind `else {`
+    # there is no comment position after `else {`
     other, else_end = move_header_comment(otherwise) if otherwise else ((), ())
     return ast.When(
         condition=condition,
@@ -224,7 +224,7 @@ def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     node = CONFIG(b, span, *children)
     b.twice("the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign)))
     b.twice("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
-    # one list, as YAML can have a key but once
+    # one list, as a YAML key can occur only once
     unread = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in unread for key in e.keys))
     b.twice("the list", unread, f"one list names them all: `ignore {keys}`")
@@ -237,8 +237,8 @@ def _field(
 ) -> ast.Field:
     remarks = ast.NO_COMMENTS
     if kind.name == "record" and kind.span and not kind.optional and kind.of is None:
-        # a record's fields stand in lines of their own, with comments of their own;
-        # those that find no field are kept above the record
+        # a record's fields are on lines of their own, with comments of their own; other comments
+        # are kept above the record
         start = b.fragment.source.text.find("{", kind.span.start, kind.span.end) + 1
         body = b.attacher.body(kind.fields, start, kind.span.end - 1)
         kind = replace(kind, fields=body.children)
@@ -290,7 +290,7 @@ def _rounds(
 
 @register_rule("below_zero")
 def _below_zero(b: AstBuilder, span: Span, minus: Token, number: Token) -> ast.TextLiteral:
-    # no word has such a value: it is read so that the word can say which it has
+    # no setting has such a value: it is parsed so that the error can say which values are allowed
     return ast.TextLiteral(minus.text + number.text, span=span)
 
 

@@ -53,7 +53,7 @@ def find_unbalanced_brackets(
             if not fits:
                 found.stray.add(n)
                 continue
-            # `f(a[0)`: the `)` shows that the `[` inside is never closed
+            # `f(a[0)`: the `)` shows that the `[` is never closed
             found.lost.update((opener, n) for opener in stack[fits[-1] + 1 :])
             del stack[fits[-1] :]
     return found
@@ -111,7 +111,7 @@ def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, at: int) -> 
         last = here.end_of(before) if len(here.tokens) > 1 else here.span(token)
         primary = Label(last, f"the text ends without its `{wanted}`")
     elif here.on_new_line(token, before) and opener.text != "{":
-        # a `)` belongs to the line that it is missing from, a `}` to one of its own
+        # a `)` belongs to the line where it is missing, a `}` to a line of its own
         primary = Label(here.end_of(before), f"expected `{wanted}` after this")
     else:
         primary = Label(here.span(token), f"expected `{wanted}` before this")
@@ -171,7 +171,7 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a file that does not begin with `specc 1` and `model name`."""
-    # at most `specc` and the number lie on the stack, above the state it starts with
+    # at most `specc` and the version are on the stack, above the start state
     if here.run.start != "file" or here.at > 2 or len(here.run.states) > 3:
         return None
     title = "a spec begins with `specc 1` and `model` with its name"
@@ -207,7 +207,7 @@ def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
     if here.token.kind != "STRING" or not (between_items or in_body):
         return None
     place = "first inside the braces of a block or graph, or behind the default of a config value"
-    # tokens that are not yet part of a rule: behind a definition its first word is
+    # tokens that are not yet part of a rule: after a definition its first word is
     kinds = [p.value.kind for p in here.run.parts if isinstance(p.value, Token)]
     last = next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
     if last and between_items:
@@ -300,13 +300,13 @@ def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
         wanted = what
         title = f"nothing is written here; expected {wanted}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
-        # a whole value was read and more follows: `a b` where one is due
+        # a complete value followed by another: `a b`
         wanted = "an operator" if "PLUS" in expected else "the end"
         title = f"{what} ends before `{format_token(token)}`, and nothing joins the two"
     label = Label(here.span(token), f"expected {wanted} here")
     if before is not None:
-        # what is missing at the end of a line is shown there, unless the next may begin
-        # something new and is at fault itself
+        # a token that is missing at the end of a line is shown there, unless the next line may
+        # begin something new and is itself wrong
         new = "BLOCK" in expected or "RETURN" in expected
         if ends or (here.on_new_line(token, before) and not new):
             label = Label(here.end_of(before), f"expected {wanted} after this")

@@ -69,7 +69,7 @@ def describe_terminals(expected: frozenset[str]) -> str:
         listed = ["an operator" if "PLUS" in left else "the end of the text"]
     if len(listed) == 1:
         return listed[0]
-    # more than four are no help: the first are the likeliest
+    # more than four are no help: the first are the most likely
     return f"{', '.join(listed[:4][:-1])} or {listed[:4][-1]}"
 
 
@@ -83,7 +83,7 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
         left -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         words.append("a value")
     elif OPERATOR_TERMINALS & left and left - OPERATOR_TERMINALS:
-        # after a value any operator fits; what closes it is more to the point
+        # after a value any operator fits; a closing token is more relevant
         left -= OPERATOR_TERMINALS
     if "RETURN" in left:
         words.append("a statement")
@@ -218,8 +218,8 @@ def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
 def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `for i in range(3) { … }`, `let x = 3`."""
     token, word = here.token, here.token
-    # `for` and `if` are words of the language and fit nowhere here; the others are read
-    # as the name of a result, so that what follows them does not fit
+    # `for` and `if` are keywords and fit nowhere here; the others are read as the name of a result,
+    # so that what follows them does not fit
     if "RETURN" not in here.expected or token.kind not in ("FOR", "IF"):
         if here.before is None or not {"EQUAL", "COLON"} <= here.expected:
             return None

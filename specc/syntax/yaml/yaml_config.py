@@ -114,7 +114,7 @@ def parse_yaml_field_type(
                 f"write `{inner.name}: {{type: int}}`",
             )
     body = yaml_reader.collect_yaml_body(reader, record, fields)
-    # a type has no remarks: what would stand behind it goes above the whole field
+    # a type has no comments: they move above the whole field
     above = ((body.behind,) if body.behind else ()) + body.end
     return ast.TypeName(name="record", fields=body.children, span=node.span), above
 
@@ -176,7 +176,7 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
 def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
     """Convert a value for a field of the extended spec."""
     value = static_value_to_yaml(entry.value)
-    # a record that looks like a declaration would be read as one
+    # a record that looks like a declaration would be parsed as one
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
         value = print_expression(entry.value)
     return YamlPair(entry.name, value, entry.remarks)

@@ -84,7 +84,7 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
     others: list[Label] = []
     if error.context_mark:
         context = _character_at(source, error.context_mark)
-        # where both marks are one place, the second says nothing more
+        # if both marks are at one location, the second adds nothing
         if context.start < here.start:
             others.append(Label(context, "this begins here"))
     return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(mend,))

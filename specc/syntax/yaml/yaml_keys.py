@@ -117,7 +117,7 @@ class Form(Generic[T]):
                     values |= zip(fields, value, strict=True)
                 else:
                     values[fields[0]] = value
-        if not complete:  # all keys were read, for their own errors
+        if not complete:  # all keys were parsed, for their own errors
             return None
         whole = yaml_reader.compute_node_extent(reader, node) if self.has_body else node.span
         values["span"] = whole

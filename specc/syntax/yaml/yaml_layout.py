@@ -69,7 +69,7 @@ def _escape_in_quotes(character: str) -> str:
 
 def format_yaml_scalar(text: str, flow: bool) -> str:
     """Format a text as a YAML scalar."""
-    # only double quotes can say what does not show
+    # only double quotes can express invisible characters
     if not all(map(is_visible_character, text)):
         return f'"{"".join(map(_escape_in_quotes, text))}"'
     plain = (
@@ -96,7 +96,7 @@ def format_yaml_flow(value: YamlValue) -> str | None:
     """Format a value on one line, or return None if comments or the layout prevent it."""
     if isinstance(value, str):
         return format_yaml_scalar(value, flow=True)
-    if value.end or value.tall:  # a comment needs the end of a line
+    if value.end or value.tall:  # a comment needs the rest of a line
         return None
     parts: list[str] = []
     if isinstance(value, YamlMap):

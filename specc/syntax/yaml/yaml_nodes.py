@@ -129,7 +129,7 @@ class YamlComposer:
             case yaml.ScalarEvent():
                 reject_anchors_and_tags(event, span)
                 node = YamlScalar(event.value, event.style or "", span)
-                # an empty value has no place in the text, where a `#` could be
+                # an empty value has no location in the text, where a `#` could be
                 if node.style or span.end > span.start:
                     self.scalars.append(span)
                 self.put(node)
@@ -171,8 +171,8 @@ class YamlComposer:
     def close(self, span: Span) -> None:
         """End a collection."""
         top = self.stack.pop()
-        # PyYAML ends a block at the next line that is not part of it, comments and empty
-        # lines included; here it ends where its last entry does
+        # PyYAML ends a block at the next line that is not part of it, comments and empty lines
+        # included; here it ends after its last entry
         end = span.end if top.flow else find_last_entry_end(top)
         whole = Span(self.source, top.start, max(top.start, end))
         column = top.start - (self.source.text.rfind("\n", 0, top.start) + 1)
@@ -206,7 +206,7 @@ class YamlComposer:
                 "here",
                 helps=["a key is one word; quote a text that starts with `[` or `{`"],
             )
-        # PyYAML merges only in its constructor, which does not run here
+        # PyYAML merges only in its constructor, which is not used here
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
         if node.value in top.keys:
@@ -242,7 +242,7 @@ def find_last_entry_end(top: OpenSequence | OpenMapping) -> int:
         case OpenSequence(items=[*_, last]):
             return last.span.end
         case OpenMapping(entries=[*_, entry]):
-            # an empty value has no place of its own
+            # an empty value has no location
             return max(entry.value.span.end, entry.key.span.end)
         case _:
             return top.start
@@ -284,7 +284,7 @@ def find_yaml_comments(source: Source, scalars: list[Span]) -> list[Comment]:
     at = position = 0
     while match := COMMENT_PATTERN.search(source.text, position):
         start = match.start()
-        # both run through the text once: scalars that end before the `#` are done with
+        # both are in text order: scalars that end before the `#` are finished
         while at < len(scalars) and scalars[at].end <= start:
             at += 1
         if at < len(scalars) and scalars[at].start <= start:
@@ -324,7 +324,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     """Return the text of a scalar with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
-    # most scalars: characters and offsets run side by side
+    # most scalars: characters and offsets correspond
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, scalar=True)
     offsets: list[int] | None = None
@@ -332,7 +332,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
         offsets = map_single_quoted_offsets(raw, node.value)
     elif node.style == '"':
         offsets = map_double_quoted_offsets(raw, node.value)
-    if offsets is None:  # folded over lines: point at all of it
+    if offsets is None:  # folded over lines: point to all of it
         places = (*[span.start] * len(node.value), span.end)
     else:
         places = tuple(span.start + n for n in offsets)
@@ -347,7 +347,7 @@ def map_single_quoted_offsets(raw: str, value: str) -> list[int] | None:
         if len(places) >= len(value) or raw[n] != value[len(places)]:
             return None
         places.append(n)
-        n += 2 if raw[n] == "'" else 1  # a quote is written twice
+        n += 2 if raw[n] == "'" else 1  # a quote is doubled
     return [*places, n] if len(places) == len(value) else None
 
 
@@ -365,7 +365,7 @@ def map_double_quoted_offsets(raw: str, value: str) -> list[int] | None:
             if letter in HEX_ESCAPE_LENGTHS:
                 character = chr(int(raw[start + 2 : n], 16))
             else:
-                # an escaped line break stands for nothing, so nothing is found here
+                # an escaped line break stands for nothing, so nothing is located here
                 character = YAML_ESCAPE_VALUES.get(letter, "")
         if len(places) >= len(value) or character != value[len(places)]:
             return None

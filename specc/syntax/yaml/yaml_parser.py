@@ -75,7 +75,7 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
         elif kind in ITEM_FORMS:
             item = ITEM_FORMS[kind].parse(reader, node)
             read += [item] if item is not None else []
-        else:  # a top key as an entry: `- dims: [batch]`
+        else:  # a top-level key as an entry: `- dims: [batch]`
             read += TOP_ITEM_PARSERS[kind](reader, reader.known(node, (kind,), f"`{kind}`")[kind])
     return read
 
@@ -257,7 +257,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
 def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
     """Report a version that this compiler does not read."""
     version = reader.get_optional_text(found, "specc")
-    if version not in ("1", ""):  # what is empty is a fault already
+    if version not in ("1", ""):  # an empty value is an error already
         reader.fault(
             "E0113",
             f"version {version} of the language is not known",
@@ -276,7 +276,7 @@ def attach_items(
         if entry.name not in YAML_HEADER_KEYS:
             break
         end = get_entry_span(entry).end
-    # top keys stand in any order, and `items:` holds any of them: comments need the
-    # order of the text
+    # top-level keys are in any order, and `items:` holds any of them: comments need the order of
+    # the text
     in_order = sorted(items, key=lambda item: get_node_span(item).start)
     return attach_file_comments(reader.attacher, replace(head, items=tuple(in_order)), start, end)

@@ -89,7 +89,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
             and type(item) not in SECTION_CONVERTERS
         )
         if fits and get_item_key(item):
-            # two under one name would be one key twice
+            # two with one name would be a duplicate key
             fits = get_item_key(item) not in map(get_item_key, out[-1])
         if fits:
             out[-1].append(item)
@@ -116,7 +116,7 @@ def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, 
     used = {"items"}
     first: list[ItemRun] = []
     last: list[ItemRun] = []
-    # a key can stand only once at the top: what comes again goes into `items:`
+    # a top-level key can occur only once: repeated items go into `items:`
     while left and get_top_key(left[0][0]) not in used:
         used.add(get_top_key(left[0][0]))
         first.append(left.pop(0))
@@ -266,7 +266,7 @@ def rewrite_as_yaml(piece: str, *, mapped: bool = True) -> str:
             file = parse_dsl(Source("advice", wrapped))
         except Failed:
             continue
-        # a text alone describes a file or a block, and says nothing else
+        # a text alone documents a file or a block
         alone = any(isinstance(i, ast.Block) and not i.body for i in file.items)
         if alone or not (file.items or file.extends):
             continue
@@ -282,7 +282,7 @@ NodeSelector = Callable[[yaml.Node], yaml.Node]
 def _embed_in_specs(piece: str) -> Iterator[tuple[str, NodeSelector]]:
     """Yield whole specs that may contain a fragment, with a selector into their YAML."""
     text = piece.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    head = 'specc 1\nmodel m "d"\n'  # what follows describes nothing any more
+    head = 'specc 1\nmodel m "d"\n'  # what follows is not documentation any more
     yield f"{head}{text}\n", _select_item
     if TYPED_PIECE.match(piece):
         yield f"{head}config {{ {text} }}\n", lambda n: _select_value(n, "config")
@@ -296,7 +296,7 @@ def _embed_in_specs(piece: str) -> Iterator[tuple[str, NodeSelector]]:
                 _select_value(_select_first(_select_value(n, "items")), "where"), "where"
             ),
         )
-    # an expression alone is none: a statement has a name, or begins with a word
+    # an expression alone is not a statement: a statement has a name, or begins with a keyword
     for body in (text, f"{text} {EMPTY_BODY}"):
         yield f"{head}block f() -> float[] {{ {body} }}\n", _select_statement
 

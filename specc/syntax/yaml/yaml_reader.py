@@ -118,7 +118,7 @@ class YamlReader:
         missing = [n for n in required if n not in found]
         for entry in entries:
             if entry.name not in allowed:
-                # a key that was misspelled is one fault, not two
+                # a misspelled key is one error, not two
                 meant = self.unknown(entry, allowed, what)
                 if meant in missing:
                     missing.remove(meant)
@@ -219,7 +219,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
     """Return the end of a value with its comments."""
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
-    # comments in place of a value: they are indented deeper than its key
+    # comments instead of a value: they are indented deeper than its key
     end = max(entry.key.span.end, entry.value.span.end)
     return find_comments_end(reader, end, get_span_column(entry.key.span) + 1)
 
@@ -245,7 +245,7 @@ def find_comments_end(reader: YamlReader, end: int, least: int) -> int:
     for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
         comment = reader.comments[n]
         gap = text[position : comment.start]
-        # anything but what closes flow style begins something else
+        # anything but the end of flow style begins another token
         if gap.strip(" \t\r\n,]}"):
             break
         start = comment.start - (text.rfind("\n", 0, comment.start) + 1)

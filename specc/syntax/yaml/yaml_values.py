@@ -73,7 +73,7 @@ def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
     """Parse a name, not a dotted one."""
-    # the grammar has `x: type` and `a, b` here; taken apart, messages can say so
+    # the DSL has `x: type` and `a, b` here; split, so that messages can say so
     found = parse_yaml_fragment(reader, node, TARGETS, what) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
         return found[0].name
@@ -148,7 +148,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
     for given in reader.mapping(entry.value, f"what `{entry.name}` is given", example):
-        # two keys are the reader's own: an option called `in` has to be written as text
+        # two keys are reserved: an option called `in` has to be written as text
         if given.name == "in":
             args = parse_yaml_expressions(reader, given.value)
         elif given.name == "weights":

@@ -76,7 +76,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 def _vector(line: str, width: int) -> tuple[str, Array]:
     """Parse a word, which may contain spaces, and its `width` values (0: any number)."""
-    # not `split()`: some words of the published files hold spaces of other widths
+    # not `split()`: some words of the published files contain other whitespace
     fields = line.split(" ")
     if not width:  # the first line decides
         width = _width(fields)
@@ -93,7 +93,7 @@ def _vector(line: str, width: int) -> tuple[str, Array]:
 
 def _width(fields: list[str]) -> int:
     """Count the values after the word of the first line."""
-    # `400000 300`: how many words, and how many numbers each
+    # `400000 300`: number of words and dimensions
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _Wrong("this is the header of a word2vec file, which GloVe's format has not")
     return len(fields) - 1

@@ -131,7 +131,7 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 def read_scales(stored: Array) -> Array:
     """Return scales as float32; bytes are exponents (E8M0)."""
     if stored.dtype == np.uint8:
-        with np.errstate(over="ignore"):  # found where values are checked to be finite
+        with np.errstate(over="ignore"):  # found when values are checked to be finite
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
     return stored.astype(np.float32)
 

@@ -123,7 +123,7 @@ class TensorFile(Closeable):
             part = memoryview(bytearray(min(CHUNK_BYTES, start - done)))
             self._fill(done, part)
             yield "", done, part
-        # one pair for all: the system would clear new memory for each of many tensors
+        # one pair of buffers for all: the system would clear new memory for each tensor
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
         for entry in order:
             done = 0

@@ -58,7 +58,7 @@ NATIVE_ORDER_DTYPES = frozenset(
 )
 """The types of ml_dtypes, which have native byte order only."""
 
-# no two of our types have one NumPy dtype
+# no two types share a NumPy dtype
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
@@ -122,7 +122,7 @@ def _header_bytes(fd: int, size: int) -> bytes:
     if size < 8:
         raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
-    # a file of another kind begins with any number, so this comes before reading
+    # other files begin with any number, so this check comes before reading
     if length > MAX_HEADER_BYTES:
         raise _Wrong(
             f"it begins with a header length of {length} bytes; at most "
@@ -134,7 +134,7 @@ def _header_bytes(fd: int, size: int) -> bytes:
             "file is cut off"
         )
     data = read_at_offset(fd, length, 8)
-    if len(data) != length:  # it has shrunk since its size was asked for
+    if len(data) != length:  # it has shrunk since its size was read
         raise _Wrong("the file is cut off inside the header")
     return data
 
@@ -150,10 +150,10 @@ def _fields(data: bytes) -> dict[str, Json]:
     except RecursionError:
         raise _Wrong("its header is nested too deeply") from None
     except UnicodeDecodeError as error:
-        # 8 for the length before it: the place in the file
+        # 8 for the length field: the offset in the file
         raise _Wrong(f"its header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
-        # a slip of JSON, an integer of thousands of digits, NaN
+        # invalid JSON, an integer of thousands of digits, NaN
         raise _Wrong(f"its header is not JSON: {escape_text(str(error))}") from None
     if not isinstance(fields, dict):
         raise _Wrong("its header is not a JSON object")
@@ -220,7 +220,7 @@ def _entry(fields: Json, what: str) -> dict[str, Json]:
 def _check_name(name: str, what: str) -> None:
     if not name:
         raise _Wrong("a tensor has no name")
-    # JSON can say half of a surrogate pair, which no other text of ours may hold
+    # JSON can contain a lone surrogate, which is not allowed in names
     if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
         raise _Wrong(f"{what} has half of a character pair in its name")
 
@@ -230,7 +230,7 @@ def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
     count = 1
     for dim in shape:
         count *= dim
-        if count >= MAX_LENGTH:  # checked on the way: a later 0 must not hide it
+        if count >= MAX_LENGTH:  # checked step by step: a later 0 must not hide it
             raise _Wrong(f"{what} has more elements than any file can hold")
     bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed
