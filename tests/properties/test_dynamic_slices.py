@@ -176,7 +176,9 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    assert len(list(verify_model(open_compiled(str(tmp_path / "m.onnx")).whole))) == 3
+    lines = list(verify_model(open_compiled(str(tmp_path / "m.onnx")).whole))
+    assert len(lines) >= 3
+    assert all("1 result agrees" in line for line in lines)
     model = specc.load(tmp_path / "m.onnx")
     x = np.random.default_rng(0).normal(size=(2, 3, 30, 4)).astype("f4")
     np.testing.assert_allclose(model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4)
