@@ -140,7 +140,7 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
     capsys.readouterr()
     assert main(["verify", str(path)]) == 0
     told = capsys.readouterr().out
-    assert told.count("step: ") == 3
+    assert told.count("step: ") >= 3
     assert "ill-conditioned" not in told
 
 
