@@ -35,7 +35,7 @@ def families() -> Iterator[tuple[str, str]]:
         entries = [e for i, _ in program.items(ast.Config) for e in i.entries]
         for entry in entries:
             if isinstance(entry, ast.Expect) and entry.key == "model_type":
-                yield from ((name, type) for type in entry.values if type not in FOREIGN)
+                yield from ((name, type) for type in entry.values if type not in FOREIGN + CONTRADICTORY)
 
 
 OTHERS = ("vit_segmenter", "vision_encoder_decoder", "depth_anything", "idefics3", "rt_detr")
@@ -47,6 +47,8 @@ contradict each other.
 
 FOREIGN = ("new",)
 """Types whose class is the publisher's own code, not a part of transformers."""
+CONTRADICTORY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+"""Types whose class defaults give image tokens another width than the language model has."""
 
 
 def reader_of(data: dict[str, Any]) -> ConfigReader:
