@@ -35,7 +35,9 @@ def families() -> Iterator[tuple[str, str]]:
         entries = [e for i, _ in program.items(ast.Config) for e in i.entries]
         for entry in entries:
             if isinstance(entry, ast.Expect) and entry.key == "model_type":
-                yield from ((name, type) for type in entry.values if type not in FOREIGN + CONTRADICTORY)
+                yield from (
+                    (name, type) for type in entry.values if type not in FOREIGN + CONTRADICTORY
+                )
 
 
 OTHERS = ("vit_segmenter", "vision_encoder_decoder", "depth_anything", "idefics3", "rt_detr")
