@@ -22,9 +22,9 @@ pytestmark = pytest.mark.parity
 READ = supported_model_types()
 UNREAD = [
     "convbert", "gemma3n", "internvl", "llava_next", "mistral3", "mistral4", "pixtral", "sam",
-    "swinv2", "switch_transformers",
+    "swin2sr", "switch_transformers",
 ]  # fmt: skip
-LIKE = {"swinv2": {"swin"}}
+LIKE = {"swin2sr": {"swin", "swinv2"}}
 """By transformers' documentation these are variants of the others."""
 
 

@@ -226,6 +226,12 @@ CASES = {
                         results=("reconstruction",)),
     "donut-swin": Seen(config="DonutSwinConfig", model="DonutSwinForImageClassification", size=(20, 12),
                        settings=WINDOWS | {"image_size": [20, 12]}),
+    "swinv2": Seen(config="Swinv2Config", model="Swinv2ForImageClassification", size=(28, 28), settings=WINDOWS | {
+        "image_size": 28, "window_size": 4, "depths": [2, 2, 1], "num_heads": [2, 4, 2], "pretrained_window_sizes": [0, 3, 5]}),
+    "swinv2 base, oblong": Seen(config="Swinv2Config", model="Swinv2Model", size=(12, 20), results=BASE,
+                                settings=WINDOWS | {"image_size": [12, 20], "window_size": 5, "qkv_bias": False}),
+    "swinv2 paints": Seen(config="Swinv2Config", model="Swinv2ForMaskedImageModeling", settings=WINDOWS | PAINT, squares=36,
+                          results=("reconstruction",)),
     "donut-swin base": Seen(config="DonutSwinConfig", model="DonutSwinModel", settings=WINDOWS, results=BASE),
     "convnext": Seen(config="ConvNextConfig", model="ConvNextForImageClassification", settings=CONVNEXT, size=(16, 16)),
     "convnext, a pair of sizes": Seen(
