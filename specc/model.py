@@ -26,7 +26,6 @@ from specc.runtime.generate_each import generate_each
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
-from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
 from specc.runtime.prompts import encode_chat
 from specc.runtime.steppers import PREFILL_CHUNK_SIZE
@@ -56,11 +55,6 @@ class Model(OpenedModel):
     `with specc.load(…) as model:` closes it at the end. A model is thread-safe; a
     `GenerationStream` belongs to the thread that iterates it.
     """
-
-    @property
-    def entrance(self) -> ModelInputs:
-        """The inputs of the full graph, else of the graphs that a package has."""
-        return self.scoring.entrance if self.scoring else super().entrance
 
     @overload
     def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[Results]: ...
@@ -240,6 +234,8 @@ def load(
             )
         )
     )
-    # opened now, so that errors appear here and not at the first use
-    _ = opened.scoring, opened.writer, opened.streamer
+    # opened now, so that errors appear here and not at the first use; a package that generates or
+    # streams opens a session of its full-forward graph only when that is run
+    if opened.writer is None and opened.streamer is None:
+        _ = opened.scoring
     return opened

@@ -62,9 +62,15 @@ class OpenedModel(Closeable):
         """Its name, inputs and outputs."""
         if self.closed:
             return f"at {self.path}, closed"
-        if self.scoring is None:
+        if not self.has_full_forward:
             return self.entrance.graph.signed()
-        return f"{self.manifest.name}, {self.manifest.graph.signed()}"
+        manifest = self.package.manifest("score") if self.package else self.whole.manifest
+        return f"{manifest.name}, {manifest.graph.signed()}"
+
+    @property
+    def has_full_forward(self) -> bool:
+        """Whether there is a full-forward graph; no session is opened to find out."""
+        return self.package is None or "score" in self.package.roles
 
     @property
     def steps(self) -> bool:
@@ -91,7 +97,7 @@ class OpenedModel(Closeable):
         """The full-forward graph; None if a package lacks it."""
         if self.package is None:
             return self.whole
-        return self._load("score") if "score" in self.package.roles else None
+        return self._load("score") if self.has_full_forward else None
 
     @property
     def full(self) -> LoadedModel:
@@ -123,7 +129,7 @@ class OpenedModel(Closeable):
         package = self.package
         if package is not None and self.steps:
             return open_generator(package, self.provider, self.threads, self.prefill_chunk_size)
-        alone = self.streamer is not None and self.scoring is None
+        alone = self.streamer is not None and not self.has_full_forward
         if alone or (package is not None and not package.has(self.graph)):
             return None
         once = bool(self.graph) and self.whole.manifest.decodes is None
@@ -132,7 +138,7 @@ class OpenedModel(Closeable):
     @property
     def entrance(self) -> ModelInputs:
         """The inputs with their preprocessing and defaults."""
-        if self.streamer is not None and self.scoring is None:
+        if self.streamer is not None and not self.has_full_forward:
             return self.streamer.entrance
         return self.writer.entrance if self.writer else self.whole.entrance
 
@@ -220,7 +226,7 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
 
 def model_task(opened: OpenedModel) -> Task | None:
     """Return the task of the graph that computes all at once; None where it has none."""
-    alone = opened.streamer is not None and opened.scoring is None
+    alone = opened.streamer is not None and not opened.has_full_forward
     return None if opened.steps or alone else opened.whole.manifest.reading.task
 
 

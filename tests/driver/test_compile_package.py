@@ -156,6 +156,17 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
         specc.compile("gpt2", tmp_path / "r", graphs=["generate"], **given)
 
 
+def test_a_package_that_generates_opens_its_full_graph_when_that_is_run(tmp_path: Path) -> None:
+    config = {"layers": 1, "d": 8, "heads": 2, "vocab": 9}
+    specc.compile("gpt2", tmp_path / "p", init=1, set=config, graphs=["score", "step"])
+    model = specc.load(tmp_path / "p")
+    assert repr(model).startswith("<specc model gpt2, ")
+    assert len(model.generate(input_ids=[[1, 2]], max_tokens=3).results()[0][0].tokens) == 3
+    assert "scoring" not in vars(model)
+    assert model.run(input_ids=[[1, 2]])["logits"].shape == (1, 2, 9)
+    assert "scoring" in vars(model)
+
+
 POINTER = """specc 1
 model pointer
 dims batch, m, n
