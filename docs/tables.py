@@ -57,8 +57,8 @@ MODEL_GROUPS = (
     ("Time series", "patchtst"),
     (
         "Multimodal",
-        "clip clip_text clip_vision gemma3 idefics3 idefics3_vision image_captioner llava owlvit "
-        "paligemma qwen2_5_vl qwen2_vl qwen3_vl siglip siglip_text siglip_vision trocr "
+        "clip clip_text clip_vision gemma3 idefics3 idefics3_vision image_captioner internvl "
+        "internvl_vision llava owlvit paligemma qwen2_5_vl qwen2_vl qwen3_vl siglip siglip_text siglip_vision trocr "
         "vision_encoder_decoder",
     ),
     (

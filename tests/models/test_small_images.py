@@ -12,7 +12,7 @@ SEEING = {
     **dict.fromkeys(
         ["beit", "clip_vision", "convnext", "deit", "dinov2", "dinov3_vit", "idefics3_vision", "segformer", "siglip_vision", "swin", "vit",
          "vit_segmenter", "yolos"], "image"),
-    **dict.fromkeys(["clip", "gemma3", "idefics3", "llava", "paligemma", "siglip"], "vision.image"),
+    **dict.fromkeys(["clip", "gemma3", "idefics3", "internvl", "llava", "paligemma", "siglip"], "vision.image"),
 }  # fmt: skip
 
 

@@ -129,6 +129,31 @@ FAMILIES = {
         image=(3, 12, 12),
         give=give_all_images,
     ),
+    "internvl": Family(
+        "InternVL",
+        {
+            "text_config": TEXT | {"model_type": "qwen2", "tie_word_embeddings": True},
+            "vision_config": VISION | {"image_size": [16, 16], "patch_size": [4, 4], "attention_bias": True},
+            "image_token_id": IMAGE,
+            "tie_word_embeddings": True,
+        },
+        image=(3, 16, 16),
+    ),
+    "internvl, RMS norms, an inner layer": Family(
+        "InternVL",
+        {
+            "text_config": TEXT | {"model_type": "qwen3"},
+            "vision_config": VISION | {
+                "image_size": 8, "norm_type": "rms_norm", "use_qk_norm": True, "use_mean_pooling": False,
+                "use_absolute_position_embeddings": False,
+            },
+            "image_token_id": IMAGE,
+            "downsample_ratio": 1.0,
+            "vision_feature_layer": -2,
+            "tie_word_embeddings": False,
+        },
+        heads={"ForConditionalGeneration": "logits"},
+    ),
     "gemma3": Family(
         "Gemma3",
         {
@@ -149,9 +174,14 @@ FAMILIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("places", [ONE, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize(
-    ("name", "head"), [(name, head) for name, family in FAMILIES.items() for head in family.heads]
+    ("name", "head", "places"),
+    [
+        (name, head, places)
+        for name, family in FAMILIES.items()
+        for head in family.heads
+        for places in ([SEVERAL] if head == "Model" else [ONE, SEVERAL])
+    ],
 )
 def test_outputs(name: str, head: str, places: Sequence[Sequence[int]], tmp_path: Path) -> None:
     family = FAMILIES[name]

@@ -295,6 +295,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "llava": IMAGE_TEXT,
     "paligemma": IMAGE_TEXT,
     "idefics3": IMAGE_TEXT | {"vision.image": 16},
+    "internvl": IMAGE_TEXT,
+    "internvl_vision": IMAGE,
     "idefics3_vision": IMAGE | {"channels": 3},
     "gemma3": IMAGE_TEXT
     | {
