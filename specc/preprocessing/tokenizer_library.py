@@ -1,106 +1,22 @@
-"""tokenizer.json through the `tokenizers` package, with a bound on how much it expands a text."""
+"""tokenizer.json through the `tokenizers` package, within the bounds of `tokenizer_limits`."""
 
-import base64
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
-from math import prod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.io.safe_read import escape_text
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
-
-MAX_GROWTH = 1024
-"""Maximum factor by which all steps of one kind together may lengthen a text (E0941)."""
-NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
-TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-
-
-def max_text_growth(content: Mapping[str, object]) -> int:
-    """Return the largest factor by which one part of a tokenizer may lengthen a text."""
-    return max(_growth(content.get(part)) for part in TOKENIZER_PARTS)
-
-
-def _growth(step: object) -> int:
-    if not isinstance(step, dict):
-        return 1
-    nested = next((step[name] for name in NESTED_KEYS if isinstance(step.get(name), list)), None)
-    if nested is not None:
-        return prod(map(_growth, nested))
-    rule = GROWTH_RULES.get(str(step.get("type")))
-    return rule(step) if rule else 1
-
-
-def _replacement(step: Mapping[str, object]) -> int:
-    """Return how many characters replace the fewest that a pattern matches."""
-    match step:
-        case {"content": str(content), "pattern": {"String": str(text)}} if text:
-            return max(1, -(-len(content) // len(text)))
-        case {"content": str(content)} if len(content) > 1:
-            return len(content) + _matches_nothing(step.get("pattern"))
-    return 1
-
-
-def _matches_nothing(pattern: object) -> bool:
-    """Return whether a pattern may match between two characters; true if Python cannot read it."""
-    match pattern:
-        case {"Regex": str(text)}:
-            with suppress(re.error, OverflowError, RecursionError):
-                return bool(re.compile(text).fullmatch(""))
-    return True
-
-
-def _template(step: Mapping[str, object]) -> int:
-    """Return the pieces of a template: 1 for a text, the count of its ids for a special token."""
-    match step:
-        case {"single": list(pieces), "special_tokens": dict(known)}:
-            return max(1, sum(_piece_size(piece, known) for piece in pieces))
-        case {"single": list(pieces)}:
-            return max(1, len(pieces))
-    return 1
-
-
-def _piece_size(piece: object, known: Mapping[str, object]) -> int:
-    match piece:
-        case {"SpecialToken": {"id": name}}:
-            match known.get(str(name)):
-                case {"ids": list(ids)}:
-                    return len(ids)
-    return 1
-
-
-def _mapped(step: Mapping[str, object]) -> int:
-    """Return the longest text in a sentencepiece map: its size, a table, zero-terminated texts."""
-    try:
-        data = base64.b64decode(str(step["precompiled_charsmap"]))
-    except (KeyError, ValueError):
-        return 1
-    texts = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
-    return max(1, *map(len, texts))
-
-
-GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
-    "Replace": _replacement,
-    "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
-    "Precompiled": _mapped,
-    "TemplateProcessing": _template,
-    # a byte that is no ASCII letter becomes a two-byte character
-    "ByteLevel": lambda _: 2,
-    "Metaspace": lambda _: 2,  # one more character per word
-    "NFKC": lambda _: 18,  # U+FDFA
-    "NFKD": lambda _: 18,
-    "NFC": lambda _: 3,  # U+1D160
-    "NFD": lambda _: 4,  # U+1F82
-    "Lowercase": lambda _: 2,  # U+0130
-    # one letter becomes four by decomposition, or gets a space on either side
-    "BertNormalizer": lambda _: 12,
-}
-"""Factor by which a step may lengthen a text; steps of other kinds do not."""
-
+from specc.preprocessing.tokenizer_limits import (
+    MAX_NORMALIZED,
+    UNWATCHED_LENGTH,
+    call_with_time_limit,
+    check_tokenizer_limits,
+    max_text_growth,
+)
 
 Tokenizer = Any
 """A `tokenizers.Tokenizer`; the package is optional and therefore not imported for annotations."""
@@ -131,7 +47,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
         complain("it is not JSON")
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         complain("it describes no tokenizer")
-    check_growth(content, complain)
+    check_tokenizer_limits(content, complain)
     if _library() is not None:
         with _faults(complain):
             _loaded(text)
@@ -153,9 +69,7 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
             ],
         )
 
-    tokenizer = load_tokenizer(record.file)
-    with _faults(complain):
-        found: list[int] = tokenizer.encode(text, add_special_tokens=record.special).ids
+    found: list[int] = _encode(text, None, record, complain).ids
     if record.spread is None:
         return found
     token, rows = record.spread
@@ -164,9 +78,23 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
 
 def token_parts(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
     """The `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
-    tokenizer = load_tokenizer(record.file)
-    with _faults(_unusable):
-        return tokenizer.encode(text, pair, add_special_tokens=record.special)
+    return _encode(text, pair, record, _unusable)
+
+
+def _encode(
+    text: str, pair: str | None, record: TextTokenizer, complain: Callable[[str], NoReturn]
+) -> Tokenizer:
+    """Return the encoding of a text or a pair, within limits of memory and time."""
+    tokenizer, growth = _open_tokenizer(record.file)
+    size = len(text) + len(pair or "")
+    if size * growth > MAX_NORMALIZED:
+        _too_costly(f"it can make {size} characters {growth} times as long")
+    with _faults(complain):
+        if size <= UNWATCHED_LENGTH:
+            return tokenizer.encode(text, pair, add_special_tokens=record.special)
+        given = text if pair is None else (text, pair)
+        encode = partial(tokenizer.encode_batch, [given], add_special_tokens=record.special)
+        return call_with_time_limit(encode, size, _too_costly)[0]
 
 
 def token_names(ids: Sequence[int], record: TextTokenizer) -> list[str]:
@@ -188,7 +116,10 @@ def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -
     """The text of ids, with the names of special tokens where `special` is true."""
     tokenizer = load_tokenizer(record.file)
     with _faults(_unusable):
-        return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
+        if len(ids) <= UNWATCHED_LENGTH:
+            return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
+        decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=not special)
+        return str(call_with_time_limit(decode, len(ids), _too_costly)[0])
 
 
 def has_subword_prefix(record: TextTokenizer) -> bool:
@@ -203,10 +134,7 @@ def _marks_subwords(text: str) -> bool:
 
 def detokenize(ids: Sequence[int], record: TextTokenizer) -> str:
     """The text of ids. Special tokens, and ids that the file does not have, have none."""
-    tokenizer = load_tokenizer(record.file)
-    with _faults(_unusable):
-        text: str = tokenizer.decode(list(ids), skip_special_tokens=True)
-    return text
+    return plain_text_of(ids, record, special=False)
 
 
 def tokenizer_label(number: int, record: TextTokenizer) -> str:
@@ -217,6 +145,11 @@ def tokenizer_label(number: int, record: TextTokenizer) -> str:
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
     """The tokenizer of a file. Fails with E0940 without the package, E0941 for a damaged file."""
+    return _open_tokenizer(file)[0]
+
+
+def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
+    """The tokenizer of a file, and how many times it may lengthen a text."""
     assert file.text, "the model's files are opened before they are used"
     if _library() is None:
         raise_error(
@@ -228,13 +161,27 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
             ],
         )
     with _faults(_unusable):
-        # a downloaded model may contain any file
-        check_growth(json.loads(file.text), _unusable)
-        return _loaded(file.text)
+        return _open_foreign(file.text)
+
+
+@lru_cache(maxsize=8)
+def _open_foreign(text: str) -> tuple[Tokenizer, int]:
+    """Check and load the tokenizer of a downloaded model, which may contain any file."""
+    content = json.loads(text)
+    check_tokenizer_limits(content, _unusable)
+    return _loaded(text), max_text_growth(content)
 
 
 def _unusable(why: str) -> NoReturn:
     raise_error("E0941", f"the tokenizer of the model cannot be used: {why}", helps=FITS_NOT)
+
+
+def _too_costly(why: str) -> NoReturn:
+    raise_error(
+        "E0941",
+        f"the tokenizer of the model cannot be used for this text: {why}",
+        helps=["give a shorter text", *FITS_NOT],
+    )
 
 
 def _library() -> Any | None:
@@ -244,12 +191,6 @@ def _library() -> Any | None:
     except ImportError:
         return None
     return tokenizers
-
-
-def check_growth(content: Mapping[str, object], complain: Callable[[str], NoReturn]) -> None:
-    """Complains of what would make a short text fill the memory."""
-    if max_text_growth(content) > MAX_GROWTH:
-        complain(f"it can make a text more than {MAX_GROWTH} times as long")
 
 
 @lru_cache(maxsize=8)

@@ -6,9 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from support.tokenizer_files import trained
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.tokenizer_library import MAX_GROWTH, check_tokenizer_file, max_text_growth
+from specc.preprocessing import tokenizer_limits
+from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_library import check_tokenizer_file, detokenize, tokenize_text
+from specc.preprocessing.tokenizer_limits import MAX_GROWTH, count_trie_nodes, max_text_growth
 
 
 def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:
@@ -81,3 +85,71 @@ def test_what_published_files_do_is_no_growth(content: str, pattern: dict[str, s
 )
 def test_broken_parts_are_left_to_the_library(broken: Any) -> None:
     assert max_text_growth({"normalizer": broken, "decoder": broken}) >= 1
+
+
+def added(content: str, count: int) -> list[dict[str, Any]]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return [{"id": i + 2, "content": f"{i}{content}", **flags} for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"added_tokens": added("x" * 5000, 1000)},
+        {
+            "added_tokens": added("a" * 50, 100),
+            "normalizer": replaced(1, "b" * 1000, {"String": "a"}),
+        },
+        {"model": {"type": "Unigram", "vocab": [[f"{i}" + "x" * 5000, 0] for i in range(1000)]}},
+    ],
+)
+def test_vocabularies_that_fill_the_memory(parts: dict[str, Any]) -> None:
+    with pytest.raises(Failed) as failed:
+        check_tokenizer_file(file(**parts), "tokenizer.json")
+    assert failed.value.diagnostics[0].code == "E0941"
+
+
+def test_shared_beginnings_count_once() -> None:
+    texts = ["x" * length for length in range(1, 4000)]
+    assert count_trie_nodes(texts) == len(texts)
+    texts = [f"{i}" + "x" * 5000 for i in range(1000)]
+    assert count_trie_nodes(texts) == len({t[:n] for t in texts for n in range(1, len(t) + 1)})
+
+
+QUADRATIC = {
+    "pre_tokenizer": {
+        "type": "Split",
+        "pattern": {"Regex": "[a-z]+[0-9]"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "why"),
+    [
+        (QUADRATIC, "a" * 30_000, "takes more than"),
+        ({"normalizer": replaced(1, "b" * 1000, {"String": "a"})}, "a" * 100_000, "1000 times"),
+    ],
+)
+def test_texts_that_take_too_long(
+    parts: dict[str, Any], text: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    monkeypatch.setattr(tokenizer_limits, "SECONDS", 0)
+    record = TextTokenizer(file=check_tokenizer_file(file(**parts), "tokenizer.json"))
+    with pytest.raises(Failed) as failed:
+        tokenize_text(text, record)
+    assert failed.value.diagnostics[0].code == "E0941"
+    assert why in failed.value.diagnostics[0].title
+
+
+def test_long_texts_have_the_ids_of_the_library() -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    content = trained("byte_bpe")
+    record = TextTokenizer(file=check_tokenizer_file(content.encode(), "tokenizer.json"))
+    text = "a word, and another " * 40
+    ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
+    assert tokenize_text(text, record) == ids
+    assert detokenize(ids, record) == text
