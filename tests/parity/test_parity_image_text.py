@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from support.families import TOKENS, ended, padded
-from support.padded import Each, Ids, Keep, Samples, samples
+from support.padded import Arrays, Each, Ids, Keep, Samples, Side, samples
 from support.published import assert_published, loaded, randomized
 
 import specc
@@ -35,6 +35,35 @@ SEVERAL = ([1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3, 5, 6, 7, 8, 10, 
 """Where images of four tokens are in three texts."""
 
 
+SIZES = np.array([(35, 12), (16, 19), (8, 32)])
+"""Heights and widths of images with four tokens of 8 by 8 pixels."""
+
+
+def give_sizes(x: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a model that takes sizes of images; zeros are absent images."""
+    mask = np.asarray(x["image_mask"])
+    sizes = np.where(mask[:, :, None], SIZES[(mask.cumsum(1) - 1) % len(SIZES)], 0)
+    return {name: a for name, a in x.items() if name != "image_mask"} | {"image_sizes": sizes}
+
+
+class SizedSamples(Samples):
+    """Samples with sizes of images in place of a mask."""
+
+    def alone(self, row: int) -> Arrays:
+        return give_sizes(super().alone(row))
+
+    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
+        plain = Samples(self.fields, self.rows, self.lengths, self.seed)
+        return give_sizes(plain.together(side, extra))
+
+
+def flatten_sized_images(x: Inputs) -> dict[str, torch.Tensor]:
+    """Return the images of all texts and their sizes."""
+    sizes = torch.as_tensor(x["image_sizes"])
+    present = sizes.prod(-1) > 0
+    return {"pixel_values": x["pixel_values"][present], "image_sizes": sizes[present]}
+
+
 def flatten_images(x: Inputs) -> dict[str, torch.Tensor]:
     """Return the images of all texts, one after the other."""
     return {"pixel_values": x["pixel_values"][x["image_mask"]]}
@@ -52,6 +81,7 @@ class Family:
         default_factory=lambda: {"ForConditionalGeneration": "logits", "Model": "last_hidden_state"}
     )
     seed: int = 2
+    sized: bool = False
 
     def save(self, folder: Path, head: str = "ForConditionalGeneration") -> Any:
         """Return a model with random weights, saved in `folder`."""
@@ -74,7 +104,7 @@ class Family:
         made = samples(fields, lengths)
         for row, at in zip(made.rows, places, strict=True):
             row["input_ids"][[*at]] = IMAGE
-        return made
+        return SizedSamples(made.fields, made.rows, made.lengths, made.seed) if self.sized else made
 
     def run(self, theirs: Any, x: Inputs, result: str) -> dict[str, torch.Tensor]:
         """Return what the class gives for our inputs."""
@@ -154,6 +184,18 @@ FAMILIES = {
         },
         heads={"ForConditionalGeneration": "logits"},
     ),
+    "mistral3": Family(
+        "Mistral3",
+        {
+            "text_config": TEXT | {"model_type": "mistral", "sliding_window": None},
+            "vision_config": VISION | {"model_type": "pixtral"},
+            "image_token_index": IMAGE,
+            "tie_word_embeddings": False,
+        },
+        image=(3, 35, 33),
+        give=flatten_sized_images,
+        sized=True,
+    ),
     "gemma3": Family(
         "Gemma3",
         {
@@ -216,18 +258,39 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
         ids, keep = padded(texts)
         most = max(map(len, images))
         pixels = np.stack([np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in images])
-        x = {
-            "input_ids": torch.tensor(ids),
-            "attention_mask": torch.tensor(keep),
-            "pixel_values": torch.tensor(pixels).double(),
-            "image_mask": torch.tensor([[n < len(p) for n in range(most)] for p in images]),
+        whole = {
+            "input_ids": ids,
+            "attention_mask": keep,
+            "pixel_values": pixels,
+            "image_mask": np.array([[n < len(p) for n in range(most)] for p in images]),
         }
+        whole = give_sizes(whole) if family.sized else whole
+        x = {name: torch.tensor(a) for name, a in whole.items()}
+        x["pixel_values"] = x["pixel_values"].double()
         with torch.no_grad():
             made = theirs.generate(
                 input_ids=x["input_ids"], attention_mask=x["attention_mask"].long(), **family.give(x), do_sample=False,
                 num_beams=beams, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2,
             )  # fmt: skip
         wanted = [ended(row[ids.shape[1] :].tolist(), 2) for row in made]
-        answer = ours.generate(input_ids=ids, attention_mask=keep, pixel_values=pixels, **how)
+        answer = ours.generate(**whole, **how)
         assert [list(row[0].tokens) for row in answer.results()] == wanted, f"{count} texts"
     assert len({token for text in wanted for token in text}) > 3, "too few different tokens"
+
+
+def test_image_encoder_of_any_size(tmp_path: Path) -> None:
+    """Patches of padded images are those of the class, which concatenates images."""
+    config = transformers.PixtralVisionConfig(**VISION, head_dim=8)
+    theirs = randomized(transformers.PixtralVisionModel(config), seed=4)
+    theirs.save_pretrained(tmp_path)
+    theirs.double()
+    ours = loaded(str(tmp_path), tmp_path).compiled
+    pixels = np.random.default_rng(0).standard_normal((3, 3, 35, 33)).astype(np.float32)
+    with torch.no_grad():
+        wanted = theirs(torch.tensor(pixels).double(), torch.tensor(SIZES)).last_hidden_state[0]
+    made = ours.run(pixel_values=pixels, image_sizes=SIZES)["last_hidden_state"]
+    grid = made.reshape(3, 8, 8, -1)
+    parts = [
+        one[: h // 4, : w // 4].reshape(-1, 16) for one, (h, w) in zip(grid, SIZES, strict=True)
+    ]
+    np.testing.assert_allclose(np.concatenate(parts), wanted, atol=1e-5 * float(wanted.abs().max()))

@@ -296,6 +296,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "paligemma": IMAGE_TEXT,
     "idefics3": IMAGE_TEXT | {"vision.image": 16},
     "internvl": IMAGE_TEXT,
+    "mistral3": {k: v for k, v in IMAGE_TEXT.items() if k != "vision.image"} | {"merge": 1},
+    "pixtral_vision": {k: v for k, v in IMAGE.items() if k != "image"},
     "internvl_vision": IMAGE,
     "idefics3_vision": IMAGE | {"channels": 3},
     "gemma3": IMAGE_TEXT
