@@ -26,10 +26,10 @@ from unittest.mock import patch
 import numpy as np
 
 import specc
-from specc.batch_inference.block import BlockRunner, OpenBlock
+from specc.batch_inference.block_runner import BlockRunner, OpenBlock
 from specc.batch_inference.job import JobReport, run_job
-from specc.batch_inference.plan import BatchLimits
-from specc.batch_inference.planning import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, make_plan
+from specc.batch_inference.plan_file import BatchLimits
 from specc.batch_inference.row_batches import CostFormulas
 from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
 

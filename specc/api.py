@@ -17,7 +17,7 @@ from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileReport, parse_graph_names
 from specc.driver.option_kinds import check_argument_kinds
 from specc.driver.option_table import ARGUMENT_KINDS, build_compile_options
-from specc.driver.python_arguments import errors_in_spec_syntax, open_spec_argument
+from specc.driver.spec_argument import errors_in_spec_syntax, open_spec_argument
 from specc.io.safe_read import escape_text
 from specc.model import GenerationResult, Model, load
 

@@ -157,7 +157,7 @@ class Model(OpenedModel):
         interrupted job resumes from the directory `out`. Raise E0870 to E0888, and E0970 for
         invalid arguments.
         """
-        from specc.batch_inference import job, planning
+        from specc.batch_inference import job, job_planner
 
         job.check_job_arguments(
             data=data,
@@ -170,7 +170,7 @@ class Model(OpenedModel):
             workers=workers,
             max_errors=max_errors,
         )
-        request = planning.JobRequest(
+        request = job_planner.JobRequest(
             model=str(self.path),
             data=[os.fspath(path) for path in data],
             out=os.fspath(out),

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.option_kinds import check_argument_kinds
 from specc.driver.option_table import ARGUMENT_KINDS
-from specc.driver.python_arguments import errors_in_spec_syntax, open_spec_argument
+from specc.driver.spec_argument import errors_in_spec_syntax, open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array

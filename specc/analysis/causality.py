@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_explanations import adapt_to_normalizer, zero_later_keys
+from specc.analysis.causality_message_parts import adapt_to_normalizer, zero_later_keys
 from specc.analysis.causality_messages import describe_leak
 from specc.analysis.cross_axis_loop_check import (
     UNSUPPORTED_LOOP_HELPS,

@@ -7,7 +7,7 @@ otherwise it says that causality was not proved.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from specc.analysis.causality_explanations import (
+from specc.analysis.causality_message_parts import (
     LeakMessage,
     describe_key_reduction,
     describe_window,

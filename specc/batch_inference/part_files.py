@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from specc.batch_inference.file_format import BadRow, Rows, TableColumn, plain_value
 from specc.batch_inference.parquet import encode_parquet
-from specc.batch_inference.plan import PLAN_DIRECTORY, JobPlan
+from specc.batch_inference.plan_file import PLAN_DIRECTORY, JobPlan
 from specc.diagnostics.diagnostic import Failed
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import JsonFields, Record

@@ -25,7 +25,7 @@ from specc.calibration.gram_matrices import (
 )
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
-from specc.driver.model_writer import write_package
+from specc.driver.output_writer import write_package
 from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.python_arguments import open_spec_argument
+from specc.driver.spec_argument import open_spec_argument
 from specc.driver.spec_instance import SpecInstance, write_instance
 from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
 from specc.driver.tied_weights import mark_ties

@@ -16,9 +16,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specc.incremental.demand_types import CrossAxisLoop, Demand
 from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_batch_blocks
+from specc.incremental.position_demand_types import CrossAxisLoop, Demand
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes

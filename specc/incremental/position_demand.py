@@ -37,7 +37,7 @@ from math import ceil, inf
 from specc.analysis.time_axis_strides import PREFIX_READ, count_positions_ahead, is_prefix_slice
 from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.time_dataflow_facts import TimeFlow
-from specc.incremental.demand_types import (
+from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     AxisName,
     CrossAxisLoop,

@@ -45,12 +45,12 @@ from math import inf, prod
 from typing import Generic, TypeVar
 
 from specc.analysis.time_dataflow_facts import TimeFlow
-from specc.incremental.demand_types import NEWEST_ONLY, STATEFUL_OPS, DemandContext
 from specc.incremental.position_demand import (
     collect_step_nodes,
     compute_position_demand,
     is_fixed_prefix_slice,
 )
+from specc.incremental.position_demand_types import NEWEST_ONLY, STATEFUL_OPS, DemandContext
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 

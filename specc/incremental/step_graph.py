@@ -48,10 +48,15 @@ from math import inf
 from typing import TypeAlias
 
 from specc.incremental.cross_axis_loop_steps import build_loop_step
-from specc.incremental.demand_types import NEWEST_ONLY, CrossAxisLoop, Demand, get_stateful_operand
 from specc.incremental.encoder_graph import pad_topk_keys
 from specc.incremental.graph_boundary import find_batch_blocks
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
+from specc.incremental.position_demand_types import (
+    NEWEST_ONLY,
+    CrossAxisLoop,
+    Demand,
+    get_stateful_operand,
+)
 from specc.incremental.state_selection import select_encoder_values
 from specc.incremental.step_plan import StepDraft, StepPlan, resize_type
 from specc.incremental.step_states import StateNames, StepStates, select_first_position

@@ -28,8 +28,8 @@ from typing import Literal
 
 from specc.analysis.time_axis_strides import is_first_position_slice
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.incremental.demand_types import NEWEST_ONLY, Demand, DemandContext
 from specc.incremental.position_demand import collect_step_nodes, compute_position_demand
+from specc.incremental.position_demand_types import NEWEST_ONLY, Demand, DemandContext
 from specc.incremental.state_selection import (
     find_free_values,
     iterate_flow_nodes,

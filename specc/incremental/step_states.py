@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from specc.analysis.value_ranges import is_zero_everywhere
-from specc.incremental.demand_types import get_stateful_operand
 from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_batch_blocks, split_batch
+from specc.incremental.position_demand_types import get_stateful_operand
 from specc.incremental.step_plan import StepDraft, resize_type
 from specc.ir import ops
 from specc.ir.dim import Dim

@@ -32,7 +32,7 @@ from specc.runtime.random_inputs import (
     states_by_name,
 )
 from specc.verification.quantization_error import reference_cache_values
-from specc.verification.quantized_products import QuantizedProducts
+from specc.verification.quantized_matmul_check import QuantizedProducts
 from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
     Sample,

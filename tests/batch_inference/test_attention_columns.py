@@ -9,7 +9,7 @@ import pytest
 
 import specc
 from specc.batch_inference.job import run_job
-from specc.batch_inference.planning import JobRequest
+from specc.batch_inference.job_planner import JobRequest
 from specc.diagnostics.diagnostic import Failed
 
 TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from specc.batch_inference.block import BlockRunner, CrashJournal
+from specc.batch_inference.block_runner import BlockRunner, CrashJournal
 from specc.batch_inference.format_registry import find_files
 from specc.batch_inference.job import run_job
-from specc.batch_inference.plan import read_plan
-from specc.batch_inference.planning import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, make_plan
+from specc.batch_inference.plan_file import read_plan
 from specc.diagnostics.diagnostic import Failed
 
 HOLDS = """
 import sys
 from pathlib import Path
-from specc.batch_inference.block import CrashJournal
+from specc.batch_inference.block_runner import CrashJournal
 with CrashJournal.open(Path(sys.argv[1])) as journal:
     journal.begin([3, 4])
     print("begun", flush=True)
@@ -84,7 +84,7 @@ def test_what_another_has_done_meanwhile_is_not_done_again(
     plan = read_plan(out)
     assert plan is not None
     blocks, told = BlockRunner.open(plan, out), list[int]()
-    monkeypatch.setattr("specc.batch_inference.block.write_part", None)
+    monkeypatch.setattr("specc.batch_inference.block_runner.write_part", None)
     assert blocks.do(1, told.append).rows == 2
     assert told == [2]
 

@@ -13,9 +13,9 @@ import pytest
 from support.small import SMALL
 
 import specc
-import specc.batch_inference.block
+import specc.batch_inference.block_runner
 from specc.batch_inference.job import run_job
-from specc.batch_inference.planning import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, make_plan
 from specc.batch_inference.row_model import RowGenerator
 from specc.cli.main import main
 
@@ -114,7 +114,7 @@ def test_killed_in_the_midst_nothing_is_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     when: int,
 ) -> None:
-    real, count = specc.batch_inference.block.append_journal_line, 0
+    real, count = specc.batch_inference.block_runner.append_journal_line, 0
 
     def append(path: Path, line: str) -> None:
         nonlocal count
@@ -126,7 +126,7 @@ def test_killed_in_the_midst_nothing_is_otherwise(
             raise Died
         real(path, line)
 
-    monkeypatch.setattr(specc.batch_inference.block, "append_journal_line", append)
+    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append)
     with suppress(Died):
         run_job(job_of(writer, data, tmp_path))
     report = run_job(job_of(writer, data, tmp_path))

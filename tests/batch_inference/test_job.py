@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
-import specc.batch_inference.block
+import specc.batch_inference.block_runner
 import specc.batch_inference.part_files
-from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
-from specc.batch_inference.plan import BatchLimits
-from specc.batch_inference.planning import make_plan
+from specc.batch_inference.job_planner import make_plan
+from specc.batch_inference.plan_file import BatchLimits
 from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
@@ -87,9 +87,9 @@ def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
             raise Died
         added(path, line)
 
-    added = specc.batch_inference.block.append_journal_line
+    added = specc.batch_inference.block_runner.append_journal_line
     monkeypatch.setattr(specc.batch_inference.part_files, "write_file_atomically", write)
-    monkeypatch.setattr(specc.batch_inference.block, "append_journal_line", append)
+    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append)
     return write
 
 
@@ -113,9 +113,9 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
             with suppress(Died):
                 run_job(job_of(small, data, out))
     twice = any(
-        count >= specc.batch_inference.block.MAX_ATTEMPTS
+        count >= specc.batch_inference.block_runner.MAX_ATTEMPTS
         for path in out.glob("_specc/*.now")
-        for count in specc.batch_inference.block.CrashJournal.open(path).died.values()
+        for count in specc.batch_inference.block_runner.CrashJournal.open(path).died.values()
     )
     report = run_job(job_of(small, data, out))
     # a batch that was begun twice is done row by row, which moves last digits

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specc.batch_inference.job import run_job
-from specc.batch_inference.planning import JobRequest
+from specc.batch_inference.job_planner import JobRequest
 
 POWERS = "-dac_override,-dac_read_search"
 """What lets the administrator write where nobody may."""

@@ -16,7 +16,7 @@ from support.small import SMALL
 
 import specc
 from specc.batch_inference.job import run_job
-from specc.batch_inference.planning import JobRequest
+from specc.batch_inference.job_planner import JobRequest
 from specc.diagnostics.diagnostic import Failed
 
 pytest.importorskip("ray", reason="make scale installs Ray")

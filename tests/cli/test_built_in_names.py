@@ -12,7 +12,7 @@ from support.small import SMALL
 
 import specc
 from specc.cli.main import main
-from specc.driver.python_arguments import _config_literals as config_literals
+from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import required_parameters
 from specc.weights.formats.safetensors import write_safetensors

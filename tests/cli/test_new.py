@@ -11,7 +11,7 @@ from specc.cli.new import spec_name
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.draft_spec import draft_spec
-from specc.driver.python_arguments import open_spec_argument
+from specc.driver.spec_argument import open_spec_argument
 from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.library.spec_reader import list_builtin_specs

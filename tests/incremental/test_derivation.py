@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from specc.driver.python_arguments import _config_literals as config_literals
+from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops

@@ -17,7 +17,7 @@ from support.steps import begun, steps
 from support.turns import in_two
 
 import specc_numpy
-from specc.driver.python_arguments import _config_literals as config_literals
+from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops

@@ -15,7 +15,7 @@ from support.small import SMALL
 import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
-from specc.verification.quantized_products import compare_products
+from specc.verification.quantized_matmul_check import compare_products
 
 LATER = pytest.mark.parity
 RECURRENT = [

@@ -12,7 +12,7 @@ from support.steps import steps
 
 import specc
 import specc_numpy
-from specc.driver.python_arguments import _config_literals as config_literals
+from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.ir.model import StreamSection

@@ -12,7 +12,7 @@ from support.turns import in_two
 
 import specc_numpy
 from specc.driver.generation_graphs import derive_graphs
-from specc.driver.python_arguments import _config_literals as config_literals
+from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime.random_inputs import random_inputs
 from specc.transforms import pass_pipeline

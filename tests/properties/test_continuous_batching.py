@@ -15,7 +15,7 @@ from support.aged import Aged, difference
 from support.small import SMALL, list_specs_with
 from support.writing_specs import LETTERS, writing_spec
 
-from specc.driver.python_arguments import _config_literals as config_literals
+from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime import batch_slots
 from specc.runtime.batch_slots import _Joint

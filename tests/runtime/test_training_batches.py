@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.driver.python_arguments import open_spec_argument
+from specc.driver.spec_argument import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.preprocessing.images import read_image
 from specc.preprocessing.records import ImageRecord

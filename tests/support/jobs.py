@@ -4,8 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from specc.batch_inference.plan import BatchLimits
-from specc.batch_inference.planning import JobRequest
+from specc.batch_inference.job_planner import JobRequest
+from specc.batch_inference.plan_file import BatchLimits
 
 ROWS = 60
 

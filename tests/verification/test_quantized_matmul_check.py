@@ -6,7 +6,7 @@ import pytest
 from specc.backend import QuantizedProduct
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.verification.quantized_products import compare_products
+from specc.verification.quantized_matmul_check import compare_products
 
 RNG = np.random.default_rng(0)
 NAMES = {"x": "x", "w": "w", "y": "y"}

@@ -12,7 +12,7 @@ from typing import NoReturn
 from specc.batch_inference.file_format import FileFormat, Rows, translate_os_errors
 from specc.batch_inference.format_registry import find_format
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics, write_part
-from specc.batch_inference.plan import (
+from specc.batch_inference.plan_file import (
     PLAN_DIRECTORY,
     BatchLimits,
     JobPlan,

@@ -15,7 +15,7 @@ from specc.batch_inference.file_format import (
 )
 from specc.batch_inference.format_registry import find_files, find_format
 from specc.batch_inference.parquet import import_pyarrow
-from specc.batch_inference.plan import (
+from specc.batch_inference.plan_file import (
     OUTPUT_FORMATS,
     PLAN_DIRECTORY,
     PLAN_FILE,
