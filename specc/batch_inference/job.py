@@ -5,8 +5,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specc.batch_inference.block_runner import BlockRunner
@@ -14,10 +14,10 @@ from specc.batch_inference.engines import BlockProgress, LocalEngine, RayEngine
 from specc.batch_inference.job_planner import JobRequest, make_plan
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics
 from specc.batch_inference.plan_file import PLAN_DIRECTORY, JobPlan, check_same, read_plan
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically
-from specc.io.output_paths import raise_os_error
+from specc.io.output_paths import NOTHING_WRITTEN, raise_os_error
 from specc.io.safe_read import escape_text
 
 ENGINES = ("local", "serial", "ray")
@@ -125,20 +125,36 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
     # an earlier run may have had more errors than this one allows
     _check_errors(job, report)
     watch(report)
-    for progress in _progress(job, plan, out, todo):
-        report.rows += progress.rows
-        if progress.ready and report.ready is None:
-            report.ready = time.monotonic()
-        if progress.done is not None:
-            report.take(progress.done)
-            report.computed.append((progress.done.seconds, progress.done.work))
-            _check_errors(job, report)
-        watch(report)
-    _errors_of(report)
+    with _noting_complete_parts(report):
+        for progress in _progress(job, plan, out, todo):
+            report.rows += progress.rows
+            if progress.ready and report.ready is None:
+                report.ready = time.monotonic()
+            if progress.done is not None:
+                report.take(progress.done)
+                report.computed.append((progress.done.seconds, progress.done.work))
+                _check_errors(job, report)
+            watch(report)
+        _errors_of(report)
     for left in (out / PLAN_DIRECTORY).glob("*.now"):  # left behind by a process that was killed
         left.unlink(missing_ok=True)
     report.ended = time.monotonic()
     return report
+
+
+@contextmanager
+def _noting_complete_parts(report: JobReport) -> Iterator[None]:
+    """Replace the note that nothing was written by the number of parts that are complete."""
+    try:
+        yield
+    except Failed as failed:
+        complete = f"{report.blocks} of {len(report.plan.blocks)} parts are complete"
+        note = f"{complete}: the same command computes the others"
+        found = (
+            replace(one, notes=tuple(note if n == NOTHING_WRITTEN else n for n in one.notes))
+            for one in failed.diagnostics
+        )
+        raise Failed(*found) from None
 
 
 def _check_engine(job: JobRequest, out: Path) -> None:
@@ -200,9 +216,9 @@ def _check_errors(job: JobRequest, report: JobReport) -> None:
         _errors_of(report)
         raise_error(
             "E0887",
-            f"{_rows(report.errors)} no result, and {job.most_errors} may be without",
+            f"{_rows(report.errors)} no result; at most {job.most_errors} are allowed",
             notes=[f"they are in `{escape_text(report.out / ERRORS_FILE)}`"],
-            helps=["mend the rows, or grant more: --max-errors N"],
+            helps=["correct the rows, or allow more: --max-errors N"],
         )
 
 

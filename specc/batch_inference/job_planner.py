@@ -210,7 +210,7 @@ def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, s
     asked = [n for n in entrance.asked if n not in beside]
     usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
     open_inputs = find_text_inputs(opened) or asked
-    if usual and len(open_inputs) <= 1:
+    if usual and len(open_inputs) == 1:
         return {open_inputs[0]: usual}
     _untold(columns, asked)
 
@@ -221,8 +221,8 @@ def _untold(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> NoRetur
     column = column if column.isidentifier() else "COLUMN"
     raise_error(
         "E0880",
-        "which column is read for which input is not said",
-        notes=[f"the columns are {escape_text(', '.join(columns))}"],
+        f"no column is mapped to {', '.join(f'`{escape_text(n)}`' for n in asked) or 'any input'}",
+        notes=[_describe_columns(columns)],
         helps=[f"--column {column}={n}" for n in asked],
     )
 
@@ -231,13 +231,16 @@ def _no_column(name: str, columns: Mapping[str, TableColumn], what: str) -> None
     raise_error(
         "E0885",
         f"the data has no column `{escape_text(name)}` for {what}",
-        notes=[
-            f"the columns are {', '.join(map(escape_text, columns))}"
-            if columns
-            else "it has no row that can be read"
-        ],
+        notes=[_describe_columns(columns)],
         helps=["check the name"],
     )
+
+
+def _describe_columns(columns: Mapping[str, TableColumn]) -> str:
+    """Return the names of the columns as a note."""
+    if not columns:
+        return "the data has no row that can be read"
+    return f"the columns are {', '.join(map(escape_text, columns))}"
 
 
 def _kept(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -58,3 +59,27 @@ def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -
     assert made.stderr.startswith("error[E0812]: the output")
     assert "permission denied" in made.stderr
     assert sorted(p.name for p in out.rglob("*")) == before
+
+
+@pytest.mark.parametrize("engine", ["serial", "local"])
+def test_a_full_disk_is_no_reason_to_say_that_nothing_was_written(
+    small: Path, tmp_path: Path, engine: str
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    # the third part is larger than a file may be
+    sizes = (3, 3, 3, 3, 9_000, 9_000)
+    data.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in sizes))
+    out = tmp_path / "out"
+    words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
+    command = [sys.executable, "-m", "specc", *words, "--rows-per-part", "2", "--engine", engine]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, 16_000))
+
+    made = subprocess.run(
+        [*command, "--workers", "1"], capture_output=True, text=True, check=False, preexec_fn=limit
+    )
+    parts = len(list(out.glob("part-*")))
+    assert (made.returncode, parts) == (3, 2), made.stderr
+    assert f"{parts} of 3 parts are complete" in made.stderr
+    assert "nothing was written" not in made.stderr
