@@ -1,15 +1,15 @@
 """Training data as batches: inputs and targets."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn, cast
 
 import numpy as np
 
 from specc.decode.generation_settings import merge_settings
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -41,8 +41,10 @@ def training_inputs(
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
-        return {name: np.concatenate([_picture(reading, name, v, record) for v in values])}
-    arrays = [convert_to_array(convert_input(reading, name, v), name) for v in values]
+        return {name: np.concatenate(_convert_rows(values, partial(_picture, reading, name)))}
+    arrays = _convert_rows(
+        values, lambda v: convert_to_array(convert_input(reading, name, v), name)
+    )
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
     if any(array.ndim != 1 for array in arrays):
@@ -55,7 +57,20 @@ def training_inputs(
     return dict(batch_rows(graph, name, arrays))
 
 
-def _picture(reading: PreprocessingConfig, name: str, value: object, record: ImageRecord) -> Array:
+def _convert_rows(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
+    """Convert the value of each row; an error names the row."""
+    rows: list[Array] = []
+    for number, value in enumerate(values):
+        try:
+            rows.append(convert(value))
+        except Failed as failed:
+            note = f"in row {number} of the batch"
+            found = (replace(d, notes=(*d.notes, note)) for d in failed.diagnostics)
+            raise Failed(*found) from None
+    return rows
+
+
+def _picture(reading: PreprocessingConfig, name: str, value: object) -> Array:
     """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
     where = Path(value) if isinstance(value, str) else value
     array = convert_to_array(convert_input(reading, name, where), name)
@@ -65,7 +80,7 @@ def _picture(reading: PreprocessingConfig, name: str, value: object, record: Ima
 def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
     """Return the targets of the result `name`, i64 or f32[batch, …]."""
     record = dict(reading.shows).get(name)
-    rows = [_answer(name, value, record) for value in values]
+    rows = _convert_rows(values, lambda value: _answer(name, value, record))
     if len({row.shape for row in rows}) == 1:
         # 2 next to 0.5: both are floats
         kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
@@ -89,8 +104,8 @@ class CausalTargets:
         start, stop = list(settings.start), settings.stop
         given: list[Array] = []
         wanted: list[Array] = []
-        for number, value in enumerate(values):
-            ids = self._ids(value).tolist()
+        for number, row in enumerate(_convert_rows(values, self._ids)):
+            ids = row.tolist()
             if start and ids[: len(start)] == start:
                 # the reading has added it already
                 ids = ids[len(start) :]

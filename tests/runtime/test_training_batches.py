@@ -151,3 +151,21 @@ def test_rows_that_do_not_fit_are_refused(
 def test_texts_that_teach_nothing_are_refused(row: dict[str, object], code: str) -> None:
     with pytest.raises(specc.Failed, match=code):
         lessons(WORDS.replace("SAID", "")).batch([row])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pixel_values": np.zeros((1, 8, 8)), "logits": "seven"},
+        {"pixel_values": "none.png", "logits": "7"},
+    ],
+)
+def test_an_error_names_the_row(digits: TrainingBatches, wrong: dict[str, object]) -> None:
+    right = {"pixel_values": np.zeros((1, 8, 8)), "logits": "7"}
+    with pytest.raises(specc.Failed, match="in row 2 of the batch"):
+        digits.batch([right, right, wrong])
+
+
+def test_an_error_names_the_row_of_a_text() -> None:
+    with pytest.raises(specc.Failed, match="in row 1 of the batch"):
+        lessons(WORDS.replace("SAID", "")).batch([{"ids": "ab"}, {"ids": "xyz"}])
