@@ -381,7 +381,7 @@ class _PaddingWalk:
             return {}
         if length in self.places.merged:
             return None
-        if self.places.among(length):
+        if self.places.among(length) and (self.side != "right" or self.places.apart(length)):
             before = self.places.before[length]
             own = () if self.side == "right" else tuple((EVERY_POSITION or {}).items())
             rows = OrderedPositions(length, before, before + self.length, own)

@@ -1,14 +1,17 @@
 """W0601: which op reads padded positions, and a fix that `specc check` accepts."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specc.analysis.causality import find_node_span, format_op_name
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
-from specc.analysis.value_ranges import find_uniform_value
+from specc.analysis.value_ranges import find_uniform_value, get_viewed_op
 from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Span
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +46,15 @@ class PaddingLeak:
     def _finite(self, value: Value) -> bool:
         """Return True if a value introduces no NaN or infinity."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
-        return constant or self.states.get(value, NO_PADDING_FACTS).finite
+        return constant or self.facts(value).finite
 
-    def is_sorted(self) -> bool:
-        """True if the output itself is in sorted order, valid positions first."""
+    def order(self) -> str:
+        """The order of the positions of the output itself: sorted, reversed, or as given ("")."""
         value = self.graph.outputs[self.output]
-        ranked = self.states.get(value, NO_PADDING_FACTS).ranked
-        return self.dirt.counted and self.node is value.node and bool(ranked)
+        if not self.dirt.counted or self.node is not value.node:
+            return ""
+        rows = self.facts(value)
+        return "sorted" if rows.ranked else "reverse" if rows.reversed else ""
 
     def is_moved(self) -> bool:
         """True if padding separates always-valid positions from the others."""
@@ -61,50 +66,124 @@ class PaddingLeak:
         symbols = self.graph.inputs[self.keep].type.shape[-1].symbols()
         return any(symbols & d.symbols() for d in value.type.shape)
 
-    def joining(self) -> Node | None:
-        """The `pad` or `concat` that added positions next to those that are read, or None."""
-        node: Node | None = self.node
-        while node is not None and not isinstance(node.op, ops.Pad | ops.Concat):
-            node = next((a.node for a in node.args if a and self.is_padded(a)), None)
+    def padded_operand(self, node: Node) -> Value | None:
+        """Return the first operand of a node that has padded positions."""
+        return next((a for a in node.args if a and self.is_padded(a)), None)
+
+    def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
+        """Return a node or the nearest one before it, along padded operands, whose op is
+        accepted.
+        """
+        while node is not None and not accept(node.op):
+            value = self.padded_operand(node)
+            node = value.node if value else None
         return node
 
-    def mask(self, node: Node) -> str:
-        """Return the mask with axes put in for those of the node's operand."""
-        first = next((a for a in node.args if a and self.is_padded(a)), None)
+    def find_joining_op(self) -> Node | None:
+        """Return the op that put other positions next to those that are read, or None."""
+        joining = ops.Pad | ops.Concat | ops.Merge
+        return self.find_source(self.node, lambda op: isinstance(op, joining))
+
+    def find_counting_op(self) -> Op:
+        """Return the op that made the position ids which the leaking op uses."""
+        node = self.node
+        while counted := [a.node for a in node.args if a and a.node and self.facts(a).count != {}]:
+            node = counted[0]
+        return node.op
+
+    def facts(self, value: Value | None) -> PaddingFacts:
+        """Return the facts of a value."""
+        return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
+
+    def operand(self) -> Value | None:
+        """Return the operand whose padded positions are read, or the first that has some."""
+        reading = self.dirt.reading
+        if reading is not None:
+            return self.node.args[reading.link.operand]
+        return self.padded_operand(self.node)
+
+    def axis(self, value: Value | None) -> int:
+        """Return the padded axis of a value: that which is read, or the last as long as `keep`."""
+        reading, shape = self.dirt.reading, value.type.shape if value else ()
+        if reading is not None and value is self.operand():
+            return reading.link.operand_axis
         own = self.graph.inputs[self.keep].type.shape[-1]
-        shape = first.type.shape if first else (own, own)
-        axes = [n for n, d in enumerate(shape) if d == own]
-        # After windows and slices another mask applies: that of `conv_keep`.
-        mask = self.keep if axes else "mask"
-        for n in range(1, len(shape)):
-            if n != (axes or [1])[-1]:
+        return max((n for n, d in enumerate(shape) if d == own), default=1)
+
+    def mask(self, value: Value | None) -> str:
+        """Return the padding mask of a value's padded axis: `keep`, or `mask` if it is not as
+        long; reversed as the value is.
+        """
+        axis, shape = self.axis(value), value.type.shape if value else ()
+        if self.graph.inputs[self.keep].type.shape[-1] not in shape[axis : axis + 1]:
+            return "mask"
+        reverse = axis in self.facts(value).reversed
+        return f"flip({self.keep}, axis=1)" if reverse else self.keep
+
+    def inserted_mask(self, value: Value | None) -> str:
+        """Return the padding mask of a value, with axes inserted for its other axes."""
+        mask, axis = self.mask(value), self.axis(value)
+        for n in range(1, value.type.rank if value else 0):
+            if n != axis:
                 mask = f"insert({mask}, axis={n})"
         return mask
 
+    def has_length(self) -> bool:
+        """Return True if the op reads a length that includes padding."""
+        return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
+
+    def has_reversed(self) -> bool:
+        """Return True if the op reads an axis that `flip` reversed."""
+        return any(self.facts(a).reversed for a in self.node.args)
+
+    def span(self, node: Node) -> Span | None:
+        """Return the source span of a node."""
+        return find_node_span(self.dirt.inside or self.graph, node)
+
+    def result(self, node: Node) -> Value | None:
+        """Return the result of the call, in the user's text, that a node belongs to."""
+        graph, span = self.dirt.inside or self.graph, self.span(node)
+        call = span and (span.caller or span)
+        made = [
+            results[0]
+            for other, results in graph.nodes
+            if call in [s.caller or s for s in graph.origin(other).spans]
+        ]
+        return made[-1] if made else None
+
     def declared(self, side: str) -> str:
-        """Return the help that declares the side of padding."""
+        """Return the help that declares the side of padding; "" if it has that side."""
+        if self.graph.input_facts[self.keep].keep == side:
+            return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.keep].type.shape))
         return f"declare `{self.keep}: keep[{lengths}] {side}`"
 
 
 def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
     """Return the warning W0601."""
-    if leak.not_finite:
-        node = leak.origin()
-        how, what = _describe_not_finite(leak, node)
-        fix = suggest_finite_padding(leak, node)
-    else:
-        node = leak.node
-        how, what = _describe_read(leak)
-        fix = suggest_padding_fix(leak)
-    span = find_node_span(leak.dirt.inside or leak.graph, node)
+    node = leak.origin() if leak.not_finite else leak.node
+    how, what = _describe_not_finite(leak, node) if leak.not_finite else _describe_read(leak)
+    fix = suggest_finite_padding(leak, node) if leak.not_finite else suggest_padding_fix(leak)
     return Diagnostic(
         "W0601",
         f"padded positions reach `{leak.output}`: {how}",
-        Label.at(span, what),
+        Label.at(leak.span(node), what),
+        _label_added_positions(leak, node),
         helps=(fix,) if fix else (),
         severity="warning",
     )
+
+
+def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
+    """Return a label of the op that added positions next to those that are read, where it is on
+    another line.
+    """
+    if leak.not_finite or not leak.is_moved():
+        return ()
+    here, there = leak.span(node), leak.span(leak.find_joining_op() or node)
+    if here is None or there is None or here.line == there.line:
+        return ()
+    return (Label(there, "positions are added here"),)
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
@@ -122,17 +201,13 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     """Say which padded positions an op reads, and mark it."""
-    called, link = (format_op_name(leak.node.op), leak.dirt.reading and leak.dirt.reading.link)
-    if leak.is_sorted():
-        return (
-            "its positions are in sorted order, those that are not padded first",
-            "these positions are in sorted order",
-        )
+    called, reading = format_op_name(leak.node.op), leak.dirt.reading
+    if order := leak.order():
+        how = ", those that are not padded first" if order == "sorted" else ""
+        what = f"positions are in {order} order"
+        return f"its {what}{how}", f"these {what}"
     if leak.dirt.counted:
-        return (
-            "a position is counted from the start of the sequence, padding included",
-            "this takes the number of a position, padding included",
-        )
+        return _describe_count(leak)
     if leak.dirt.shifted:
         sliced = isinstance(leak.node.op, ops.Stride)
         which = "a slice with a step" if sliced else f"the stride of `{called}`"
@@ -140,32 +215,118 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
             f"where padding stands on the left, its length decides which positions {which} takes",
             "this takes every so many positions, counted from the first",
         )
+    if reading is None:
+        order = "flipped" if leak.has_reversed() else "sorted"
+        return f"`{called}` combines {order} positions with others", "this combines both orders"
     where = ""
-    if link and link.kind == "window":
-        where = " before each position" if link.lo >= 0 else " next to each position"
+    if reading.link.kind == "window":
+        where = " before each position" if reading.link.lo >= 0 else " next to each position"
     elif leak.is_moved():
         where = " next to positions that `pad` or `concat` added"
     return (f"`{called}` reads them{where}, no mask stands between", "this reads padded positions")
+
+
+def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
+    """Say what counts padded positions."""
+    if leak.has_length():
+        called = format_op_name(leak.node.op)
+        return f"`{called}` reads a length that includes padding", "this reads the length"
+    return (
+        "a position is counted from the start of the sequence, padding included",
+        "this takes the number of a position, padding included",
+    )
 
 
 IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
 """The identity element of each reduction, as spec text."""
 
 
+MASK_ARGUMENTS: Mapping[type[object], str] = {
+    ops.Attend: "use `& visible({})`",
+    ops.MaskedWeights: "use `& visible({})`",
+    ops.Scan: "add `keep {}`",
+    ops.RecurrentLayer: "add `keep={}`",
+    ops.Conv: "add `keep={}`",
+    ops.Last: "use `last_token(x, {})`",
+}
+"""How ops take a padding mask."""
+
+NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
+    **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
+    **dict.fromkeys((ops.CumSum, ops.AveragePool, ops.Weigh, ops.MatMul, ops.Einsum), "0.0"),
+}
+"""The number at padded positions that makes no difference to an op."""
+
+
 def suggest_padding_fix(leak: PaddingLeak) -> str:
     """Say what to write so that padding stays out; "" where nothing is known to help."""
-    op = leak.node.op
-    if isinstance(op, ops.RecurrentLayer | ops.Scan):
-        scan = isinstance(op, ops.Scan)
-        return f"add `keep {leak.keep}`" if scan else f"add `keep={leak.keep}`"
-    if leak.dirt.shifted or leak.is_sorted():
+    if leak.order() == "reverse":
+        return "flip it back: `flip(y, axis=1)`"
+    if leak.dirt.shifted or leak.order():
         return leak.declared("right")
     if leak.dirt.counted:
+        return _suggest_count(leak)
+    if leak.dirt.reading is None:
+        return _suggest_order(leak)
+    value = leak.operand()
+    return (
+        _suggest_slice(leak, value)
+        or _explain_mask(leak, value, _suggest_mask(leak, value))
+        or _explain_mask(leak, value, _suggest_number(leak, value))
+        or _suggest_other(leak)
+    )
+
+
+def _suggest_count(leak: PaddingLeak) -> str:
+    """Say how to count valid positions only."""
+    if leak.has_length():
+        return f"use `sum(float({leak.keep}), axis=1)`, the number of valid positions"
+    span = leak.span(leak.node)
+    written = span is not None and span.caller is None
+    if written and isinstance(leak.find_counting_op(), ops.Extent | ops.Range):
         return f"use `positions({leak.keep})`"
-    if isinstance(op, ops.Conv) and not leak.is_moved():
-        # After a stride it is the result of the convolution before.
-        return f"add `keep={leak.keep}`, or the second result of the `conv` before"
-    return _suggest_number(leak) or _suggest_other(leak)
+    return leak.declared("right")
+
+
+def _suggest_order(leak: PaddingLeak) -> str:
+    """Say how all operands have their positions in one order."""
+    if not leak.has_reversed():
+        return leak.declared("right")
+    elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
+    both = f"flip the others as well: `flip({leak.keep}, axis=1)`"
+    return both if elementwise else "do it before `flip`"
+
+
+def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
+    """Say on which side padding must be for a slice that drops positions of the other side."""
+    made = value.node if value else None
+    cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
+    if leak.mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
+        return ""
+    return leak.declared("right" if cut.op.start != 0 else "left")
+
+
+def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
+    """Say which mask `mask` is, in a fix that names it."""
+    if not re.search("[(= ]mask[,)`]", fix) or leak.mask(value) != "mask":
+        return fix
+    return f"{fix}, where `mask` is `{leak.keep}` after the same slices, windows and concatenations"
+
+
+def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
+    """Say how an op takes a padding mask; "" for one that takes none."""
+    mask, low, op = leak.mask(value), leak.facts(value).low, leak.node.op
+    span = leak.span(leak.node)
+    in_normalizer = span is not None and bool(span.normalizer)
+    if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.type.rank - 1:
+        shown = "s > -inf" if in_normalizer else leak.inserted_mask(value)
+        return f"use `masked_softmax(x, {shown})`"
+    if in_normalizer:
+        return f"use `& visible({mask})` in the mask of the attention"
+    takes_mask = not (isinstance(op, ops.Conv) and leak.is_moved())
+    fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
+    mean = "use `masked_mean_pool(x, {})`" if op.attributes().get("fn") == "mean" else ""
+    return next(fixes, mean).format(mask)
 
 
 def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
@@ -176,85 +337,82 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
             bound = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
             bound = ", or fill with a finite number"
-    return f"replace it there: `where({leak.mask(node)}, y, 0.0)`{bound}"
+    value = leak.result(node)
+    fix = f"replace it there: `where({leak.inserted_mask(value)}, y, 0.0)`{bound}"
+    return _explain_mask(leak, value, fix)
 
 
-def _suggest_number(leak: PaddingLeak) -> str:
+def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
     """Say which number to put at padded positions; "" where none helps."""
     if leak.is_moved():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
-    mask = leak.mask(leak.node)
-    return f"replace them first: `where({mask}, x, {fill})`" if fill else ""
+    return f"replace them first: `where({leak.inserted_mask(value)}, x, {fill})`" if fill else ""
 
 
 def _suggest_added_number(leak: PaddingLeak) -> str:
     """Say how positions that were added hold the same as padded ones, or how padding
     stands on the other side.
     """
-    made = leak.joining()
-    match made and made.op:
-        case ops.Pad(mode="constant", value=value):
-            numbers: set[float | None] = {float(value)}
-        case ops.Concat() if made is not None:
-            parts = [a for a in made.args if a and not leak.is_padded(a)]
-            numbers = {find_uniform_value(a) for a in parts}
-        case _:
-            return ""
-    number = numbers.pop() if len(numbers) == 1 else None
-    if number is None:
+    made = leak.find_joining_op()
+    if made is None:
+        return ""
+    number = _get_added_number(leak, made)
+    padded = leak.padded_operand(made)
+    there = leak.facts(padded).at_padded(leak.axis(padded))
+    if number is None or there == float(number) or (padded and padded.type.dtype == "bool"):
         return leak.declared(_get_other_side(leak, made))
-    mask = leak.mask(made or leak.node)
-    return f"replace them before it: `where({mask}, x, {number})`"
+    return f"replace them before it: `where({leak.inserted_mask(padded)}, x, {number})`"
 
 
-def _get_other_side(leak: PaddingLeak, node: Node | None) -> str:
+def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
+    """Return the number at added positions; for merged axes, the neutral one; None if unknown."""
+    match node.op:
+        case ops.Merge():
+            return _get_neutral_number(leak) or None
+        case ops.Pad(mode="constant", value=value):
+            return str(float(value))
+    numbers = {find_uniform_value(a) for a in node.args if a and not leak.is_padded(a)}
+    number = numbers.pop() if len(numbers) == 1 else None
+    return None if number is None else str(number)
+
+
+def _get_other_side(leak: PaddingLeak, node: Node) -> str:
     """Return the side of padding that keeps added positions next to valid ones."""
-    after = node is not None and node.args[0] and leak.is_padded(node.args[0])
-    return "left" if after else "right"
+    return "left" if node.args[0] is leak.padded_operand(node) else "right"
 
 
 def _get_neutral_number(leak: PaddingLeak) -> str:
     """Return the number at padded positions that makes no difference to the op."""
-    match leak.node.op:
-        case ops.Reduce(fn="mean"):
-            return ""
+    match op := leak.node.op:
         case ops.Reduce(fn=fn):
             return IDENTITY_LITERALS.get(fn, "0.0")
-        case ops.MaxPool():
-            return "-inf"
-        case ops.Delay(first=first):
-            return str(float(first))
-        case ops.Pad(mode="constant", value=value):
-            return str(float(value))
-        case ops.Softmax() | ops.ArgMax():
-            return "-inf"
+        case ops.Delay(first=number) | ops.Pad(mode="constant", value=number):
+            return str(float(number))
+        case ops.Sort(descending=down) | ops.TopK(largest=down):
+            return "-inf" if down else "inf"
         case ops.AveragePool(counted=False, pads=pads) if any(pads):
             return ""
-        case ops.CumSum() | ops.AveragePool():
-            return "0.0"
-    return ""
+    return NEUTRAL_NUMBERS.get(type(op), "")
 
 
 def _suggest_other(leak: PaddingLeak) -> str:
     """Say what helps for ops that no number at padded positions helps."""
     keep = leak.keep
     match op := leak.node.op:
-        case ops.Reduce(fn="mean"):
-            return f"use `masked_mean_pool(x, {keep})`"
-        case ops.Last():
-            return f"use `last_token(x, {keep})`"
         case ops.Index(at=at) if at == 0:
             return leak.declared("right")
+        case ops.Concat():
+            return leak.declared(_get_other_side(leak, leak.node))
         case ops.ConvTranspose():
             return _format_transposed_conv_help(op, keep)
         case ops.GroupNorm():
             return "normalize each position: `layer_norm(x, eps=1e-5) @ norm`"
         case ops.Stride(step=step):
             return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
-        case ops.Weigh() | ops.MatMul() | ops.Einsum():
-            return f"multiply one factor by `{keep}` first: `where(mask, w, 0.0)`"
-    return f"use `& visible({keep})`" if isinstance(op, ops.Attend | ops.MaskedWeights) else ""
+        case ops.Roll(by=by) if (by.number or 0) > 0:
+            return f"use `delay(x, by={by})`"
+    return ""
 
 
 def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:

@@ -22,12 +22,15 @@ N = 4
 ROWS, ONE = "batch, n, 4", "batch, 4"
 
 
-def graph_of(folder: Path, body: str, shape: str, side: str, first: str = "") -> Graph:
+def text_of(body: str, shape: str, side: str, first: str = "") -> str:
     body = body.replace("; ", "\n  ").replace("{ ", "{\n  ").replace(" }", "\n  }")
-    (folder / "m.specc").write_text(
-        SPEC.format(body=body, shape=shape, side=side, first=first), encoding="utf-8"
-    )
-    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
+    return SPEC.format(body=body, shape=shape, side=side, first=first)
+
+
+def graph_of(folder: Path, body: str, shape: str, side: str, first: str = "") -> Graph:
+    path = folder / "m.specc"
+    path.write_text(text_of(body, shape, side, first), encoding="utf-8")
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def moves(graph: Graph, side: str) -> bool:

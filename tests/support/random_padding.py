@@ -515,9 +515,14 @@ def shown_effect(
             if found is None:
                 continue
             found = found[:, before : before + length] if found.ndim == 3 else found
-            first = found if first is None else first
-            same = np.allclose(found, first, rtol=1e-7, atol=1e-9, equal_nan=True)
-            if not same and not is_out_of_range(graph, longer, keep, weights):
+            same = first is not None and np.allclose(
+                found, first, rtol=1e-7, atol=1e-9, equal_nan=True
+            )
+            if same or is_out_of_range(graph, longer, keep, weights):
+                continue
+            if first is None:
+                first = found
+            else:
                 return f"{length} positions, {before} {name} before and {after} after"
     return ""
 
@@ -588,9 +593,9 @@ def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
     return False
 
 
-def graph_of(spec: PaddedSpec) -> Graph:
+def graph_of(text: str) -> Graph:
     """Return the graph of a spec, without the checks of `elaborate_spec`, which take longer."""
-    opened = open_spec(Source("random.specc", spec.text))
+    opened = open_spec(Source("random.specc", text))
     return elaborate_model(opened.program, opened.library, opened.reader, "g").graph
 
 
@@ -609,7 +614,7 @@ def compare_with_padding(seed: int) -> Compared | None:
     """
     spec = write_spec(seed)
     try:
-        graph = graph_of(spec)
+        graph = graph_of(spec.text)
         warned, effect = bool(check_padding(graph)), shown_effect(graph, spec, seed)
         for scale, shift in INPUTS if warned else ():
             effect = effect or shown_effect(graph, spec, seed + 1, scale, shift)
