@@ -78,6 +78,10 @@ IMAGE_TEXT: dict[str, object] = {
     "image_token": 16,
     "stop": [2],
 }
+BLIP: dict[str, object] = {
+    **{f"vision.{k}": v for k, v in (IMAGE | {"d": 16}).items() if k != "channels"},
+    **{f"text.{k}": v for k, v in (WORDS | {"start": 15, "stop": [2]}).items()},
+}
 FAMILIES: dict[str, dict[str, object]] = {
     "detr": {
         "d": 16,
@@ -295,6 +299,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     "llava": IMAGE_TEXT,
     "paligemma": IMAGE_TEXT,
     "idefics3": IMAGE_TEXT | {"vision.image": 16},
+    "blip": BLIP,
+    "blip_text": WORDS,
+    "blip_vision": {k: v for k, v in IMAGE.items() if k != "channels"},
     "internvl": IMAGE_TEXT,
     "mistral3": {k: v for k, v in IMAGE_TEXT.items() if k != "vision.image"} | {"merge": 1},
     "pixtral_vision": {k: v for k, v in IMAGE.items() if k != "image"},
