@@ -34,6 +34,9 @@ scale: $(VENV)/dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[ray,dev,image]' 'tritonclient[grpc]'
 	$(BIN)/python -m pytest -m scale -n 0
 
+# tiny models: more than one thread per worker costs more than it gives
+test parity parity-full parity-table: export OMP_NUM_THREADS := 1
+
 parity: $(VENV)/parity
 	$(BIN)/python -m pytest -m parity -n 2
 

@@ -28,11 +28,11 @@ def pixels(*size: int) -> Callable[[Random, int], Arrays]:
     }
 
 
-def padded(*size: int) -> Callable[[Random, int], Arrays]:
-    """Images of several sizes in one frame; random pixels lie around them."""
+def padded(*size: int, whole: bool = False) -> Callable[[Random, int], Arrays]:
+    """Images of several sizes in one frame, or of its size; random pixels lie around them."""
 
     def draw(rng: Random, batch: int) -> Arrays:
-        mask = np.zeros((batch, *size[1:]), bool)
+        mask = np.full((batch, *size[1:]), whole)
         for row in range(batch):
             high, wide = (size[1], size[2]) if row == 1 else (size[1] * 5 // 8, size[2] - 30 * row)
             mask[row, :high, :wide] = True
@@ -129,6 +129,13 @@ RT_DETR: dict[str, Any] = {
 BASIC = transformers.RTDetrResNetConfig(
     depths=[2, 1, 1, 1], hidden_sizes=[6, 8, 8, 12], embedding_size=6, layer_type="basic", out_indices=[2, 3, 4]
 )  # fmt: skip
+DEFORMABLE: dict[str, Any] = {
+    **LAYERS, "d_model": 32, "num_queries": 4, "encoder_n_points": 2, "decoder_n_points": 3, "two_stage_num_proposals": 5,
+    "backbone_config": transformers.ResNetConfig(**RESNET | {"depths": [1, 1, 1, 1]}, out_features=["stage2", "stage3", "stage4"]),
+}  # fmt: skip
+SHALLOW = transformers.RTDetrResNetConfig(
+    depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 12, 12], embedding_size=4, out_indices=[2, 3, 4]
+)
 ENCODED = ("last_hidden_state", "encoder_last_hidden_state")
 FRAME: dict[str, object] = {"image": [64, 96]}
 FOUND = ("logits", "pred_boxes")
@@ -161,15 +168,30 @@ CASES = {
     ),
     "rt_detr base, pre-norm encoder": Detector(
         model="RTDetrModel", draw=pixels(3, 64, 64), sets={"image": 64}, results=("enc_topk_logits", "enc_topk_bboxes"),
-        settings=RT_DETR | {"normalize_before": True},
+        settings=RT_DETR | {"normalize_before": True, "decoder_layers": 1, "backbone_config": SHALLOW},
     ),
     "rt_detr_v2": Detector(
-        model="RTDetrV2ForObjectDetection", draw=pixels(3, 64, 64), results=FOUND, sets={"image": 64},
-        settings=RT_DETR | {"decoder_offset_scale": 0.4, "encoder_layers": 2},
+        model="RTDetrV2ForObjectDetection", draw=pixels(3, 32, 32), results=FOUND, sets={"image": 32},
+        settings=RT_DETR | {"decoder_offset_scale": 0.4, "encoder_layers": 2, "backbone_config": SHALLOW},
     ),
     "rt_detr_v2, discrete": Detector(
         model="RTDetrV2ForObjectDetection", draw=pixels(3, 64, 64), results=FOUND, sets={"image": 64},
-        settings=RT_DETR | {"decoder_method": "discrete"},
+        settings=RT_DETR | {"decoder_method": "discrete", "backbone_config": SHALLOW},
+    ),
+    "deformable_detr": Detector(
+        model="DeformableDetrForObjectDetection", settings=DEFORMABLE, draw=padded(3, 64, 96), results=FOUND, sets=FRAME
+    ),
+    "deformable_detr, refined": Detector(
+        model="DeformableDetrForObjectDetection", settings=DEFORMABLE | {"with_box_refine": True, "num_feature_levels": 3},
+        draw=padded(3, 64, 96), results=FOUND, sets=FRAME,
+    ),
+    "deformable_detr, two stages": Detector(
+        model="DeformableDetrForObjectDetection", settings=DEFORMABLE | {"with_box_refine": True, "two_stage": True},
+        draw=padded(3, 64, 96), results=FOUND, sets=FRAME,
+    ),
+    "deformable_detr base, one level": Detector(
+        model="DeformableDetrModel", draw=padded(3, 64, 96, whole=True), results=ENCODED, sets=FRAME,
+        settings=DEFORMABLE | {"num_feature_levels": 1, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage4"])},
     ),
     "table-transformer": Detector(
         model="TableTransformerForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME

@@ -211,6 +211,10 @@ VISION = {
     "segformer": replace(
         seeing("Segformer", "ForSemanticSegmentation", size=32, **STAGES), sets={"image": 32}
     ),
+    "swinv2": seeing(
+        "Swinv2", size=16, image_size=16, patch_size=2, embed_dim=4, depths=[1, 1], num_heads=[1, 1],
+        window_size=4, num_labels=3,
+    ),
     "swin": seeing(
         "Swin", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4],
         window_size=4, num_labels=3,
@@ -284,6 +288,18 @@ VISION = {
                num_labels=2, backbone_config={"model_type": "rt_detr_resnet", "depths": [1, 1, 1, 1], "embedding_size": 4,
                                               "hidden_sizes": [4, 6, 6, 8], "layer_type": "basic", "out_indices": [2, 3, 4]}),
         sets={"image": 32},
+    ),
+    "deformable_detr": Asked(
+        case=Case(
+            config="DeformableDetrConfig", model="DeformableDetrForObjectDetection",
+            tiny=PAINTED | {"d_model": 32, "decoder_layers": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8,
+                            "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_n_points": 1, "decoder_n_points": 1,
+                            "num_feature_levels": 1, "num_channels": 1,
+                            "backbone_config": {**PAINTED["backbone_config"], "num_channels": 1, "out_features": ["stage4"]}},
+            given=coarse(samples({"pixel_values": Numbers((1, 40, 40)), "pixel_mask": Numbers((40, 40))}, {})),
+            results={"logits": "", "pred_boxes": ""},
+        ),
+        sets={"image": [40, 40]},
     ),
     "owlvit": Asked(
         case=Case(
