@@ -68,6 +68,7 @@ OTHERWISE = {
     "FSMTModel": SCORES,  # its decoder ends with the table of words
     "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
     "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "Siglip2Model": frozenset({"logits_per_image", "logits_per_text"}),
     "BlipModel": frozenset({"logits_per_image", "logits_per_text"}),
     "OwlViTModel": frozenset({"logits_per_image", "logits_per_text"}),
     "Owlv2Model": frozenset({"logits_per_image", "logits_per_text"}),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.padded import Ids, Keep, Numbers, Samples, samples
+from support.padded import Ids, Keep, Numbers, Samples, Sound, samples
 from support.published import assert_published, loaded, randomized
 
 pytestmark = pytest.mark.parity
@@ -28,6 +28,7 @@ TEXT = SIDE | {
     "eos_token_id": END,
 }
 VISION = SIDE | {"hidden_size": 32, "intermediate_size": 20, "image_size": 12, "patch_size": 4}
+FLEXIBLE = SIDE | {"hidden_size": 32, "intermediate_size": 20, "patch_size": 2, "num_patches": 9}
 PIXELS = Numbers((3, 12, 12))
 
 
@@ -51,6 +52,20 @@ def unpadded(count: int = 3) -> Samples:
     made = samples({"pixel_values": PIXELS, "input_ids": Numbers((5,))}, {})
     for row in made.rows:
         row["input_ids"] = rng.integers(0, WORDS, 5)
+    return made
+
+
+GRIDS = [(3, 4), (2, 1), (1, 6)]
+"""Rows and columns of patches of three images."""
+
+
+def patches() -> Samples:
+    """Texts of one length, and the patches of images of these grids."""
+    fields = {"pixel_values": Sound("patches", 12), "pixel_attention_mask": Keep("patches")}
+    more = {"spatial_shapes": Numbers((2,)), "input_ids": Numbers((5,))}
+    made = samples(fields | more, {"patches": tuple(h * w for h, w in GRIDS)})
+    for row, ids, grid in zip(made.rows, unpadded().rows, GRIDS, strict=True):
+        row["input_ids"], row["spatial_shapes"] = ids["input_ids"], np.array(grid)
     return made
 
 
@@ -153,6 +168,29 @@ CASES = {
         given=pictures(),
         results={"logits": ""},
     ),
+    "siglip2": Tower(
+        model="Siglip2Model",
+        config="Siglip2Config",
+        settings={"text_config": TEXT | {"projection_size": 32}, "vision_config": FLEXIBLE},
+        given=patches(),
+        results=PAIR,
+    ),
+    "siglip2 vision": Tower(
+        model="Siglip2VisionModel",
+        config="Siglip2VisionConfig",
+        settings=FLEXIBLE | {"num_patches": 25},
+        given=patches(),
+        results={"last_hidden_state": "patches", "pooler_output": ""},
+        gone=("input_ids",),
+    ),
+    "siglip2 classes": Tower(
+        model="Siglip2ForImageClassification",
+        config="Siglip2Config",
+        settings={"text_config": TEXT, "vision_config": FLEXIBLE, "num_labels": 5},
+        given=patches(),
+        results={"logits": ""},
+        gone=("input_ids",),
+    ),
 }
 
 
@@ -175,7 +213,7 @@ def test_it_is_the_published_class(name: str, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        whole = {"input_ids", "attention_mask"}
+        whole = {"input_ids", "attention_mask", "pixel_attention_mask", "spatial_shapes"}
         made = theirs(**{k: v.long() if k in whole else v for k, v in x.items()})
         return {result: made[result] for result in case.results}
 

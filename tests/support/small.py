@@ -78,6 +78,10 @@ IMAGE_TEXT: dict[str, object] = {
     "image_token": 16,
     "stop": [2],
 }
+FLEXIBLE: dict[str, object] = {
+    **{k: v for k, v in IMAGE.items() if k != "image"},
+    "num_positions": 9,
+}
 BLIP: dict[str, object] = {
     **{f"vision.{k}": v for k, v in (IMAGE | {"d": 16}).items() if k != "channels"},
     **{f"text.{k}": v for k, v in (WORDS | {"start": 15, "stop": [2]}).items()},
@@ -319,6 +323,11 @@ FAMILIES: dict[str, dict[str, object]] = {
     "blip": BLIP,
     "blip_text": WORDS,
     "blip_vision": {k: v for k, v in IMAGE.items() if k != "channels"},
+    "siglip2": {
+        **{f"vision.{k}": v for k, v in FLEXIBLE.items()},
+        **{f"text.{k}": v for k, v in (WORDS | {"d": 8}).items()},
+    },
+    "siglip2_vision": FLEXIBLE,
     "internvl": IMAGE_TEXT,
     "mistral3": {k: v for k, v in IMAGE_TEXT.items() if k != "vision.image"} | {"merge": 1},
     "pixtral_vision": {k: v for k, v in IMAGE.items() if k != "image"},
