@@ -98,12 +98,12 @@ def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
     if settings is not None and not isinstance(settings, Mapping):
         raise_error(
             "E0731",
-            f"settings of generation have names, {escape_text(repr(settings))[:60]} has none",
+            f"generation settings are passed by name, got {escape_text(repr(settings))[:60]}",
         )
     if settings and "generate" not in parts:
         raise_error(
             "E0753",
-            "`generation_config` is for a model that decodes by itself, and none is asked for",
+            "`generation_config` requires a standalone generator (`--graphs generate`)",
             helps=['add "generate" to `graphs`', "or pass the settings to `generate`"],
         )
 

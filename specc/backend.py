@@ -332,7 +332,7 @@ class RunnerBackend(Protocol):
     """A backend that reads and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
-        """A model file. E0802 when it cannot be read, E0926 when it is no model."""
+        """A model file. E0802 when it cannot be read, E0926 when it is not a model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
         """A model from the bytes of the file `path`. E0926 when they are none."""
@@ -360,7 +360,7 @@ class ReferenceBackend(Protocol):
 def load_compiler() -> CompilerBackend:
     """The backend that makes models. E0801 when it cannot be loaded."""
     package = _package("onnx")
-    assert isinstance(package, CompilerBackend), f"{package} makes no models"
+    assert isinstance(package, CompilerBackend), f"{package} builds no models"
     return package
 
 

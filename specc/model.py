@@ -83,7 +83,7 @@ class Model(OpenedModel):
         if self.scoring is not None and self.scoring.manifest.decodes is not None:
             raise_error(
                 "E0832",
-                "this model decodes by itself and has no other results",
+                "this model is a standalone generator and has no other outputs",
                 helps=["use `generate`"],
             )
         if not batches and is_task_input(self.full, inputs):
@@ -200,7 +200,9 @@ def _writing(model: Model) -> Generator:
     """What writes. E0701 where nothing does."""
     if model.writer is None:
         raise_error(
-            "E0701", "this model does not generate", helps=["compile a spec that says `generate`"]
+            "E0701",
+            "this model does not generate",
+            helps=["compile a spec with a `generate` section"],
         )
     return model.writer
 

@@ -129,7 +129,7 @@ def evaluate_graph(
         given[value] = array
         sizes.append((name, value.type, array.shape))
     for name, value in graph.parameters.items():
-        assert name in parameters, f"no values are given for the parameter `{name}`"
+        assert name in parameters, f"no values for the parameter `{name}`"
         given[value] = np.asarray(parameters[name])
         sizes.append((name, value.type, given[value].shape))
     env = bind_symbols(sizes, graph.facts, graph.least)
@@ -159,6 +159,6 @@ def _check_kind(name: str, type: Type, array: Array) -> None:
     ):
         raise_error(
             "E0907",
-            f"the input `{name}` holds {array.dtype}, {KIND_DESCRIPTIONS[letter]} are expected",
-            helps=[f"give an array of {type.dtype}"],
+            f"the input `{name}` is {array.dtype}, expected {KIND_DESCRIPTIONS[letter]}",
+            helps=[f"pass an array of {type.dtype}"],
         )

@@ -69,7 +69,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         axis, size = op.axis + n, evaluate_length(dim, env)
         rows = x.shape[axis]
         if rows < 1 or size < 1:
-            raise_error("E0912", f"an axis of {rows} rows is resized to {size}")
+            raise_error("E0912", f"cannot resize an axis of length {rows} to {size}")
         # An explicit scale factor is used as given, not the ratio of rounded lengths.
         step = 1 / op.factors[n] if op.factors else rows / size
         if not op.interpolates:

@@ -243,7 +243,7 @@ def get_ort_provider(provider: str) -> str:
         )
         raise_error(
             "E0921",
-            f"there is no provider called `{escape_text(provider)}`",
+            f"unknown provider `{escape_text(provider)}`",
             helps=[
                 format_suggestion(near)
                 if near
@@ -254,7 +254,7 @@ def get_ort_provider(provider: str) -> str:
         raise_missing_provider(
             provider,
             [
-                f"it is not part of the ONNX Runtime installed here, which has "
+                f"the installed ONNX Runtime does not include it; it has "
                 f"{format_quoted_names(installed)}"
             ],
         )
@@ -266,11 +266,11 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",
-        f"the provider `{provider}` is not available here",
+        f"the provider `{provider}` is not available",
         notes=notes,
         helps=[
             "use `--execution-provider cpu`",
-            f"{page} says how to install another ONNX Runtime",
+            f"see {page} for how to install another ONNX Runtime",
         ],
     )
 
@@ -321,7 +321,7 @@ def check_node_placement(
         more = f", and {len(found) - MAX_NAMED_NODES} more" if len(found) > MAX_NAMED_NODES else ""
         raise_error(
             "E0923",
-            f"{provider} cannot compute all of `{escape_text(name)}`, and nothing is moved "
+            f"{provider} cannot compute all of `{escape_text(name)}`, and falling back to "
             "to the processor unasked",
             notes=[f"left to the processor: {nodes}{more}"],
             helps=[
@@ -337,4 +337,4 @@ def check_node_placement(
 
 def format_quoted_names(names: Iterable[str]) -> str:
     """Names as a message lists them."""
-    return ", ".join(f"`{n}`" for n in names) or "nothing"
+    return ", ".join(f"`{n}`" for n in names) or "none"

@@ -19,18 +19,18 @@ def prepare_ort_input(
 ) -> Array:
     """Convert input `name` to a contiguous native array; `known` inputs are required."""
     if slot is None:
-        helps = suggest_similar_name(name, known, f"it takes {format_quoted_names(known)}")
+        helps = suggest_similar_name(name, known, f"its inputs are {format_quoted_names(known)}")
         raise_error("E0910", f"the model has no input called `{escape_text(name)}`", helps=helps)
     if name not in inputs:
         raise_error(
-            "E0910", f"the input `{name}` is missing", helps=[f"give {format_quoted_names(known)}"]
+            "E0910", f"the input `{name}` is missing", helps=[f"pass {format_quoted_names(known)}"]
         )
     array = np.asarray(inputs[name])
     # big-endian arrays are valid and converted below
     if array.dtype.newbyteorder("=") != slot.dtype:
         raise_error(
             "E0907",
-            f"the input `{name}` holds {array.dtype}, {slot.dtype} is expected",
+            f"the input `{name}` has element type {array.dtype}, expected {slot.dtype}",
             helps=[f"convert it first: array.astype({str(slot.dtype)!r})"],
         )
     # not ascontiguousarray, which adds an axis to scalars
@@ -54,7 +54,7 @@ def check_input_lengths(slots: Mapping[str, TensorSlot], given: Mapping[str, Arr
             if isinstance(wanted, int) and wanted != length:
                 raise_error(
                     "E0912",
-                    f"`{name}` has {length} rows along axis {axis + 1}, {wanted} are expected",
+                    f"`{name}` has length {length} along axis {axis + 1}, expected {wanted}",
                     notes=[_format_declared_type(slot)],
                 )
             if isinstance(wanted, str):

@@ -285,7 +285,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
         raise_error(
             "E0923",
             title,
-            notes=["it computes in bf16, and there are no kernels of that for cpu"],
+            notes=["it computes in bf16, which has no CPU kernels"],
             helps=[
                 "run it on a card: `--execution-provider cuda`",
                 "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
@@ -339,9 +339,9 @@ def _format_directory(folder: Path, name: str) -> str:
     except UnicodeEncodeError:
         raise_error(
             "E0923",
-            f"ONNX Runtime cannot load `{escape_text(name)}`: its folder's name is no UTF-8 text",
+            f"ONNX Runtime cannot load `{escape_text(name)}`: its directory name is not UTF-8",
             notes=[f"it is `{escape_text(where)}`"],
-            helps=["give the folder another name"],
+            helps=["rename the directory"],
         )
     return where
 
@@ -358,6 +358,6 @@ def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
     raise_error(
         code,
         title,
-        notes=[f"it says: {words}"],
-        helps=["`specc verify` tells whether the model is as it was compiled"],
+        notes=[f"its error: {words}"],
+        helps=["`specc verify` checks whether the model is unchanged"],
     )

@@ -66,7 +66,7 @@ def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
     end = op.axis + len(sizes)
     before = list(x.shape[op.axis : end])
     if min(*before, *sizes) < 1:
-        raise_error("E0912", f"axes of {before} rows are resized to {sizes}")
+        raise_error("E0912", f"cannot resize axes of length {before} to {sizes}")
     if not op.interpolates:
         for n, size in enumerate(sizes):
             step = 1 / op.factors[n] if op.factors else None

@@ -94,7 +94,7 @@ class SpecModule(nn.Module):
         for name in self.graph.parameters:
             scope, leaf = self._scope(name)
             found = scope._parameters[leaf]
-            assert found is not None, f"{name} was taken away"
+            assert found is not None, f"{name} was removed"
             yield name, found
 
     def save(
@@ -140,10 +140,10 @@ class SpecModule(nn.Module):
         kind, wanted = _get_tensor_kind(x), KIND_BY_DTYPE[dtype]
         if kind != wanted and (kind, wanted) not in (("i", "f"), ("i", "q")):
             said = (
-                f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, "
+                f"the input `{name}` has element type {str(x.dtype).removeprefix('torch.')}, "
                 f"{KIND_DESCRIPTIONS[wanted]} are expected"
             )
-            raise_error("E0907", said, helps=[f"give a tensor of {dtype}"])
+            raise_error("E0907", said, helps=[f"pass a tensor of {dtype}"])
         return x.to(place.stored(dtype))
 
 
@@ -191,9 +191,9 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
         if name in values and root in values and not np.array_equal(values[name], values[root]):
             raise_error(
                 "E0416",
-                f"`{name}` is tied to `{root}`, but other values are given for each",
+                f"`{name}` is tied to `{root}`, but their values differ",
                 helps=[
-                    f"leave one of them out, or give `ties` without `{name}` to train "
+                    f"leave one of them out, or pass `ties` without `{name}` to train "
                     "two separate weights"
                 ],
             )
@@ -226,7 +226,7 @@ def _make_initial_parameter(
             "E0503",
             f"`{name}` has the wrong shape",
             facts.span,
-            notes=[f"the spec makes it {list(shape)}, the one given is {list(made.shape)}"],
+            notes=[f"the spec declares {list(shape)}, got {list(made.shape)}"],
         )
     return made.detach().clone().float()
 

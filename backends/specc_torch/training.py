@@ -162,8 +162,8 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
         if found is None:
             raise_error(
                 "E0820",
-                f"`model` is a module that specc_torch made, not a {type(model).__name__}",
-                helps=['make one with specc_torch.module("my.yaml")'],
+                f"`model` must be a module of specc_torch, not a {type(model).__name__}",
+                helps=['build one with specc_torch.module("my.yaml")'],
             )
         inner = found
     return inner
@@ -173,8 +173,8 @@ def _make_training_batches(model: SpecModule) -> TrainingBatches:
     if model.lessons is None:
         raise_error(
             "E0820",
-            "this module was made of a graph alone, which does not say how data is read",
-            helps=['make it with specc_torch.module("my.yaml")'],
+            "this module was built from a graph without preprocessing",
+            helps=['build it with specc_torch.module("my.yaml")'],
         )
     return model.lessons
 

@@ -228,10 +228,10 @@ def _report_no_time_axis(graph: Graph, growing: str) -> Diagnostic:
     span = graph.input_facts[growing].span
     return Diagnostic(
         "E0702",
-        f"`{growing}` cannot grow: it has no axis behind the batch whose length is a "
+        f"`{growing}` has no time axis: it has no axis after the batch whose length is a "
         "run-time length",
         Label.at(span, f"this is {graph.inputs[growing].type}"),
-        helps=("give it the axes [batch, length], the length from `dims`",),
+        helps=("give it the axes [batch, length], with a length of `dims`",),
     )
 
 

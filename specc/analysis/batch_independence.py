@@ -167,10 +167,10 @@ def _make_warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagno
     outputs = ", ".join(f"`{n}`" for n in graph.outputs)
     return Diagnostic(
         "W0602",
-        f"`{format_op_name(node.op)}` mixes the rows of `{symbol}`: what one gives depends on "
+        f"`{format_op_name(node.op)}` mixes elements along `{symbol}`: each result depends on "
         f"the others",
-        Label.at(span, "here rows of the batch meet"),
-        notes=(f"{outputs} may differ between a batch of one and a larger one",),
-        helps=("work along another axis",),
+        Label.at(span, "batch elements are mixed here"),
+        notes=(f"{outputs} may differ between a batch of one and a larger batch",),
+        helps=("operate along another axis",),
         severity="warning",
     )

@@ -154,7 +154,7 @@ def _check_parameters(
                 "a weight depends on it",
                 Label.at(span, f"`{name}` is {value.type}"),
                 notes=(f"`{name}` is {value.type}",),
-                helps=("give the weight a fixed number of rows and look them up by position",),
+                helps=("give the weight a fixed number of rows and index it by position",),
             )
 
 
@@ -173,7 +173,8 @@ def _check_inputs(
                 "E0716",
                 f"`{output}` cannot be generated along `{found.symbol}`: `{name}` is {own[0]} long",
                 Label.at(
-                    span, f"nothing says which of its rows belong to a new row of `{found.symbol}`"
+                    span,
+                    f"unknown which of its positions belong to a new position of `{found.symbol}`",
                 ),
                 helps=(
                     f"give `{name}` the length `{found.symbol}`, a length of its own, "
@@ -211,7 +212,7 @@ def _check_output(
         if reach.lo < 0:
             yield Diagnostic(
                 "E0712",
-                f"{title}: its rows hold values for later positions",
+                f"{title}: it contains values for later positions",
                 Label.at(span, "this has a value for every pair of positions"),
                 helps=(zero_later_keys(value.type.rank, max(state.axes)),),
             )
@@ -226,7 +227,7 @@ def _make_diagnostic(
     title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
     facts = graph.input_facts.get(growing)
     if facts and facts.span:
-        others = (*others, Label(facts.span, f"`{found.symbol}` grows here"))
+        others = (*others, Label(facts.span, f"`{found.symbol}` is the time axis"))
     notes = said.notes
     if (
         leak.why == "ahead"
@@ -251,7 +252,7 @@ def make_leak_labels(
     operand = at.node.args[at.operand] if at.operand is not None else None
     read = find_node_span(place, operand.node) if operand else None
     there = (
-        (Label(read, f"these are the rows it reads, along `{found.symbol}`"),)
+        (Label(read, f"these are the positions it reads, along `{found.symbol}`"),)
         if read and read != span
         else ()
     )
@@ -259,7 +260,7 @@ def make_leak_labels(
 
 
 LATER_DELAY_NOTE = (
-    "a later `delay` makes up for this, but the row does not exist yet while generating"
+    "a later `delay` compensates for this, but the position does not exist yet during generation"
 )
 
 
@@ -306,7 +307,7 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
     """Return the label of the declaration of the time axis."""
     if facts is None or facts.span is None:
         return ()
-    return (Label(facts.span, f"`{symbol}` grows here"),)
+    return (Label(facts.span, f"`{symbol}` is the time axis"),)
 
 
 def _iterate_default_errors(
@@ -321,11 +322,11 @@ def _iterate_default_errors(
         leak = next((k for k in found.leaks if k.node in live), None)
         if leak is None and (state.axes or not state.moves):
             continue
-        notes: tuple[str, ...] = (f"a default without the axis `{symbol}` is made once",)
+        notes: tuple[str, ...] = (f"a default without the axis `{symbol}` is computed once",)
         others: tuple[Label, ...] = ()
         node, why, span = (
             value.node,
-            f"it is made from `{growing}`, which grows",
+            f"it is computed from `{growing}`, which grows during generation",
             find_node_span(defaults, value.node),
         )
         primary = Label.at(span, why)
@@ -336,6 +337,8 @@ def _iterate_default_errors(
                 describe_leak(defaults, leak, found).notes,
             )
             primary, others = make_leak_labels(defaults, leak, found)
-        title = f"the default of `{name}` would change while the text is written: {why}"
-        helps = (f"make it of the rows before, as `cumsum(x)` is, or give `{name}` no default",)
+        title = f"the default of `{name}` would change during generation: {why}"
+        helps = (
+            f"compute it from earlier positions, as `cumsum(x)` is, or give `{name}` no default",
+        )
         yield node, Diagnostic("E0718", title, primary, (*others, *grows), notes, helps)

@@ -63,7 +63,7 @@ def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
     if not name:
         return said
     what = f"the normalizer `{name}` is not causal: {said.what}"
-    note = "its scores, `s` here, are -inf where the mask hides"
+    note = "its scores, `s` here, are -inf at masked positions"
     # The op takes no mask: the scores decide which keys are hidden.
     helps = (h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in said.helps)
     notes = (*said.notes, note)
@@ -92,13 +92,13 @@ def describe_window(
         return "a time axis cannot be made longer", ()
     if op.stride[0] > 1 and chunk > 1:
         # The number of whole chunks would not match the strides.
-        what = f"this {called} does not make one row of every {op.stride[0]}"
+        what = f"this {called} does not return one position for every {op.stride[0]}"
         return what, mend
     if op.stride[0] > 1:
         # A step would have to wait for this many positions.
-        what = f"this {called} makes one row of {op.stride[0]}, and a step has one new row"
+        what = f"this {called} reads {op.stride[0]} new positions, and a step has one"
         return what, ("keep every position along the generated axis: `stride=1`",)
-    return f"this {called} does not give as many rows as it is given", mend
+    return f"this {called} changes the number of positions", mend
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
@@ -114,21 +114,21 @@ def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
         return None
     if op == "mean":
         return _make_reduction_message(
-            "this mean counts keys that are not there yet",
-            "divide a sum by how many the mask shows: "
+            "this mean counts keys of later positions",
+            "divide a sum by the number of visible keys: "
             f"`sum(x, axis=-1) / sum(float({MASK_TERM}), axis=-1)`",
         )
     neutral, held = _format_literal(wanted, x), _find_masked_number(x, found)
     mend = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
     if held is None:
-        what = f"this {op} goes over keys, later ones too"
-        return _make_reduction_message(what, f"hide them first: {mend}")
+        what = f"this {op} includes later keys"
+        return _make_reduction_message(what, f"mask them first: {mend}")
     if held == wanted:
         return None
     return _make_reduction_message(
-        f"this {op} goes over keys, and the hidden ones hold {_format_literal(held, x)}, "
-        f"not {neutral}: with more of them it may change",
-        f"hide them by {neutral}: {mend}",
+        f"this {op} reduces over keys, and masked keys have the value {_format_literal(held, x)}, "
+        f"not {neutral}: more masked keys may change the result",
+        f"mask them with {neutral}: {mend}",
     )
 
 

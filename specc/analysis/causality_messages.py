@@ -29,36 +29,36 @@ UNBOUNDED_REACH = float("inf")
 
 NORM_MESSAGE = LeakMessage(
     "E0711",
-    "this norm takes its statistics over every position",
+    "this norm computes its statistics over all positions",
     helps=("normalize the features, or use a running sum",),
 )
-DELAY_HELP = ("to shift a sequence by one use `delay(x, by=1)`",)
-NEAREST_HELP = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
+DELAY_HELP = ("to shift a sequence by one position use `delay(x, by=1)`",)
+NEAREST_HELP = "use `last(x)` for the newest position, `delay(x, by=1)` for the position before"
 INDEX_MESSAGE = LeakMessage(
     "E0711",
-    "of the rows of a time axis none but the first can be picked by number",
-    ("row 0 would read the others, which are not there when it is made",),
+    "only the first position of a time axis can be selected by its index",
+    ("position 0 would read later positions, which do not exist yet when it is computed",),
     (
         NEAREST_HELP,
-        "the first, `x[:, 0:1]`, may go into all; several first rows are shown by a "
+        "the first, `x[:, 0:1]`, may be read by all; to show several first positions use a "
         "mask such as `j < 4 & j <= i`",
     ),
 )
 RESHAPE_MESSAGE = LeakMessage("E0711", "a time axis can be neither split nor merged")
 SELECTION_MESSAGE = LeakMessage(
-    "E0711", "this picks among every position", helps=("weigh them with `attend(...)`",)
+    "E0711", "this selects among all positions", helps=("weigh them with `attend(...)`",)
 )
 RATE_MISMATCH_MESSAGE = LeakMessage(
     "E0712",
-    "its keys come at another pace than its queries, which row numbers do not compare",
-    ("behind a stride there is one row where there were several before it",),
+    "its keys and queries have different rates, so their positions cannot be compared",
+    ("after a stride one position stands for several",),
     (
-        "attend among rows behind the same strides: of what is longer take the last row "
-        "of every two, `x[:, 1::2]`",
+        "attend among positions after equal strides: of the longer sequence take every second "
+        "position, `x[:, 1::2]`",
     ),
 )
 CAUSAL_MASK_HELP = "add `& causal` to the mask"
-BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were looked at".replace(",", " ")
+BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
@@ -71,8 +71,8 @@ def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
         case "length":
             return LeakMessage(
                 "E0714",
-                f"this is the final length of `{symbol}`, which is not known while generating",
-                helps=("use the row numbers, `positions(x)`, or what is `last(x)`",),
+                f"this is the final length of `{symbol}`, which is unknown during generation",
+                helps=("use position indices, `positions(x)`, or `last(x)`",),
             )
         case "newest":
             return LeakMessage(
@@ -83,28 +83,26 @@ def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
         case "captured" if _is_initial_value(leak):
             return LeakMessage(
                 "E0715",
-                f"what this loop begins with depends on `{symbol}`",
+                f"the initial value of this loop depends on `{symbol}`",
                 helps=(
-                    "begin with what is there before any row, as zeros are; what the "
-                    "first row tells may be read inside",
+                    "use an initial value that does not depend on it, such as zeros; the "
+                    "first position may be read inside the loop",
                 ),
             )
         case "captured":
             return LeakMessage(
                 "E0715",
-                f"what this loop takes from outside depends on `{symbol}`",
+                f"a capture of this loop depends on `{symbol}`",
                 helps=("pass it as a scanned input",),
             )
         case "first":
             return LeakMessage(
                 "E0713",
-                f"the first row of `{symbol}` goes into rows that stand before it",
-                helps=("mix it into what grows, before `concat` puts rows in front",),
+                f"the first position of `{symbol}` is read by prefix positions before it",
+                helps=("add it to the sequence before `concat` prepends the prefix",),
             )
         case "shape":
-            return LeakMessage(
-                "E0711", f"the rows of its result are no longer the rows of `{symbol}`"
-            )
+            return LeakMessage("E0711", f"its result has different positions than `{symbol}`")
     return describe_key_reduction(leak, found) or _describe_read(graph, leak, found)
 
 
@@ -125,33 +123,33 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
     ),
     ops.LayerNorm: NORM_MESSAGE,
     ops.RMSNorm: NORM_MESSAGE,
-    ops.Flip: LeakMessage("E0711", "this turns the sequence around"),
+    ops.Flip: LeakMessage("E0711", "this reverses the sequence"),
     ops.Split: RESHAPE_MESSAGE,
     ops.Merge: RESHAPE_MESSAGE,
     ops.ArgMax: SELECTION_MESSAGE,
     ops.Sort: SELECTION_MESSAGE,
     ops.Gather: SELECTION_MESSAGE,
     ops.GroupNorm: replace(
-        NORM_MESSAGE, helps=("normalize the features alone: `layer_norm(x, eps=1e-5) @ norm`",)
+        NORM_MESSAGE, helps=("normalize only the features: `layer_norm(x, eps=1e-5) @ norm`",)
     ),
     ops.Pad: LeakMessage(
-        "E0711",
-        "rows put beside those of a time axis would move with every new one",
-        helps=DELAY_HELP,
+        "E0711", "padding of a time axis would move with every new position", helps=DELAY_HELP
     ),
-    ops.Resize: LeakMessage("E0711", "what is sampled anew changes at every row with a new one"),
+    ops.Resize: LeakMessage(
+        "E0711", "every new position changes the resampled values at all positions"
+    ),
     ops.GridSample: LeakMessage("E0711", "this reads the whole feature map at every point"),
     ops.Roll: LeakMessage(
         "E0711",
-        "what leaves at the end comes in at the front, and there is no end yet",
+        "this shifts positions from the end to the start, and the end does not exist yet",
         helps=DELAY_HELP,
     ),
     ops.TopK: LeakMessage(
         "E0711",
-        "this takes as many of every position, which at first there are not",
+        "this selects a fixed number of positions, which do not exist at first",
         helps=(
-            "among keys, `weights_by(topk(8), z, mask=causal)` weighs the greatest, and "
-            "`sort(z, axis=-1, descending=true)` has them first",
+            "for keys, `weights_by(topk(8), z, mask=causal)` weights the largest, and "
+            "`sort(z, axis=-1, descending=true)` sorts them",
         ),
     ),
 }
@@ -187,9 +185,9 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
         case ops.Stride(step=step):
             return LeakMessage(
                 "E0711",
-                f"of every {step} rows this takes one, and a step makes one at a time",
+                f"this keeps one of every {step} positions, but a step computes every position",
                 helps=(
-                    "keep all rows and hide the others from who reads them: "
+                    "keep all positions and mask the others where they are read: "
                     f"`mask some = j % {step} == 0`, then `mask=causal & some`",
                 ),
             )
@@ -210,14 +208,14 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
             if len(grow) > 1:
                 return LeakMessage(
                     "E0711",
-                    f"two parts that grow along `{symbol}` are put one behind the other",
-                    helps=("weigh both apart, or add them row by row",),
+                    f"this concatenates two parts that grow along `{symbol}`",
+                    helps=("attend to each part separately, or add them position by position",),
                 )
             return LeakMessage(
                 "E0711",
-                f"this puts fixed rows behind what grows along `{symbol}`: they would "
-                "move with every new row",
-                helps=("put them in front: `concat([memory, x], axis=1)`",),
+                f"this appends fixed positions after the time axis `{symbol}`: they would "
+                "move with every new position",
+                helps=("prepend them: `concat([memory, x], axis=1)`",),
             )
         case ops.Slice(axis=axis, start=start) if x is not None:
             head = clock.head(x.type.shape[axis])
@@ -229,12 +227,12 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
     if head is None or head == 0:
         return INDEX_MESSAGE
     if whole:
-        what = f"this leaves away rows that grow along `{symbol}`, from row {start} on"
-        mend = f"only the first {head} rows stand before what grows: `x[:, {head}:]`"
+        what = f"this drops positions of the time axis `{symbol}`, from position {start} on"
+        mend = f"only the {head} prefix positions come before the time axis: `x[:, {head}:]`"
         return LeakMessage("E0711", what, helps=(mend,))
-    what = f"this reads rows that grow along `{symbol}` by their numbers"
+    what = f"this selects positions of the time axis `{symbol}` by index"
     return LeakMessage(
-        "E0711", what, (f"the first {head} rows stand before them",), (NEAREST_HELP,)
+        "E0711", what, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
     )
 
 
@@ -244,7 +242,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
         return LeakMessage(
             "E0712",
-            "without a mask a position sees every later one",
+            "without a mask every position attends to later ones",
             helps=("write `mask=causal`",),
         )
     if has_different_rates(leak.node, GATE_OPERANDS[type(op)].place, found.clock):
@@ -253,28 +251,28 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     if head is not None:
         return LeakMessage(
             "E0712",
-            "a row of the head sees rows that are not there yet",
-            (f"the head is the {head} rows that stand before what grows",),
-            ("let it see itself alone: `j < m | j <= i`, with `m` its length",),
+            "a prefix position attends to positions that do not exist yet",
+            (f"the prefix is the {head} positions before the time axis",),
+            ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
         )
     # A number of future positions was found, so the mask was understood: it is too wide.
     if leak.reach.lo > -UNBOUNDED_REACH and leak.why != "all":
-        what = f"its mask lets a position see {_format_position_count(leak.reach)}"
+        what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
         return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
     doubt = explain_mask_doubt(leak.node, GATE_OPERANDS[type(op)].place, found.clock)
     # All of it is bounded: the comparisons themselves include later positions.
     if doubt is None:
         return LeakMessage(
-            "E0712", "its mask lets a position see every later one", helps=(CAUSAL_MASK_HELP,)
+            "E0712", "its mask lets positions attend to all later ones", helps=(CAUSAL_MASK_HELP,)
         )
     if doubt.spent:
-        what = f"it was not found out whether its mask hides later positions: {BUDGET_NOTE}"
+        what = f"the analysis of its mask did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
     text = get_source_text(graph, doubt.value)
     return LeakMessage(
         "E0712",
-        "nothing shows that its mask hides later positions",
-        (f"`{text}` does not compare row numbers",) if text else (),
+        "its mask is not proved to exclude later positions",
+        (f"`{text}` does not compare positions",) if text else (),
         (CAUSAL_MASK_HELP,),
     )
 
@@ -287,15 +285,15 @@ def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
         return RATE_MISMATCH_MESSAGE
     doubt = explain_mask_doubt(leak.node, gate.place, found.clock) if gate else None
     if leak.reach.lo == -UNBOUNDED_REACH and doubt and doubt.spent:
-        what = f"it was not found out whether it leaves out later positions: {BUDGET_NOTE}"
+        what = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=helps)
     return LeakMessage(
-        "E0712", "its rows hold values for later positions", _format_window_help(leak.reach), helps
+        "E0712", "it contains values for later positions", _format_window_help(leak.reach), helps
     )
 
 
 EARLIER_SUM_HELPS = (
-    "sum earlier positions alone: `cumsum(x, axis=1)`, or weighted, `attend(x, x, x, mask=causal)`",
+    "sum only earlier positions: `cumsum(x, axis=1)`, or weighted, `attend(x, x, x, mask=causal)`",
 )
 
 
@@ -307,7 +305,7 @@ def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
     keys = max(found.state(grids[0]).axes)
     return (
         zero_later_keys(grids[0].type.rank, keys),
-        "or mask them where they are made: `attend(..., mask=causal)`, `masked_softmax`",
+        "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
     )
 
 

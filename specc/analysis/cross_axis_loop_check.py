@@ -10,14 +10,16 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.time_axis import TimeAxis
 
-POSITION_IDS_REASON = "row numbers are made inside this loop; they would begin anew in every step"
-PREFIX_REASON = "inside a loop over another axis fixed rows are picked from those before a text"
-MISSING_AXES_REASON = "what this loop keeps of the time axis has fewer axes than it runs along"
-UNSUPPORTED_LOOP_HELPS = (
-    "loop along the time axis itself, or let attention bring the two axes together",
-    "where the number of turns is a number, `repeat n in 6 { … }` does the same",
+POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
+PREFIX_REASON = "this loop over another axis selects fixed positions of a prefix"
+MISSING_AXES_REASON = (
+    "the part of the time axis that this loop carries has fewer axes than the loop runs along"
 )
-STATE_SIZE_REASON = "it goes on from a state that would have a row for every position"
+UNSUPPORTED_LOOP_HELPS = (
+    "loop along the time axis itself, or combine the two axes with attention",
+    "for a constant number of iterations, `repeat n in 6 { … }` does the same",
+)
+STATE_SIZE_REASON = "it resumes from a state with one entry for every position"
 
 
 @dataclass(frozen=True, slots=True)

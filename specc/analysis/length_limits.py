@@ -47,8 +47,8 @@ def format_limit_reason(table: str, most: int) -> str:
     if table != ROPE_TABLE:
         return f"the table `{table}` has positions for {most}"
     return (
-        f"it turns by the frequencies of texts up to {most} tokens, "
-        "which `--context-length` decides when it is compiled"
+        f"its RoPE frequencies are for sequences up to {most} tokens, "
+        "chosen by `--context-length` at compile time"
     )
 
 

@@ -205,9 +205,7 @@ class LocalAttention:
     def __str__(self) -> str:
         """Describe the block layout for users."""
         if self.band.empty:
-            return (
-                f"above {self.above} positions only global queries, since no other attends to a key"
-            )
+            return f"above {self.above} positions only global queries, no other attends to a key"
         seen = f"a query attends to {self.window} keys"
         if self.window is None:
             seen = "a query attends to one side"

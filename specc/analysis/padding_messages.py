@@ -196,7 +196,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
             what = f"`{format_op_name(node.op)}` of zero at padded positions is not finite"
         case _:
             what = "this can be NaN at padded positions"
-    return f"`{reader}` reads NaN or infinity there, which times zero is NaN", what
+    return f"`{reader}` reads NaN or infinity there, and NaN times zero is NaN", what
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
@@ -212,8 +212,8 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
         sliced = isinstance(leak.node.op, ops.Stride)
         which = "a slice with a step" if sliced else f"the stride of `{called}`"
         return (
-            f"where padding stands on the left, its length decides which positions {which} takes",
-            "this takes every so many positions, counted from the first",
+            f"with padding on the left, its length decides which positions {which} selects",
+            "this selects every n-th position, counted from the first",
         )
     if reading is None:
         order = "flipped" if leak.has_reversed() else "sorted"
@@ -223,7 +223,7 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
         where = " before each position" if reading.link.lo >= 0 else " next to each position"
     elif leak.is_moved():
         where = " next to positions that `pad` or `concat` added"
-    return (f"`{called}` reads them{where}, no mask stands between", "this reads padded positions")
+    return (f"`{called}` reads them{where}, without a mask", "this reads padded positions")
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
@@ -233,7 +233,7 @@ def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
         return f"`{called}` reads a length that includes padding", "this reads the length"
     return (
         "a position is counted from the start of the sequence, padding included",
-        "this takes the number of a position, padding included",
+        "this takes a position index that counts padding",
     )
 
 
@@ -425,6 +425,6 @@ def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
         rows.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
     return (
         f"multiply by `{keep}` first: of n positions that exist the "
-        f"{' and '.join(rows)} are then as they are alone; which those are nothing says "
-        "behind this"
+        f"{' and '.join(rows)} are then correct; which these are is not visible "
+        "after this op"
     )

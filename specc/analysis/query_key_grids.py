@@ -53,7 +53,7 @@ class QueryKeyGrid:
         return [align_operand(self, a) for a in node.args if a] if node else []
 
     def head(self, axis: int) -> Dim | None:
-        """Return the number of prefix positions along an axis; None if it is no time axis."""
+        """Return the number of prefix positions along an axis; None if it is not a time axis."""
         if self.clock is None:
             return Dim.of(0)
         return self.clock.head(self.value.type.shape[axis])

@@ -116,7 +116,7 @@ class FlowContext:
         return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]
 
     def composite(self, value: Value) -> bool:
-        """Return True if an axis contains the symbol but is no time axis."""
+        """Return True if an axis contains the symbol but is not a time axis."""
         shape = value.type.shape
         return any(d.symbols() & self.related and self.clock.head(d) is None for d in shape)
 

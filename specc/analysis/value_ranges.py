@@ -238,7 +238,7 @@ def _compute_arithmetic_range(
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Two ends; infinity less infinity is no end."""
+    """Two ends; infinity less infinity is not an end."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 

@@ -142,7 +142,7 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
     """The facts of a package whose step graph is `step`. E0831 for what does not fit it."""
     data = about.get(METADATA_KEY)
     if not isinstance(data, dict):
-        _damaged(path, "it does not say how it generates")
+        _damaged(path, "its generation settings are missing")
     fields = JsonFields(
         data, complain=lambda place, what: _damaged(path, f"`{'.'.join(place)}` {what}")
     )
@@ -185,9 +185,9 @@ def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in made.items()}
     except DimError:
-        _damaged(path, "`chunks` has a length that is none")
+        _damaged(path, "`chunks` has an invalid length")
     if not lengths.keys() <= step.outputs.keys():
-        _damaged(path, "`chunks` names a result that the step does not give")
+        _damaged(path, "`chunks` names a result that the step does not return")
     alone = both.get("alone")
     return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
 
@@ -212,7 +212,7 @@ def _signature(
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.growing
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
-        _damaged(path, "the input that grows is missing")
+        _damaged(path, "the generated input is missing")
     drawn_from = generation.source in step.outputs
     rank = signature.inputs[growing].type.rank
     if not drawn_from or rank < 2 or (tokens and rank != 2):
@@ -234,7 +234,7 @@ def check_encoder_outputs(
     # Both ways: the step needs a value that nobody produces, or `encode` one that nobody gives.
     missing = [*sorted((handed | initial) - set(gives)), *sorted(set(takes) - inputs)]
     if missing:
-        _damaged(path, f"no `encode` graph gives or takes `{escape_text(missing[0])[:200]}`")
+        _damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")
 
 
 def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple[DecodeState, ...]:
@@ -250,9 +250,7 @@ def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple
         # a state that `encode` returns has its size from there
         if not state.initial and not {s for d in fixed for s in d.symbols()} <= told:
             _damaged(
-                path,
-                f"nothing says how large the state `{escape_text(state.name)[:200]}` is at the "
-                f"beginning",
+                path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
 
@@ -326,7 +324,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
         if symbol in graph.least:
             reasons.append(f"`dims` promises {symbol} >= {graph.least[symbol]}")
         if rows:
-            reasons.append(f"rows are taken that are there from {symbol} = {rows} on")
+            reasons.append(f"positions are read that exist for {symbol} >= {rows}")
         if limit:
             reasons.append(limit.reason)
         bounds[symbol] = LengthBound(

@@ -111,7 +111,7 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
         fields.refuse("bits", "is neither 4 nor 8")
     block = fields.integer("block", 0, MAX_GROUP_SIZE)
     if block & (block - 1) or (not block and bits != 8):
-        fields.refuse("block", "is no length of a block of such numbers")
+        fields.refuse("block", "is not a valid block size")
     return QuantizedWeight(
         form=QuantizationFormat(
             bits=bits,
@@ -254,11 +254,11 @@ def parse_manifest(text: str, path: str) -> Manifest:
     # name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        _damaged(path, "it holds no graph")
+        _damaged(path, "it has no graph")
     scoring = _decoded_graph(data, path)
     stored = data.string_map("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
-        _damaged(path, f"it does not say where the weight `{escape_text(missing[0])}` lies")
+        _damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
     return Manifest(
         name=data.text("model"),
         doc=data.text("doc"),
@@ -312,7 +312,7 @@ def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWe
         value = graph.parameters.get(name)
         # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
-            _damaged(path, f"it has no matrix `{escape_text(name)}` that could be rounded")
+            _damaged(path, f"it has no matrix `{escape_text(name)}` that could be quantized")
     return {name: _parse_quantized_weight(each.child(name)) for name in each.names()}
 
 

@@ -79,7 +79,7 @@ def _is_hard_linked(folder: Path, location: str) -> str:
             return f"it is one of {links} links to its file, which ONNX refuses to read"
     except (OSError, RuntimeError, ValueError):
         # a cycle of links, or an invalid name
-        return "it cannot be looked at"
+        return "it cannot be read"
     return ""
 
 
@@ -89,18 +89,18 @@ def explain_mismatch(
     """Why a file is not the one that was recorded, as the end of a sentence; empty where it is."""
     path = folder / location
     if not is_path_below(location):
-        return "it lies outside of the model's folder"
+        return "it is outside the model's directory"
     if (size := regular_file_size(path)) is None:
-        return "it is missing, or it is no regular file"
+        return "it is missing, or it is not a regular file"
     if why := _is_hard_linked(folder, location):
         return why
     if size != facts.bytes:
-        return f"it has {size} bytes, {facts.bytes} were there when the model was compiled"
+        return f"it has {size} bytes, and had {facts.bytes} when the model was compiled"
     # A checkpoint begins with its header: names, shapes and offsets.
     if facts.head and file_sha256(path, COMPARED_BYTES) != facts.head:
         return "the weights file has changed since the model was compiled"
     if contents and file_sha256(path) != facts.sha256:
-        return "its content is not what it was when the model was compiled"
+        return "its content has changed since the model was compiled"
     return ""
 
 
@@ -108,10 +108,10 @@ def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[st
     """Why tensors lie in no recorded file, or after its end; empty where they do not."""
     for location, end in outside:
         if location not in sizes:
-            return f"it reads weights from `{escape_text(location)[:200]}`, which is no part of it"
+            return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
         # Offsets may be negative, and end at or before the first byte.
         if not 0 < end <= sizes[location]:
-            return f"it reads weights behind the end of `{escape_text(location)[:200]}`"
+            return f"it reads weights past the end of `{escape_text(location)[:200]}`"
     return ""
 
 
@@ -125,7 +125,7 @@ def is_path_below(path: str) -> bool:
 
 
 def regular_file_size(path: Path) -> int | None:
-    """The bytes of a regular file that is no link to another one, else None."""
+    """The bytes of a regular file that is not a link to another one, else None."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -246,11 +246,11 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
             "E0802",
             f"the package `{escape_text(str(folder))}` cannot be read: its `{INDEX_FILE}`: "
             f"{error.reason}",
-            helps=["a folder is a package if `specc compile` wrote it with --graphs"],
+            helps=["`specc compile --graphs` writes a package directory"],
         )
     index = parse_index(data, escape_text(str(where)))
     if contents and not is_unmodified(data):
-        _damaged(escape_text(str(where)), "its content is not what was written with the package")
+        _damaged(escape_text(str(where)), "its content has changed since the package was written")
     return index
 
 
@@ -288,7 +288,7 @@ def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
     # Names are joined to the directory later; none may lead outside. Checked once, here.
     for name in found:
         if not is_plain_file_name(name):
-            _damaged(where, f"`{escape_text(name)[:200]}` is no plain name of a file in it")
+            _damaged(where, f"`{escape_text(name)[:200]}` is not a plain file name")
     return found
 
 
@@ -297,7 +297,7 @@ def _kept(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ..
     listed = data.listed("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
-        _damaged(where, "`kept` is no list of its files")
+        _damaged(where, "`kept` is not a list of its files")
     return names
 
 
@@ -308,7 +308,7 @@ def _linked(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
         _damaged(where, "`linked` has a file without size or hashes")
     for path in found:
         if not is_path_below(path):
-            _damaged(where, f"`{escape_text(path)[:200]}` does not lie below it")
+            _damaged(where, f"`{escape_text(path)[:200]}` is not inside it")
     return found
 
 
@@ -326,7 +326,7 @@ def _check_roles(index: PackageIndex, where: str) -> None:
     # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
-        _damaged(where, f"it names more than {MAX_GRAPHS} graphs, or one of them twice")
+        _damaged(where, f"it names more than {MAX_GRAPHS} graphs, or a duplicate")
     if not index.graphs:
         _damaged(where, "it names no graph")
 
@@ -365,5 +365,5 @@ def _damaged(where: str, why: str) -> NoReturn:
         "E0831",
         title,
         notes=[why],
-        helps=["compile the package again, or copy its folder as a whole"],
+        helps=["compile the package again, or copy its whole directory"],
     )

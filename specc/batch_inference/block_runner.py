@@ -220,7 +220,7 @@ class BlockRunner:
         file = self.plan.files[block.file]
         path = Path(file.path)
         if not path.exists() or describe_file(path) != file:
-            _fail_changed(file, "changed since", "put the file back, or begin")
+            _fail_changed(file, "changed since", "restore the file, or start")
         if block.file not in self.formats:
             self.formats[block.file] = find_format(path)
         kept = [c.name for c in self.plan.kept]
@@ -228,7 +228,7 @@ class BlockRunner:
         wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
         table = self.formats[block.file].read(path, block, wanted)
         if any(len(column) != block.rows for column in table.values()):
-            _fail_changed(file, "other rows than when", "begin")
+            _fail_changed(file, "different rows than when", "start")
         return table
 
 
@@ -326,7 +326,7 @@ class OpenBlock:
         numbers = [row.number for row in batch]
         # a process crashed in this batch before: only row by row shows which row it was
         if self.journal.fatal(numbers):
-            title = "the process that computed this row died, twice"
+            title = "the process crashed twice while computing this row"
             return self._retry(batch, Diagnostic(CRASHED_ROW_CODE, title))
         self.journal.begin(numbers)
         try:
@@ -361,5 +361,5 @@ def _fail_changed(file: PlannedFile, what: str, mend: str) -> NoReturn:
     raise_error(
         "E0881",
         f"`{escape_text(file.path)}` has {what} the job was planned",
-        helps=[f"{mend} anew in another folder"],
+        helps=[f"{mend} again in another directory"],
     )

@@ -39,7 +39,7 @@ def run_worker(folder: str) -> None:
     os.dup2(2, 1)
     out = Path(folder)
     plan = read_plan(out)
-    assert plan is not None, "the one who starts a worker has written the plan"
+    assert plan is not None, "the parent process has written the plan"
     try:
         blocks = BlockRunner.open(plan, out)
         _say(answers, ready=True)
@@ -248,14 +248,14 @@ class LocalEngine:
 
 def _hopeless(worker: _Worker, status: int) -> NoReturn:
     """E0883: another process would die as well."""
-    work, see = "the work end before they begin", "with one row: specc run MODEL …"
+    work, see = "exit before they start", "to run one row: specc run MODEL …"
     if worker.ready:
-        work, see = f"block {worker.block} end, of none of its rows", "--engine serial"
+        work, see = f"exit in block {worker.block} before its first row", "--engine serial"
     raise_error(
         "E0883",
-        f"the processes that should do {work}",
-        notes=[f"the last one ended with status {status}"],
-        helps=[f"try it {see}"],
+        f"the worker processes {work}",
+        notes=[f"the last one exited with status {status}"],
+        helps=[f"try {see}"],
     )
 
 

@@ -134,7 +134,7 @@ class FileFormat(Protocol):
         ...
 
 
-READABLE_FILE_HELP = "give a regular file that you may read, or a folder of such files"
+READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files"
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """E0802 for what is no file that can be read from its beginning as often as it takes."""
+    """E0802 for what is not a file that can be read from its beginning as often as it takes."""
     try:
         descriptor = open_regular_file(path)
     except UnreadableFile as fault:

@@ -67,9 +67,11 @@ def find_format(path: Path) -> FileFormat:
     if made is None:
         raise_error(
             "E0873",
-            f"`{escape_text(path)}` is no table that specc reads",
-            notes=[f"the ending decides: {', '.join(FILE_FORMATS)}, or a folder of pictures"],
-            helps=["give the file one of these endings, or convert it"],
+            f"`{escape_text(path)}` is not a table that specc reads",
+            notes=[
+                f"the file extension decides: {', '.join(FILE_FORMATS)}, or a directory of images"
+            ],
+            helps=["give the file one of these extensions, or convert it"],
         )
     return made()
 
@@ -94,8 +96,8 @@ def find_files(given: Sequence[str]) -> list[Path]:
 def _files_at(path: Path, name: str) -> list[Path]:
     # an empty name is not a path, although `Path` makes it the working directory
     if not name or not path.exists():
-        mend = "give the path of a table, or of a folder of tables or pictures"
-        raise_unreadable(name, "there is no such file or folder", mend)
+        mend = "pass the path of a table, or of a directory of tables or images"
+        raise_unreadable(name, "no such file or directory", mend)
     return _in_folder(path) if path.is_dir() else [path]
 
 
@@ -110,8 +112,8 @@ def _in_folder(folder: Path) -> list[Path]:
     if not find_images(folder):
         raise_error(
             "E0873",
-            f"the folder `{escape_text(folder)}` holds neither tables nor pictures",
-            notes=[f"tables end in {', '.join(FILE_FORMATS)}"],
-            helps=["give the files themselves"],
+            f"the directory `{escape_text(folder)}` contains neither tables nor images",
+            notes=[f"tables have the extension {', '.join(FILE_FORMATS)}"],
+            helps=["pass the files themselves"],
         )
     return [folder]

@@ -85,7 +85,7 @@ class JobReport:
 
     @property
     def waste(self) -> float:
-        """Padding, as a share of what is no padding."""
+        """Padding, as a share of what is not padding."""
         return self.padding / max(self.places - self.padding, 1)
 
     def take(self, done: BlockStatistics) -> None:
@@ -179,8 +179,8 @@ def _check_empty(out: Path) -> None:
     if out.is_dir() and any(out.glob("part-*")):
         raise_error(
             "E0875",
-            f"`{escape_text(out)}` holds parts, and no plan that says of what",
-            helps=["write into another folder with -o"],
+            f"`{escape_text(out)}` contains parts, but no plan",
+            helps=["write to another directory with -o"],
         )
 
 
@@ -259,20 +259,20 @@ def _is_count(value: object) -> bool:
 
 ARGUMENT_CHECKS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     "data": (
-        "a path or more, each a text",
+        "one or more paths, as strings",
         lambda v: isinstance(v, tuple) and bool(v) and all(map(_is_path, v)),
     ),
-    "out": ("the path of a folder", _is_path),
+    "out": ("the path of a directory", _is_path),
     "columns": (
         "a table from inputs to names of columns",
         lambda v: v is None or (isinstance(v, Mapping) and _is_names([*v, *v.values()])),
     ),
     "keep_columns": ("a list of names of columns", lambda v: v is None or _is_names(v)),
     "raw": ("a list of names of outputs", _is_names),
-    "output_format": ("a text", lambda v: isinstance(v, str)),
+    "output_format": ("a string", lambda v: isinstance(v, str)),
     "engine": (f"one of {', '.join(ENGINES)}", lambda v: v in ENGINES),
-    "workers": ("a whole number from 0 on", _is_count),
-    "max_errors": ("a whole number from 0 on", lambda v: v is None or _is_count(v)),
+    "workers": ("an integer >= 0", _is_count),
+    "max_errors": ("an integer >= 0", lambda v: v is None or _is_count(v)),
 }
 """For each argument of the Python interface, a description of valid values and a predicate."""
 
@@ -285,5 +285,5 @@ def check_job_arguments(**asked: object) -> None:
             raise_error(
                 "E0970",
                 f"`{name}` is {due}, not {escape_text(repr(value))[:60]}",
-                helps=["docs/batch-inference.md says what a job is asked for"],
+                helps=["docs/batch-inference.md describes the arguments of a job"],
             )

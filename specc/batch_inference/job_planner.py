@@ -162,9 +162,9 @@ def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
     """E0884 for a file that is no more of the same table."""
     raise_error(
         "E0884",
-        f"`{escape_text(path)}` has other columns than `{escape_text(first)}`",
+        f"`{escape_text(path)}` has different columns than `{escape_text(first)}`",
         notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
-        helps=["give files of one kind together, others in a run of their own"],
+        helps=["process files with equal columns in one job"],
     )
 
 
@@ -267,7 +267,7 @@ def _check_kept(
     """E0885 for a column that is not there, E0886 for one that is a result's name too."""
     for name in names:
         if name not in columns:
-            _no_column(name, columns, "the rows that are written")
+            _no_column(name, columns, "the output rows")
     twice = [n for n in names if n in made]
     if twice:
         raise_error(

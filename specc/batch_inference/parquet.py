@@ -36,7 +36,7 @@ def import_pyarrow(name: str = "pyarrow") -> Arrow:
             "Parquet needs the package `pyarrow`, which is not installed",
             helps=[
                 "pip install -e '.[data]'",
-                "or read and write JSON lines, which need nothing: --output-format jsonl",
+                "or read and write JSON Lines, which need no package: --output-format jsonl",
             ],
         )
     return pyarrow.parquet if name == "pyarrow.parquet" else pyarrow
@@ -63,7 +63,7 @@ class ParquetFile:
             except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
                 raise_error(
                     "E0870",
-                    f"`{escape_text(path)}` is no Parquet file that can be read",
+                    f"`{escape_text(path)}` is not a readable Parquet file",
                     notes=[escape_text(str(fault).splitlines()[0])[:200]],
                     helps=["check that the file is whole"],
                 )
@@ -76,7 +76,7 @@ class ParquetFile:
         if twice := [n for n in names if names.count(n) > 1]:
             raise_error(
                 "E0870",
-                f"`{escape_text(path)}` is no Parquet file that can be read",
+                f"`{escape_text(path)}` is not a readable Parquet file",
                 notes=[f"it has two columns of the name `{escape_text(twice[0])}`"],
                 helps=["rename one of them"],
             )
@@ -142,7 +142,7 @@ def _value(name: str, value: Arrow) -> object:
         text = str(value.cast(import_pyarrow().string()).as_py())
         if not text.startswith("<"):  # dates outside the calendar
             return text
-    return BadRow(f"`{name}` holds no {value.type} that can be read")
+    return BadRow(f"`{name}` contains no readable {value.type}")
 
 
 def _kind(type: Arrow) -> ColumnType:

@@ -23,7 +23,7 @@ def _read_errors(found: JsonFields, name: str) -> list[tuple[int, str, str]]:
             case [int(row), str(code), str(text)]:
                 errors.append((row, code, text))
             case _:
-                found.refuse(name, "holds something else than rows, codes and texts")
+                found.refuse(name, "contains values other than rows, codes and strings")
     return errors
 
 

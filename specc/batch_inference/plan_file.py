@@ -117,7 +117,7 @@ def read_plan(out: Path) -> JobPlan | None:
     except UnicodeDecodeError:
         _damaged(path)
     except OSError as error:
-        mend = "see to it that you may read the folder, or write into another one"
+        mend = "make the directory readable, or write to another one"
         raise_unreadable(path, describe_os_error(error), mend)
     try:
         return _plan_of(parse_strict_json(text))
@@ -129,7 +129,7 @@ def _damaged(path: Path) -> NoReturn:
     raise_error(
         "E0876",
         f"the plan `{escape_text(path)}` is damaged",
-        helps=["write into another folder, or remove this one"],
+        helps=["write to another directory, or remove this one"],
     )
 
 
@@ -175,9 +175,9 @@ def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
     if apart := differing_fields(found, wanted):
         raise_error(
             "E0875",
-            f"`{escape_text(out)}` holds another job",
+            f"`{escape_text(out)}` contains another job",
             notes=list(_told(found, wanted, apart)),
-            helps=["write into another folder with -o, or remove this one"],
+            helps=["write to another directory with -o, or remove this one"],
         )
 
 
@@ -187,7 +187,7 @@ def _told(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
     for key in apart:
         there, here = (json.dumps(x[key], ensure_ascii=False) for x in (a, b))
         if max(len(there), len(here)) <= 120:
-            yield f"{key}: {escape_text(there)} there, {escape_text(here)} here"
+            yield f"{key}: {escape_text(there)} in the plan, {escape_text(here)} now"
         else:
             yield f"{key} differ"
 

@@ -64,17 +64,17 @@ class GraphResults:
                 known = ", ".join(self.graph.outputs)
                 raise_error(
                     "E0879",
-                    f"the model gives no `{escape_text(name)}`",
-                    helps=[f"it gives {known}"],
+                    f"the model has no output `{escape_text(name)}`",
+                    helps=[f"its outputs are {known}"],
                 )
             type = self.graph.outputs[name].type
             # one mean over the whole batch belongs to no single row
             if not type.rank or type.shape[0] != batch_symbol(self.graph):
                 raise_error(
                     "E0879",
-                    f"the result `{name}` has no row for each row of the data",
+                    f"the output `{name}` has no element for each row of the data",
                     notes=[f"it is {type}"],
-                    helps=["choose other results: --raw NAME"],
+                    helps=["choose other outputs: --raw NAME"],
                 )
             yield from _columns(name, record, type)
 
@@ -99,7 +99,7 @@ class GraphResults:
                 "E0879",
                 f"the model has no attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}`",
                 notes=[f"it has {escape_text(', '.join(known))[:600]}"] if known else (),
-                helps=["name one by its scope: --raw attention.SCOPE"],
+                helps=["select one by its scope: --raw attention.SCOPE"],
             )
         shape = place.value.type.shape
         if place.loops and shape[-2].number != 1:
@@ -107,7 +107,7 @@ class GraphResults:
                 "E0879",
                 f"the attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}` runs in every "
                 "iteration of a loop",
-                helps=["see one row of it: specc run --attention"],
+                helps=["plot one row: specc run --attention"],
             )
         heads = shape[-3] if len(shape) > 3 else Dim.of(1)
         return heads, place.queries, place.keys
@@ -225,8 +225,8 @@ def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
         due = f"{len(record.labels) or 'some'} scores"
         raise_error(
             "E0916",
-            "a result cannot be shown as its reading says",
-            notes=[f"a row of it is {list(value.shape)}, and {due} are due"],
+            "an output cannot be decoded as the spec's `reading` declares",
+            notes=[f"its shape per row is {list(value.shape)}, expected {due}"],
         )
     shares = probabilities(scores)[0]
     # the first of equal scores, on every machine

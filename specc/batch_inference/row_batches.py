@@ -129,8 +129,8 @@ class RowReader:
         made = nested_array(value, f"the column `{self.columns[name]}`")
         wanted = self.entrance.graph.inputs[name].type.rank - 1
         if made.ndim != wanted:
-            title = f"the column `{self.columns[name]}` holds {_axes(made.ndim)} here"
-            note = f"a row of `{name}` has {_axes(wanted)}"
+            title = f"the column `{self.columns[name]}` has {_axes(made.ndim)} here"
+            note = f"`{name}` needs {_axes(wanted)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
         # as alone: together with others it would be converted to their type
         return cast_exactly(made, self.entrance.graph.inputs[name].type.dtype, name)
@@ -193,10 +193,10 @@ def _pixels(value: object, record: ImageRecord) -> Array:
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
-        pixels = normalize_image(decode_image(value, "the picture"), record)
+        pixels = normalize_image(decode_image(value, "the image"), record)
         return np.asarray(pixels[0])
     if not isinstance(value, str):
-        raise Failed(Diagnostic("E0903", "this is neither a path nor a picture"))
+        raise Failed(Diagnostic("E0903", "this is neither a path nor an image"))
     return np.asarray(read_image(value, record)[0])
 
 

@@ -139,8 +139,8 @@ class RowModel:
             if name not in self.columns and name not in beside and not first:
                 raise_error(
                     "E0880",
-                    f"no column is given to the input `{name}`",
-                    helps=[f"say which one: --column COLUMN={name}"],
+                    f"the input `{name}` has no column",
+                    helps=[f"map one: --column COLUMN={name}"],
                 )
 
     def _begins(self) -> bool:
@@ -163,8 +163,8 @@ class RowModel:
         if self.raw:
             raise_error(
                 "E0879",
-                f"the model writes, and gives no `{escape_text(self.raw[0])}`",
-                helps=["name a graph that gives it: --graph ROLE"],
+                f"the model generates, and has no output `{escape_text(self.raw[0])}`",
+                helps=["select a graph that has it: --graph ROLE"],
             )
         return self.texts.written
 
@@ -172,7 +172,7 @@ class RowModel:
     def texts(self) -> RowGenerator:
         """What is written. E0731 to E0733 for settings."""
         writer = self.opened.writer
-        assert writer is not None, "it writes"
+        assert writer is not None, "it generates"
         return RowGenerator(writer, self.taking, writer.chosen(self.settings))
 
     @property

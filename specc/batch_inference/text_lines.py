@@ -51,7 +51,7 @@ def read_lines(path: Path) -> Iterator[FileLine]:
                 raise_error(
                     "E0871",
                     f"`{escape_text(path)}` has a row of more than {MAX_ROW_BYTES >> 20} MB",
-                    helps=["is it a file of lines? A row ends with a line end"],
+                    helps=["check that it is a text file; rows end with a newline"],
                 )
             at += len(data)
             yield FileLine(data.removeprefix(BYTE_ORDER_MARK) if at == len(data) else data, at)
@@ -120,7 +120,7 @@ def _text(line: bytes) -> str | BadRow:
 
 
 class JsonLinesFile:
-    """An object a line. A blank line is no row."""
+    """An object a line. A blank line is not a row."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
         """The names in any object, each with the kind that all its values have."""
@@ -156,10 +156,10 @@ def _object(line: bytes) -> dict[str, Json] | BadRow:
     try:
         value = parse_strict_json(text, ROW_JSON_LIMITS)
     except json.JSONDecodeError as fault:
-        return BadRow(f"the line is no JSON: {fault.msg.lower()} at character {fault.pos}")
+        return BadRow(f"the line is not JSON: {fault.msg.lower()} at character {fault.pos}")
     except ValueError as fault:
-        return BadRow(f"the line is no JSON: {fault}")
-    return value if isinstance(value, dict) else BadRow("the line is no JSON object")
+        return BadRow(f"the line is not JSON: {fault}")
+    return value if isinstance(value, dict) else BadRow("the line is not a JSON object")
 
 
 class CsvFile:
@@ -184,8 +184,8 @@ class CsvFile:
             raise_error(
                 "E0872",
                 f"the first row of `{escape_text(path)}` does not name its columns",
-                notes=["names are not empty, and each is there once"],
-                helps=["write the names of the columns as the first row"],
+                notes=["column names must be unique and not empty"],
+                helps=["write the column names as the first row"],
             )
         return names, record.after
 
@@ -218,7 +218,7 @@ def _in_block(data: bytes) -> Iterator[bytes]:
 
 
 def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
-    """Lines put together until every quote is closed. A blank one is no record."""
+    """Lines put together until every quote is closed. A blank one is not a record."""
     record, after, size, inside = list[bytes](), 0, 0, False
     for line in lines:
         if not inside and not line.data.strip(b"\r\n"):
@@ -250,7 +250,7 @@ def _values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
     except csv.Error as fault:
         return BadRow(f"the row cannot be read: {fault}")
     if len(values) != len(names):
-        return BadRow(f"the row has {len(values)} values, the first row {len(names)} names")
+        return BadRow(f"the row has {len(values)} values, expected {len(names)}")
     return values
 
 

@@ -48,7 +48,7 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     if content.startswith(NPY_SIGNATURE):
         raise_error(
             "E0854",
-            f"{escape_text(path)} holds one array, and does not say of which input",
+            f"{escape_text(path)} contains one array, without the name of an input",
             helps=["save arrays under the inputs' names: numpy.savez"],
         )
     lines = content.split(b"\n")
@@ -60,7 +60,7 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _object(line: bytes, place: str) -> Mapping[str, object]:
-    """The inputs of one line, by name. E0854, E0906 for what is no JSON."""
+    """The inputs of one line, by name. E0854, E0906 for what is not JSON."""
     helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, place)
@@ -68,7 +68,7 @@ def _object(line: bytes, place: str) -> Mapping[str, object]:
         # its own help is about arrays, and a line is an object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
-        raise_error("E0854", f"{place} is no object of inputs by name", helps=helps)
+        raise_error("E0854", f"{place} is not an object of inputs by name", helps=helps)
     return value
 
 
@@ -99,11 +99,11 @@ def _useless(name: str, array: Array, keep: str) -> str:
     holes = np.argwhere(~np.isfinite(array))
     if len(holes):
         first = holes[0].tolist()
-        return f"`{name}` holds numbers that are not finite, the first at {first}"
+        return f"`{name}` contains NaN or infinity, first at {first}"
     # a sequence of padding only: its results are meaningless
     hidden = np.argwhere(~np.any(array, -1)) if keep else holes
     if len(hidden):
-        return f"`{name}` keeps nothing in row {hidden[0].tolist()}"
+        return f"`{name}` masks out all of row {hidden[0].tolist()}"
     return ""
 
 
@@ -139,9 +139,9 @@ def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:
     wanted = [f"`{name}`: {value.type}" for name, value in entrance.graph.inputs.items()]
     raise_error(
         "E0854",
-        f"{place} holds no inputs of this model: {why}",
-        notes=[f"it takes {', '.join(wanted)}"],
-        helps=["give arrays by these names in an .npz file, or a JSON object a line"],
+        f"{place} contains no inputs of this model: {why}",
+        notes=[f"its inputs are {', '.join(wanted)}"],
+        helps=["write arrays with these names to an .npz file, or one JSON object per line"],
     )
 
 
@@ -170,9 +170,9 @@ def fail_no_generated_text() -> NoReturn:
     """E0859 for a model that writes nothing to be rounded by."""
     raise_error(
         "E0859",
-        "this model writes no texts of its own to round weights by",
+        "this model cannot generate its own calibration data",
         helps=[
-            "give it inputs in a file: `--calibration-data FILE`",
+            "pass calibration inputs in a file: `--calibration-data FILE`",
             "or leave out --calibration-samples",
         ],
     )

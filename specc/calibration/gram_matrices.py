@@ -344,10 +344,10 @@ def _products(x: Array, name: str) -> Array:
     if not np.isfinite(rows).all():
         raise_error(
             "E0859",
-            f"what `{escape_text(name)}` is multiplied by is not finite on the samples",
-            notes=["weights are rounded by what they do to these"],
+            f"the activations of `{escape_text(name)}` are not finite on the calibration data",
+            notes=["weights are quantized to minimize the error on these activations"],
             helps=[
-                "give other inputs: `--calibration-data FILE`",
+                "use other inputs: `--calibration-data FILE`",
                 "or none: `--calibration-samples 0`",
             ],
         )
@@ -392,6 +392,6 @@ def _check_finite(most: Array, name: str) -> None:
         raise_error(
             "E0859",
             f"the state `{escape_text(name)}` is not finite on the samples",
-            notes=["it is to be kept in 8 bits, by scales of what it holds there"],
-            helps=["give other inputs: `--calibration-data FILE`", "or leave out `--kv-cache`"],
+            notes=["its int8 scales are calibrated on these values"],
+            helps=["use other inputs: `--calibration-data FILE`", "or leave out `--kv-cache`"],
         )

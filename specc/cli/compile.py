@@ -92,15 +92,15 @@ def _check_belonging(given: Namespace) -> None:
     if decoding and "generate" not in given.graphs:
         raise_error(
             "E0753",
-            f"`{decoding[0]}` is settled in a model that decodes by itself, and none is asked for",
-            helps=["add `--graphs generate`", f"or say `{decoding[0]}` when the model is run"],
+            f"`{decoding[0]}` configures a standalone generator, and none is compiled",
+            helps=["add `--graphs generate`", f"or use `{decoding[0]}` when the model is run"],
         )
     # Only the graph with the decoding loop can be a file by itself.
     if given.graphs and given.graphs != ("generate",) and given.output.endswith(".onnx"):
         raise_error(
             "E0753",
-            f"`--graphs {','.join(given.graphs)}` makes a folder of several files, "
-            f"`{given.output}` is the name of one",
+            f"`--graphs {','.join(given.graphs)}` writes a directory of several files, "
+            f"`{given.output}` is a file name",
             helps=[f"write `-o {given.output.removesuffix('.onnx')}`"],
         )
 

@@ -90,7 +90,7 @@ def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
         f"    COMPREPLY=($(compgen -W '{first}' -- \"$word\"))",
         "    return",
         "  fi",
-        "  # an `=` divides words: what is asked for stands in front of it",
+        "  # `=` splits words: the option is before it",
         "  [[ $before == '=' || $word == '=' ]] && { compopt -o default; return; }",
         '  case "${COMP_WORDS[1]}" in',
     ]
@@ -137,7 +137,7 @@ def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a zsh function that calls `_arguments`."""
     lines = [
         "#compdef specc",
-        "# specc completion zsh > a folder of $fpath, as _specc",
+        "# specc completion zsh > _specc, in a directory of $fpath",
         "_specc_asked() {",
         "  local -a found",
         '  found=(${(f)"$(specc _complete "$@" 2>/dev/null)"})',

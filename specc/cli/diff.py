@@ -63,15 +63,15 @@ def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None
         if config or sets:
             raise_error(
                 "E0957",
-                f"`{escape_text(path)}` is compiled: its config values stand in it",
+                f"`{escape_text(path)}` is compiled with fixed config values",
                 helps=["leave out --set and --config, or compare with its spec"],
             )
         manifest = read_compiled_manifest(path, graph)
         if manifest.decodes is not None:
             raise_error(
                 "E0956",
-                f"`{escape_text(path)}` decodes by itself and shows no graph to compare",
-                helps=["compare its spec, or a package made of it with `--graphs all`"],
+                f"`{escape_text(path)}` is a standalone generator and has no graph to compare",
+                helps=["compare its spec, or a package of it, compiled with `--graphs all`"],
             )
         return DiffSide(name=name, graph=manifest.graph, config=manifest.config)
     print_shadow_note(path)

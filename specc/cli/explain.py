@@ -25,7 +25,7 @@ def run_explain(given: Namespace) -> int:
             if near
             else f"codes run from {min(DIAGNOSTIC_CODES)} to {max(DIAGNOSTIC_CODES)}"
         )
-        raise_error("E0200", f"there is no code `{escape_text(given.code)[:40]}`", helps=[hint])
+        raise_error("E0200", f"unknown code `{escape_text(given.code)[:40]}`", helps=[hint])
     page = list_error_pages()[code].read_text(encoding="utf-8").rstrip()
     known = DIAGNOSTIC_CODES[code]
     told = {"code": code, "title": known.line, "status": known.status, "page": page}

@@ -161,11 +161,7 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
         helps = [
             f"specc convert {escape_text(source)} -o {escape_text(Path(source).stem)}.safetensors"
         ]
-        raise_error(
-            "E0816",
-            "word vectors become a safetensors file, so they need a name for one",
-            helps=helps,
-        )
+        raise_error("E0816", "word vectors are converted to a safetensors file", helps=helps)
     found = read_glove(source)
     words = Path(target).with_suffix(".vocab")
     said = "".join(f"{word}\n" for word in found.words).encode()

@@ -86,23 +86,23 @@ READING_DOCS = {
     "text": (
         'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
         'text(tokenizer("tokenizer.json"))',
-        "Ids from a text, by what stands inside; of a result, ids as text.",
+        "Convert text to ids with a vocabulary or tokenizer; as an output, ids to text.",
     ),
     "characters": (
         'text(characters("x.vocab"), start=, end=, unknown=)',
-        "One id a character: its line in the file, or its place in a list.",
+        "One id per character: its line in the file, or its index in a list.",
     ),
     "words": (
         'text(words("x.vocab"), start=, end=, unknown=, lower=false)',
-        "One id a word: its line in the file, or its place in a list. With `lower` words "
-        "are looked for in small letters. `words()` takes the file beside the weights.",
+        "One id per word: its line in the file, or its index in a list. `lower` lowercases "
+        "words first. `words()` reads the file next to the weights.",
     ),
-    "bytes": ("text(bytes(), start=, end=, offset=0)", "One id a byte of the text's UTF-8."),
+    "bytes": ("text(bytes(), start=, end=, offset=0)", "One id per UTF-8 byte."),
     "tokenizer": (
         'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=)',
-        "What the file of the package `tokenizers` says. `tokenizer()` takes the one "
-        "beside the weights. `spread=[id, n]`: where a text has that id once it stands n "
-        "times, as that of a picture of n rows.",
+        "A tokenizer.json of the package `tokenizers`. `tokenizer()` reads the one next to "
+        "the weights. `spread=[id, n]` repeats the token `id` n times, for an image of n "
+        "tokens.",
     ),
 }
 """Syntax and summary of each reading, by name. docs/language.md has the details."""
@@ -177,12 +177,12 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
 def _unknown(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204, suggesting a similar name."""
     known = [*BUILTINS, *library.standard_names(), *READING_DOCS]
-    helps = suggest_similar_name(name, known, "`specc list` shows what there is")
+    helps = suggest_similar_name(name, known, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name, known)]
     if name in list_builtin_specs():
-        helps = [f"it is a spec: `specc show {name}`", f"its text: `specc doc {name} --source`"]
-    raise_error("E0204", f"nothing is called `{escape_text(name)}`", helps=helps)
+        helps = [f"it is a spec: `specc show {name}`", f"its source: `specc doc {name} --source`"]
+    raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
 
 def _spec_alone(name: str, library: SpecLibrary) -> bool:

@@ -100,7 +100,7 @@ class StoreNonEmpty(argparse.Action):
     ) -> None:
         """Keep it, or refuse it."""
         if option_string is not None and values == self.default == "":
-            raise argparse.ArgumentError(self, "nothing is given")
+            raise argparse.ArgumentError(self, "a value is missing")
         vars(namespace)[self.dest] = values
 
 
@@ -256,7 +256,7 @@ def _our_own(error: Exception) -> Diagnostic:
     return Diagnostic(
         "E0986",
         f"internal error: {type(error).__name__}: {error}",
-        notes=("this is a bug in specc, not in what was given",),
+        notes=("this is a bug in specc, not in your input",),
         helps=("report it with the spec and the command", "`--debug` shows where it is"),
     )
 
@@ -268,9 +268,9 @@ INTERRUPTED = "interrupted", 130
 def _interrupted(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
     who, status = (
-        ("told to end", stop.status) if isinstance(stop, ProcessTerminated) else INTERRUPTED
+        ("terminated", stop.status) if isinstance(stop, ProcessTerminated) else INTERRUPTED
     )
-    print(f"{who}; nothing more was written", file=sys.stderr)
+    print(f"{who}; no further output was written", file=sys.stderr)
     return status
 
 
@@ -290,11 +290,11 @@ def _drop_output() -> None:
 def _environment(error: OSError | MemoryError) -> Diagnostic:
     """Convert a system error without a diagnostic of its own."""
     if isinstance(error, MemoryError):
-        helps = ("make the sizes smaller, or use a machine with more memory",)
-        return Diagnostic("E0804", "there is not enough memory for this", helps=helps)
+        helps = ("use smaller sizes, or use a machine with more memory",)
+        return Diagnostic("E0804", "not enough memory", helps=helps)
     what = f" `{escape_text(error.filename)}`" if error.filename else ""
     words = error.strerror or str(error)
-    return Diagnostic("E0805", f"the system refuses{what}: {words[:1].lower()}{words[1:]}")
+    return Diagnostic("E0805", f"operating system error{what}: {words[:1].lower()}{words[1:]}")
 
 
 def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
@@ -307,10 +307,10 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(words[:1])
         if name.startswith("-"):
-            build_parser().error(f"the command stands first: specc COMMAND {escape_text(name)} …")
+            build_parser().error(f"the command comes first: specc COMMAND {escape_text(name)} …")
         near = did_you_mean(name, COMMANDS)
         hint = f"; {format_suggestion(near)}" if near else ""
-        build_parser().error(f"there is no command `{escape_text(name)}`{hint}")
+        build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
     module = import_module(HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][0])
     made = _parser_of(name, module)
     command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_stem(name)}"]

@@ -170,11 +170,11 @@ def _columns(words: list[str]) -> dict[str, str]:
     for word in words:
         column, equals, name = word.rpartition("=")
         if not equals or not column or not name or name in found:
-            why = "twice" if name in found else "it says `COLUMN=INPUT`"
+            why = "twice" if name in found else "expected `COLUMN=INPUT`"
             raise_error(
                 "E0880",
-                f"`--column {escape_text(word)}` does not say what is read for what",
-                notes=[f"the input `{escape_text(name)}` is given twice"]
+                f"`--column {escape_text(word)}` does not map a column to an input",
+                notes=[f"the input `{escape_text(name)}` is mapped twice"]
                 if why == "twice"
                 else [why],
                 helps=["for example --column text=source"],
@@ -212,14 +212,14 @@ def _notes(plan: JobPlan) -> Iterator[str]:
     """Yield why generation runs in fixed batches, and that batch elements affect each other."""
     if plan.waits:
         yield (
-            f"every batch ends with its longest text: {plan.waits}; rows of like length "
-            "are put together"
+            f"every batch takes as long as its longest sequence: {plan.waits}; rows of similar "
+            "length are batched together"
         )
     if plan.shares:
         yield (
-            "rows of a batch are rounded by one scale: what a row gives depends, by what "
-            "rounding loses, on those beside it, and so on --rows-per-part, --batch-size, "
-            "--max-batch-tokens and --max-batch-memory; compiled with --quantize int8 it does not"
+            "rows of a batch share one quantization scale: results depend slightly on the "
+            "other rows of the batch, and so on --rows-per-part, --batch-size, "
+            "--max-batch-tokens and --max-batch-memory; --quantize int8 avoids this"
         )
 
 
@@ -243,8 +243,8 @@ def format_times(report: JobReport) -> str:
     """Format the run time: startup, work, computation, and what the cost formulas predicted."""
     work = max(report.seconds - report.start_up, 0.0)
     parts = [
-        f"{report.seconds:.1f} s: {report.start_up:.1f} to begin, {work:.1f} of work",
-        f"{group_thousands(round(report.rate))} rows a second",
+        f"{report.seconds:.1f} s: {report.start_up:.1f} startup, {work:.1f} compute",
+        f"{group_thousands(round(report.rate))} rows/s",
         f"{report.waste:.0%} padding".replace("%", " %"),
     ]
     computed = f"{report.computing:.1f} s were computed"
@@ -264,4 +264,4 @@ def _tell(report: JobReport) -> None:
         print(f"{rows} no result: see {escape_text(report.out / ERRORS_FILE)}")
     if report.nulls:
         rows = "1 row has" if report.nulls == 1 else f"{report.nulls} rows have"
-        print_note(f"{rows} NaN or infinity, which JSON Lines store as null")
+        print_note(f"{rows} NaN or infinity, stored as null in JSON Lines")

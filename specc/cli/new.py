@@ -19,11 +19,9 @@ from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.yaml.yaml_printer import print_yaml
 
 SCHEMA_MODELINE = f"yaml-language-server: $schema=./{SCHEMA_FILE}"
-REMOVE_FIELD_COMMENT = (
-    "What stands here holds anyway: change what you like, and leave out the rest."
-)
+REMOVE_FIELD_COMMENT = "These values are the defaults: change what you like, and delete the rest."
 UNCOMMENT_FIELD_COMMENT = (
-    "A line behind # follows from the others. Take the # away to say otherwise."
+    "A line after # is computed from other fields. Remove the # to override it."
 )
 
 
@@ -114,7 +112,7 @@ def spec_name(stem: str) -> str:
 
 def _below(yaml: bool) -> tuple[str, ...]:
     """Return the next steps as comments."""
-    said = "Where trained weights lie, beside this file; `specc compile` reads them:"
+    said = "Path of the trained weights, next to this file, for `specc compile`:"
     if yaml:
         return (said, "weights:", "  - from: my.safetensors")
     return (said, 'weights { from "my.safetensors" }')
@@ -135,9 +133,13 @@ def _write_schema(path: Path) -> None:
 
 def _tell(draft: SpecDraft) -> None:
     """Print a draft's sources, and the unplaced config keys."""
-    print_done(f"graph: {draft.graph}; {draft.values} values of config.json differ from its own")
+    print_done(
+        f"graph: {draft.graph}; {draft.values} values of config.json differ from the defaults"
+    )
     if not draft.certain:
-        print_done("no spec is for models of this type: this is the nearest, to be looked at")
+        print_done(
+            "no spec supports models of this type; this draft uses the most similar one, review it"
+        )
     if draft.unplaced:
         print_done("not placed:")
     for line in draft.unplaced:
@@ -147,7 +149,7 @@ def _tell(draft: SpecDraft) -> None:
 
 
 def _wrong_words(drafting: bool) -> None:
-    wanted = "one file beside --from-checkpoint" if drafting else "a built-in spec and a file"
+    wanted = "one file with --from-checkpoint" if drafting else "a built-in spec and a file"
     raise_error(
         "E0407",
         f"`specc new` takes {wanted}",

@@ -215,7 +215,7 @@ def describe_unknown_option(
     ours = meant.split(" ")[0]
     near = meant if ours in options else did_you_mean(name, options)
     if near:
-        return f"there is no option `{escape_text(word)}`; {format_suggestion(near)}"
+        return f"unknown option `{escape_text(word)}`; {format_suggestion(near)}"
     return f"there is no option `{escape_text(word)}`{_format_commands(ours, others)}"
 
 

@@ -170,7 +170,7 @@ def _messages(given: str) -> object:
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         # invalid UTF-8, invalid JSON, a duplicate key
-        raise_error("E0425", f"this is no chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
+        raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
 def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs) -> None:
@@ -206,7 +206,7 @@ def _stream(
     if outputs.attention:
         require_attention_model(opened)  # a package with the full graph draws it without chunks
         helps = ["leave out `--chunk-size`"]
-        raise_error("E0977", "what a stream looked at is not drawn", helps=helps)
+        raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, rows)
     _show(streamer.entrance.reading, results, outputs)
 
@@ -239,7 +239,7 @@ def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) 
     # only one is drawn: the best sequence of the first prompt
     best = results[0][0]
     if why := writing.cut_off(best):
-        print_note(f"cut off after {len(best.tokens)} tokens, {why}")
+        print_note(f"truncated after {len(best.tokens)} tokens, {why}")
     seen: dict[str, Array] = {}
     if outputs.attention:
         looked = attention_of_generation(

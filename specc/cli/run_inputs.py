@@ -102,7 +102,7 @@ class _Words:
             helps = [f"the inputs are {', '.join(self.model.graph.inputs)}"]
             raise_error(
                 "E0910",
-                f"`{escape_text(word)}` holds arrays that are for no input: "
+                f"`{escape_text(word)}` contains arrays for unknown inputs: "
                 f"{escape_text(', '.join(found))}",
                 helps=helps,
             )
@@ -144,8 +144,8 @@ class _Words:
         if not paths or len(paths) < len(told):
             raise_error(
                 "E0906",
-                f"`{escape_text(word)[:60]}` is no list of paths of pictures",
-                helps=[f'write {name}=\'["a.png", "b.png"]\' for those of one text'],
+                f"`{escape_text(word)[:60]}` is not a list of image paths",
+                helps=[f'write {name}=\'["a.png", "b.png"]\' for the images of one text'],
             )
         self.files += paths
         read = np.concatenate([read_image(path, record) for path in paths])
@@ -153,9 +153,7 @@ class _Words:
 
     def _lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
-            raise_error(
-                "E0910", "the standard input is read once, and two inputs are to come from it"
-            )
+            raise_error("E0910", "standard input can be read for one input only")
         found = read_lines(word)
         self.files.append(word.removeprefix("@"))
         return found
@@ -216,7 +214,7 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
     slip = equals and name.isidentifier() and len(name) < 100
     near = did_you_mean(name, names) if slip else None
     if near and not exists(word):
-        helps = [format_suggestion(near), "a text that begins so stands in a file: @FILE"]
+        helps = [format_suggestion(near), "write text that starts with this to a file: @FILE"]
         raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
     return "", word
 
@@ -265,8 +263,8 @@ def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
-        f"what is given for `{name}` makes no batch: its parts have different shapes",
-        notes=[f"they are {shown_shapes} behind the batch"],
+        f"the values of `{name}` cannot be batched: their shapes differ",
+        notes=[f"they are {shown_shapes} after the batch axis"],
     )
 
 
@@ -288,7 +286,7 @@ def _values(path: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {"": value}
 
 
-READ_AS_TEXT = "or say in the spec how a text becomes ids: `reading {{ {} = text(bytes()) }}`"
+READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
 def _numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Array | None:
@@ -308,9 +306,9 @@ def _numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Arr
         "E0906",
         f"the input `{name}` takes numbers, and `{escape_text(word)[:60]}` is neither a "
         "file nor a list of them",
-        notes=["the spec does not say that it is read as text"],
+        notes=["the spec does not declare it as text"],
         helps=[
-            'give numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
+            'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
             *([otherwise] if otherwise else []),
         ],
     )

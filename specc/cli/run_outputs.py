@@ -127,7 +127,7 @@ def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
     if told and not given.attention:
         raise_error(
             "E0753",
-            f"`--{told[0].replace('_', '-')}` says how to draw attention, and none is to be drawn",
+            f"`--{told[0].replace('_', '-')}` configures attention plots, and none is requested",
             helps=["add --attention OUT.html"],
         )
     return RunOutputs(
@@ -180,8 +180,8 @@ def run_for_task(
     outputs = parse_run_outputs(given, [*list_model_files(opened), *files])
     outputs.check()
     if outputs.attention:
-        helps = [f"give the tokens: {task.text}=[[1, 2, 3]]"]
-        raise_error("E0753", "`--attention` plots token ids alone here", helps=helps)
+        helps = [f"pass token ids: {task.text}=[[1, 2, 3]]"]
+        raise_error("E0753", "`--attention` supports only token ids here", helps=helps)
     told = {**settings, **{n: vars(given)[n] for n in POSTPROCESSING_OPTIONS if vars(given)[n]}}
     for name in told:
         if name not in task.options:
@@ -192,8 +192,7 @@ def run_for_task(
     made = run_task(opened.whole, {**_inputs(read), **told})
     if made.truncated:
         print_note(
-            f"{made.truncated} texts are longer than {task.max_length} tokens, which is all "
-            "that the model reads of a text"
+            f"{made.truncated} texts are longer than {task.max_length} tokens and were truncated"
         )
     _print(made, compare=given.similarity)
     outputs.save(made)
@@ -235,7 +234,7 @@ def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
     width = len(str(len(predictions) - 1))
     for number, one in enumerate(predictions):
         lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
-        for line in [*write(one)] or ["(nothing found)"]:
+        for line in [*write(one)] or ["(no results)"]:
             yield lead + line
             lead = " " * len(lead)
 

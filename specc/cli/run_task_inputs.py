@@ -23,7 +23,7 @@ def fail_too_many_arguments(word: str, asked: Sequence[str], *, many: bool) -> N
     """Raise E0910 for a surplus argument."""
     helps = [f"the inputs are {', '.join(asked)}"]
     if many:
-        helps.append(f"a batch is given by name: {asked[0]}=… {asked[0]}=…")
+        helps.append(f"pass a batch by name: {asked[0]}=… {asked[0]}=…")
     raise_error("E0910", f"`{escape_text(word)[:200]}` is one argument too many", helps=helps)
 
 
@@ -31,17 +31,17 @@ def fail_missing_file(word: str) -> NoReturn:
     """Raise E0802 for a file that cannot be read, with advice if it was meant as text."""
     path = word.removeprefix("@")
     kinds = (
-        "a word that begins with `@`"
+        "a word that starts with `@`"
         if word.startswith("@")
         else f"a word that ends in {', '.join(ARRAY_FILE_SUFFIXES)}"
     )
     raise_error(
         "E0802",
-        f"cannot read `{escape_text(path)}`: there is no such file, or none that can be read",
+        f"cannot read `{escape_text(path)}`: no such file, or it is not readable",
         notes=[f"{kinds} is the name of a file"],
         helps=[
-            "if the file is meant, check its path, which starts in the folder you are in",
-            "if these words are the text, give them on standard input: echo "
+            "if this is a file, check its path, which is relative to the working directory",
+            "if this is text, pass it on standard input: echo "
             f"'{escape_text(word)}' | specc run MODEL -",
         ],
     )
@@ -177,9 +177,9 @@ def _by_name(
     else:
         raise_error(
             "E0906",
-            f"`{escape_text(value)[:60]}` is no text for `{slot.name}`",
+            f"`{escape_text(value)[:60]}` is not text for `{slot.name}`",
             helps=[
-                'give a text, a list of texts, ["one", "two"] for a pair, '
+                'pass a string, a list of strings, ["one", "two"] for a pair, '
                 f"or an object with {', '.join(names)}"
             ],
         )

@@ -54,7 +54,7 @@ def check_drawing_options(given: Namespace) -> bool:
         option = "--ir" if given.ir else "--print-after"
         raise_error(
             "E0955",
-            f"`{option}` prints a graph as text, and a drawing is asked for",
+            f"`{option}` prints a graph as text, and a diagram is requested",
             helps=[f"leave out `{option}`, or `--html` and `--svg`"],
         )
     for path, kind in ((given.html, HTML_OUTPUT), (given.svg, DRAWING_OUTPUT)):
@@ -168,7 +168,7 @@ def run_show(given: Namespace) -> int:
     manifest = _manifest_of(given)
     if manifest is not None and manifest.decodes is not None:
         if given.print_after:
-            _no_pass(given.print_after, "none runs on a model that decodes by itself")
+            _no_pass(given.print_after, "none runs on a standalone generator")
         return _say("\n".join(_itself(manifest)))
     if as_ir:
         return _say(format_ir(*_behind(given, manifest).graphs()).rstrip("\n"))
@@ -210,8 +210,8 @@ def _architecture(given: Namespace) -> ArchitectureView:
     if manifest.decodes is not None:
         raise_error(
             "E0956",
-            f"`{escape_text(given.spec)}` decodes by itself and shows no graph to draw",
-            helps=["draw its spec, or a package made of it with `--graphs all`"],
+            f"`{escape_text(given.spec)}` is a standalone generator and has no graph to draw",
+            helps=["draw its spec, or a package of it, compiled with `--graphs all`"],
         )
     graphs = {WHOLE_MODEL: manifest.graph}
     return _drawn(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
@@ -241,8 +241,8 @@ def _manifests(path: str) -> "dict[str, Manifest]":
     if not shows:
         raise_error(
             "E0956",
-            f"`{escape_text(path)}` holds no graph that can be drawn",
-            helps=["draw its spec, or make a package of it with `--graphs all`"],
+            f"`{escape_text(path)}` has no graph to draw",
+            helps=["draw its spec, or compile a package of it with `--graphs all`"],
         )
     return shows
 
@@ -251,7 +251,7 @@ def _behind(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.Pass
     """Return the graphs after the requested pass, or as elaborated or stored."""
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if given.print_after and given.print_after not in names:
-        listed = f"there are {', '.join(names)}"
+        listed = f"the passes are {', '.join(names)}"
         _no_pass(given.print_after, *suggest_similar_name(given.print_after, names, listed))
     work = _work_of(given, manifest)
     return (
@@ -262,7 +262,7 @@ def _behind(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.Pass
 
 
 def _no_pass(name: str, *helps: str) -> NoReturn:
-    raise_error("E0890", f"there is no pass `{escape_text(name)[:60]}` to look behind", helps=helps)
+    raise_error("E0890", f"unknown pass `{escape_text(name)[:60]}`", helps=helps)
 
 
 def _work_of(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
@@ -290,7 +290,7 @@ attention without blocks."""
 
 def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     """Format a graph: its inputs, the tree of its scopes, its results."""
-    rows = [("", "gives", "weights", "multiply-adds", "if dense")]
+    rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, at)
     rows += [_row(graph, depth, part, at) for depth, part in walk_summary(tree)]
     if not tree.all_spared().terms:
@@ -322,9 +322,7 @@ def _row(graph: Graph, depth: int, part: SummaryNode, at: Mapping[str, int]) -> 
 def _count(graph: Graph, own: Dim) -> str:
     both = count_parameters(graph)
     shared = (
-        f", {group_digits(both.number or 0)} with those that are tied counted twice"
-        if both != own
-        else ""
+        f", {group_digits(both.number or 0)} counting tied weights twice" if both != own else ""
     )
     return f"{group_digits(own.number or 0)} parameters{shared}"
 
@@ -349,9 +347,9 @@ def _itself(manifest: "Manifest") -> list[str]:
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
     said = {n: v for n, v in known.items() if beam or n not in BEAM_SETTINGS}
     settled = [f"{name} {value}" for name, value in said.items() if value not in (None, [], ())]
-    lines = [f"{manifest.name}: decodes by itself ({', '.join(settled)})"]
+    lines = [f"{manifest.name}: standalone generator ({', '.join(settled)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
-    return [*lines, "its parts are seen in a package: --graphs step"]
+    return [*lines, "compile a package to see its graphs: --graphs step"]
 
 
 def load_graph(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
@@ -385,7 +383,7 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
         if name not in known or not number.isdecimal() or not number.isascii():
             raise_error(
                 "E0407",
-                f"`--dims {part}` is no length of this model",
+                f"`--dims {part}` is not a dimension of this model",
                 helps=[f"it has {', '.join(sorted(known))}"],
             )
         found[name] = int(number)

@@ -31,14 +31,14 @@ def read_standard_input(most: int) -> bytes:
     stream = sys.stdin
     if stream is None or stream.closed:
         raise_error(
-            "E0802", "cannot read the standard input: it is closed", helps=["give a text, or @FILE"]
+            "E0802", "cannot read standard input: it is closed", helps=["pass text, or @FILE"]
         )
     try:
         data = stream.buffer.read(most + 1)
     except OSError as error:
         raise_error("E0802", f"cannot read the standard input: {str(error.strerror).lower()}")
     if len(data) > most:
-        helps = ["give less at once, or split it into several runs"]
+        helps = ["pass less input, or split it into several runs"]
         raise_error("E0904", f"the standard input is larger than {most} bytes", helps=helps)
     return data
 
@@ -49,7 +49,7 @@ def read_spec_from_stdin() -> Source:
     try:
         return Source("<standard input>", data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise_error("E0112", "the standard input is not UTF-8 text")
+        raise_error("E0112", "standard input is not UTF-8 text")
 
 
 MACHINE_FORMATS = ("json", "sarif")

@@ -32,13 +32,13 @@ def parse_bound(text: str) -> tuple[str, float]:
     """Parse a measure and its upper bound."""
     name, _, number = text.partition("=")
     if name not in ERROR_MEASURES:
-        raise ArgumentTypeError(f"there is no measure `{escape_text(name)[:40]}`")
+        raise ArgumentTypeError(f"unknown metric `{escape_text(name)[:40]}`")
     try:
         value = float(number)
     except ValueError:
         value = -1.0
     if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"`{escape_text(number)[:40]}` is no number from 0 on")
+        raise ArgumentTypeError(f"`{escape_text(number)[:40]}` is not a number >= 0")
     return name, value
 
 
@@ -132,15 +132,12 @@ class VerifyResults:
 
 def _check_options(given: Namespace) -> None:
     """Raise E0753 for options that need a baseline model."""
-    for option, wanted, verb in (
-        ("--threshold", given.threshold, "bounds"),
-        ("--per-layer", given.per_layer, "tells"),
-    ):
+    for option, wanted in (("--threshold", given.threshold), ("--per-layer", given.per_layer)):
         if wanted and not given.baseline:
             raise_error(
                 "E0753",
-                f"`{option}` {verb} what was lost beside another model, and none is named",
-                helps=["add `--baseline MODEL`, the same without rounded weights"],
+                f"`{option}` requires a second model to compare with",
+                helps=["add `--baseline MODEL`, the same model without quantized weights"],
             )
 
 

@@ -205,9 +205,9 @@ def _clashes(
     for name in wanted:
         owners = OPTIONS_BY_NAME[name].strategies
         if owners and strategy not in owners:
-            helps = [f'say strategy="{owners[0]}", or leave `{name}` out']
+            helps = [f'use strategy="{owners[0]}", or leave `{name}` out']
             found.append(
-                fail_conflict(f"`{name}` means nothing to the strategy `{strategy}`", helps)
+                fail_conflict(f"`{name}` has no effect with the strategy `{strategy}`", helps)
             )
     if strategy == "beam" and not found:
         best = int(values.get("num_return_sequences", 1))

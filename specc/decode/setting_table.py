@@ -101,21 +101,19 @@ CUTOFF_VALUE = SettingValues(
     "a number from 0 to less than 1", lambda v: is_finite_number(v) and 0 <= v < 1
 )
 BEAMS_VALUE = SettingValues(
-    f"a whole number from 1 to {MAX_BEAMS}", lambda v: is_int_in_range(v, 1, MAX_BEAMS)
+    f"an integer from 1 to {MAX_BEAMS}", lambda v: is_int_in_range(v, 1, MAX_BEAMS)
 )
 BOOLEAN_VALUE = SettingValues("true or false", lambda v: isinstance(v, bool))
 
 
 def _count(least: int) -> SettingValues:
-    return SettingValues(
-        f"a whole number from {least} to 2**53", lambda v: is_int_in_range(v, least)
-    )
+    return SettingValues(f"an integer from {least} to 2**53", lambda v: is_int_in_range(v, least))
 
 
 def _count_or(none: str) -> SettingValues:
     """Describe an integer, where 0 means `none`."""
     return SettingValues(
-        f"a whole number from 1 to 2**53, or 0 for {none}", lambda v: is_int_in_range(v, 0)
+        f"an integer from 1 to 2**53, or 0 for {none}", lambda v: is_int_in_range(v, 0)
     )
 
 
@@ -138,7 +136,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _beside("pad", TOKEN_VALUE, "pad_token_id"),
     _beside(
         "stop_strings",
-        SettingValues("a text that is not empty, or a list of them", _texts),
+        SettingValues("a non-empty string, or a list of them", _texts),
         "stop_string",
         "stop_words",
         "until",
@@ -172,7 +170,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         word="",
         strategies=("sample",),
         values=SettingValues(
-            "a whole number from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
+            "an integer from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
         ),
         foreign=("random_seed",),
     ),

@@ -40,7 +40,7 @@ def fail_unknown_setting(
     foreign = next((name for name in known if word in _foreign(name)), None)
     meant = foreign or did_you_mean(word, known)
     helps = (format_suggestion(meant),) if meant else _elsewhere(word, known, "strategy" in what)
-    title = f"there is no {what} `{_shown(word)}`"
+    title = f"unknown {what} `{_shown(word)}`"
     return Diagnostic("E0731", title, _label(span), helps=helps)
 
 
@@ -48,8 +48,8 @@ def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]
     """Suggest where an option belongs; `inside` a strategy it may belong to another one."""
     owners = [strategy for strategy in STRATEGIES if _has(strategy, word)]
     if owners and not inside:
-        return (f"`{word}` is said inside the strategy: {owners[0]}({word}=…)",)
-    helps = [f"there are {', '.join(known)}"] if known else []
+        return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)
+    helps = [f"expected one of {', '.join(known)}"] if known else []
     if owners:
         helps.append(f"`{word}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
     return tuple(helps)
@@ -104,7 +104,7 @@ class VocabularySizes:
             return None
         helps = (
             "name a token of this model",
-            *(("leave it out: it would end no text",) * (word == "stop")),
+            *(("leave it out: an empty string never stops generation",) * (word == "stop")),
         )
         title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(most or 0) - 1}"
         return Diagnostic("E0732", title, _label(span), helps=helps)
@@ -204,8 +204,8 @@ def _instead(option: GenerationOption, value: object) -> tuple[str, ...]:
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "
         "temperature near 0 would",
-        "top_p": "leave `top_p` out, or say 1, to keep all tokens",
-        "repetition_penalty": "1 changes nothing; more than 1 makes repetitions rarer",
+        "top_p": "leave `top_p` out, or use 1, to keep all tokens",
+        "repetition_penalty": "1 disables it; more than 1 makes repetitions less likely",
     }
     return (off[option.name],) if option.name in off and is_finite_number(value) else ()
 

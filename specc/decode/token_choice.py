@@ -66,7 +66,7 @@ def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int
     row to its sequence, by default its index.
     """
     logits = np.asarray(made, np.float32)
-    assert logits.ndim == 2, f"a stepper gives logits [rows, vocab], not {logits.shape}"
+    assert logits.ndim == 2, f"a stepper returns logits [rows, vocab], not {logits.shape}"
     best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
     wrong = ~np.isfinite(best) & np.asarray(live, np.bool_)
     if wrong.any():
@@ -81,7 +81,7 @@ def fail_no_logits(row: int, notes: Sequence[str] = ()) -> NoReturn:
     """Raise E0961: the sequence `row` cannot continue."""
     raise_error(
         "E0961",
-        f"the model's scores for the next token of text {row + 1} are no numbers",
+        f"the logits of the next token of sequence {row + 1} are NaN or infinite",
         notes=notes,
         helps=[
             "compare the model with the reference: specc verify MODEL.onnx",

@@ -59,7 +59,7 @@ class Diagnostic:
             return
         span, text = self.primary.span, self.primary.text
         called = Label(self.primary.span.caller, text or "called here")
-        inner = Label(replace(span, caller=None), "in what that calls")
+        inner = Label(replace(span, caller=None), "in the called block")
         # the user's source may already be among the others and is shown once
         others = (o for o in self.others if o.span != called.span)
         object.__setattr__(self, "primary", called)

@@ -267,14 +267,14 @@ MAX_SHOWN_LOCATIONS = 6
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
     """How often, and where else, the same is to be said."""
     if diagnostic.count > 1:
-        yield f"the same is to be said {diagnostic.count} times here"
+        yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (others := diagnostic.other_locations):
         return
     shown = ", ".join(str(span) for span in others[:MAX_SHOWN_LOCATIONS])
     more = len(others) - MAX_SHOWN_LOCATIONS
     plural = "s" if len(others) > 1 else ""
     rest = f" and {more} more" if more > 0 else ""
-    yield f"the same is to be said at {len(others)} more place{plural}: {shown}{rest}"
+    yield f"also at {len(others)} more place{plural}: {shown}{rest}"
 
 
 def render_short_diagnostic(diagnostic: "Diagnostic") -> str:

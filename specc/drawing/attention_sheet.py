@@ -198,7 +198,7 @@ def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
 
 
 def _of_blocks(step: int) -> str:
-    return f"; a cell is the greatest of {step} × {step}" if step > 1 else ""
+    return f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
 
 
 def _map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
@@ -283,7 +283,7 @@ def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -
     share = goal / max(shown.shape[:2])
     width, height = shown.shape[1] * share, shown.shape[0] * share
     # first the image alone, since overlaid colors hide its content
-    panels = [_panel(shown, "what it saw", width, height)]
+    panels = [_panel(shown, "input", width, height)]
     for title, weights in named:
         panels.append(_panel(blend_over_image(shown, weights, scale), title, width, height))
     return arrange_panels(

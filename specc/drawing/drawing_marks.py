@@ -25,7 +25,7 @@ GOLDEN_RATIO_STEP = 0.61803398875
 
 
 def apply_colormap(values: NDArray[Any]) -> Bytes:
-    """`f[*s]` from 0 to 1 → `u8[*s 3]`; what is no number is gray."""
+    """`f[*s]` from 0 to 1 → `u8[*s 3]`; what is not a number is gray."""
     position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
     places = np.arange(len(COLOR_STOPS))
     channels = [np.interp(position, places, COLOR_STOPS[:, c]) for c in range(3)]

@@ -332,8 +332,8 @@ def _picture(looks: AttentionMaps) -> Json:
 
 def _body(looks: AttentionMaps, step: int) -> str:
     pooled_note = (
-        f"<p class=note>The maps are large: a cell is the greatest weight of {step} × {step}. "
-        "Fewer layers or heads (--layers, --heads) are shown cell by cell.</p>"
+        f"<p class=note>Downsampled: a cell is the maximum of {step} × {step}. "
+        "Select fewer layers or heads (--layers, --heads) for full resolution.</p>"
         if step > 1
         else ""
     )

@@ -34,7 +34,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
         pixels = pixels[:, :, None]
     rows, columns, channels = pixels.shape
     assert pixels.dtype == np.uint8, "pixels are bytes"
-    assert pixels.size, "a picture has pixels"
+    assert pixels.size, "an image has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
     # each line minus the previous one (filter 2), modulo 256, since labels and maps repeat
@@ -85,7 +85,7 @@ def render_png(drawing: Drawing) -> bytes:
         raise_error(
             "E0953",
             f"a PNG of this would have {size[0]} × {size[1]} pixels",
-            notes=[f"at most {MAX_PIXELS:,} are written".replace(",", " ")],
+            notes=[f"the limit is {MAX_PIXELS:,}".replace(",", " ")],
             helps=["pick some with --layers or --heads, or name it .svg or .html"],
         )
     picture = Image.new("RGB", size, PAPER)
@@ -107,7 +107,7 @@ def require_pillow() -> None:
         raise_error(
             "E0902",
             "drawing a PNG needs the package Pillow",
-            helps=["pip install -e '.[image]'", "name it .svg or .html: these need nothing"],
+            helps=["pip install -e '.[image]'", "or write .svg or .html, which need no package"],
         )
 
 

@@ -102,7 +102,7 @@ def _calibrate_kv_cache(job: LoweringJob, folder: Path) -> LoweringJob:
         remark = f"{count} self-generated samples"
     scales = measure_cache_scales(path, samples)
     if not scales:
-        why = "no attention of this model writes into a KV buffer; --explain says why"
+        why = "no attention of this model writes to a KV buffer; see --explain"
         fail_no_int8_cache(why, job.quantize.cache.span)
     line = f"KV cache in int8, scales calibrated on {remark}"
     named = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
@@ -113,9 +113,9 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     """Return why no graph of this compile has an int8 KV cache; empty if one has."""
     options = job.options
     if job.model.generation is None:
-        return "only a generative model has one"
+        return "only a generative model has a KV cache"
     if "step" not in options.graphs:
-        return "only a step graph has one: add `--graphs step`"
+        return "only a step graph has a KV cache: add `--graphs step`"
     if options.io_names != "specc":
         return f"`--io-names {options.io_names}` has no such states"
     # the CUDA kernel does not take a mask together with int8 keys
@@ -161,7 +161,7 @@ def _read_given_samples(by: CalibrationSource, entrance: ModelInputs) -> Iterato
             f"the calibration data `{name}` that the spec names does not exist",
             by.span,
             "no such file next to the spec",
-            helps=["name another file: --calibration-data FILE", "or leave out `calibration_data`"],
+            helps=["use another file: --calibration-data FILE", "or leave out `calibration_data`"],
         )
     return read_calibration_samples(by.data, entrance)
 

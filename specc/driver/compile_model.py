@@ -87,7 +87,7 @@ def _check_decodes(job: CompileJob) -> None:
     raise_error(
         "E0934",
         f"`{job.target.name}` cannot run a generation loop inside a graph",
-        notes=["it computes caches that grow inside a loop wrongly, or not at all"],
+        notes=["it does not support caches that grow inside a loop"],
         helps=[
             f"compile with `--graphs {','.join(others)}`: the runtime calls the steps",
             "or with `--target onnx`, for ONNX Runtime in any language",

@@ -147,7 +147,7 @@ def _find_nearest_spec(
             ],
             helps=[
                 "start from the most similar spec: specc new bert my.yaml",
-                "docs/families.md says how a family is written",
+                "see docs/families.md for how to write a family",
             ],
         )
     return max(found, key=lambda one: one[0])[1:]

@@ -87,7 +87,7 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
     if model.generation is None and model.streaming is not None:
         raise_error(
             "E0977",
-            f"`{model.name}` is a streaming model and generates nothing",
+            f"`{model.name}` is a streaming model and does not generate",
             notes=[f"`{model.streaming.growing}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )

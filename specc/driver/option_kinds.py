@@ -43,7 +43,7 @@ def parse_bounded_int(least: int, most: int, what: str) -> Callable[[str], int]:
         # `isdigit` accepts digits of other scripts, `int` no more than 4300 digits
         plain = text.isascii() and text.isdigit() and len(text) <= 20
         if not plain or not least <= int(text) <= most:
-            raise ArgumentTypeError(f"{what} is a whole number from {least} to {most}")
+            raise ArgumentTypeError(f"{what} must be an integer from {least} to {most}")
         return int(text)
 
     return parse
@@ -132,7 +132,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
         OptionKind(
             "a number of tokens, or 0",
             is_count,
-            {"type": parse_bounded_int(1, 2**31 - 1, "a length of texts"), "default": 0},
+            {"type": parse_bounded_int(1, 2**31 - 1, "a context length"), "default": 0},
         ),
         "N",
         "context length for dynamic and longrope RoPE scaling",

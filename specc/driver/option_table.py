@@ -87,7 +87,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         OptionKind(
             "None or a number of sequences",
             lambda value: value is None or is_count(value),
-            {"type": parse_bounded_int(0, MAX_SAMPLES, "a number of texts")},
+            {"type": parse_bounded_int(0, MAX_SAMPLES, "a number of sequences")},
             OPTIONAL_INTEGER.convert,
         ),
         "N",

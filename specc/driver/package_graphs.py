@@ -221,7 +221,7 @@ def _build_buffered_step(
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
         if job.scales:
-            why = "no attention writes into a KV buffer with these options"
+            why = "no attention writes to a KV buffer with these options"
             fail_no_int8_cache(why, job.quantize.cache.span)
         return _build_derived(job, "step", step), ()
     if job.scales:

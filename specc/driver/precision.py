@@ -102,7 +102,7 @@ TENSOR_SCALE_WARNING = (
 )
 AGAIN_WHOLE = (
     "`generate`: group-wise quantized weights are dequantized to float32 at run time, which "
-    "saves file size alone; --quantize int8, or --target ort-cpu, is faster"
+    "only saves file size; --quantize int8, or --target ort-cpu, is faster"
 )
 INT4_SINCE = 21
 """The first ONNX opset with int4."""
@@ -185,7 +185,7 @@ def quantization_notes(
         maps = sum(len(fold.maps) for fold in folds)
         moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
         why = (
-            "no norm was folded: none feeds quantized linear layers alone, or it is in a "
+            "no norm was folded: none is read only by quantized linear layers, or it is in a "
             "loop, where norms are not folded"
         )
         remarks.append(moved if folds else why)

@@ -195,7 +195,7 @@ def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     for item, _ in reversed(list(program.items(ast.Quantize))):
         for entry in item.entries:
             if entry.name not in QUANTIZE_SETTINGS:
-                known = f"there are {', '.join(QUANTIZE_SETTINGS)}"
+                known = f"expected one of {', '.join(QUANTIZE_SETTINGS)}"
                 name = FOREIGN_SETTING_NAMES.get(entry.name, entry.name)
                 raise_error(
                     "E0201",
@@ -362,7 +362,7 @@ def _override_remarks(
 ) -> Iterator[str]:
     """Yield a note for each setting of the spec that an option overrides."""
     if asked.quantize == UNQUANTIZED and words.keys() - {"kv_cache"}:
-        yield "`--quantize none`: no weight is quantized, although the spec says `quantize`"
+        yield "`--quantize none`: no weight is quantized, although the spec has `quantize`"
     for name, entry in words.items():
         if flag := _overriding_flag(name, asked):
             yield _format_override(flag, entry)
@@ -382,7 +382,7 @@ def _format_override(option: str, entry: ast.QuantizeEntry) -> str:
     values = ", ".join(v.value for v in entry.values)
     return (
         f"`{option}` overrides `{entry.name}` in the spec, "
-        f"which says {escape_text(values) or 'nothing'}"
+        f"which has {escape_text(values) or 'no value'}"
     )
 
 

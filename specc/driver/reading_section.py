@@ -127,7 +127,7 @@ def _fail_unknown_reading(kind: str, what: str, span: Span | None) -> NoReturn:
     """Raise E0203 for an unknown reading; `what` lists the known ones."""
     words = what.removeprefix("is none of ").split(", ")
     helps = suggest_similar_name(kind, words, f"readings are {', '.join(words)}")
-    raise_error("E0203", f"there is no reading `{escape_text(kind)}` here", span, helps=helps)
+    raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
 
 
 def tokenizer_directories(*paths: str) -> tuple[Path, ...]:

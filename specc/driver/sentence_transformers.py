@@ -44,7 +44,7 @@ def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) ->
     for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:
-            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(path)}`"
+            yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
 
 
 CONFIG_FILE = "config.json"
@@ -199,7 +199,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
         ids = block.params[0]
         if block.made_for and HIDDEN_OUTPUT in names and ids.name == "input_ids":
             return block
-    why = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text alone"
+    why = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
     _fail_unsupported(encoder / CONFIG_FILE, why)
 
 
@@ -394,7 +394,7 @@ def _fail_unsupported(path: Path, why: str, notes: Sequence[str] = ()) -> NoRetu
         f"`{escape_text(path)}`: {why}",
         notes=notes,
         helps=[
-            "compile the encoder alone, which ignores modules.json: "
+            "compile only the encoder, which ignores modules.json: "
             "specc compile --spec NAME DIR --graph sentence_embeddings"
         ],
     )

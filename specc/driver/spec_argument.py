@@ -68,7 +68,7 @@ def _config_literals(
     for key, value in given.items():
         path = f"{prefix}{key}"
         if "=" in path:
-            raise_error("E0407", f"`{escape_text(path)}` is no name of a config value")
+            raise_error("E0407", f"`{escape_text(path)}` is not the name of a config value")
         if isinstance(value, Mapping):
             yield from _config_literals(f"{path}.", value, depth + 1)
         else:

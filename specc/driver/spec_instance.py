@@ -43,7 +43,7 @@ def write_instance(beginning: SpecInstance) -> ast.File:
         helps = suggest_similar_name(
             beginning.extends, list_builtin_specs(), "`specc list specs` names them"
         )
-        raise_error("E0222", f"there is no built-in spec called `{beginning.extends}`", helps=helps)
+        raise_error("E0222", f"unknown built-in spec `{beginning.extends}`", helps=helps)
     program = build_program(library.open(beginning.extends), library)
     lines = list(_entries(program, beginning))
     return ast.File(

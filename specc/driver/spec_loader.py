@@ -139,7 +139,7 @@ def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
         raise_error(
             "E0222",
             f"`--spec` needs a directory with a config.json, and `{escape_text(name)}` is not one",
-            helps=[known if path else "give the spec alone, or a checkpoint directory with --spec"],
+            helps=[known if path else "pass only the spec, or a checkpoint directory with --spec"],
         )
     return (note,) if (note := format_shadow_note(name)) else ()
 

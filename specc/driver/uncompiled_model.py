@@ -32,7 +32,7 @@ def refuse_uncompiled(model: str | Path) -> None:
         if not os.path.lexists(f"{name}.onnx") and name in list_builtin_specs():
             _fail_uncompiled(
                 "E0802",
-                f"there is no model `{name}`; it is the name of a built-in spec",
+                f"no compiled model `{name}`; it is the name of a built-in spec",
                 _compile_arguments(name, get_specs_directory() / "models"),
             )
         return

@@ -324,6 +324,6 @@ def _load_for_training(
         first, *others = failed.diagnostics
         if first.code != "E0802" or sources.path or spec.checkpoint:
             raise
-        fix = "to train from scratch, give a seed: module(…, init=0)"
+        fix = "to train from scratch, pass a seed: module(…, init=0)"
         helps = (fix, *first.helps)
         raise Failed(replace(first, helps=helps), *others) from None

@@ -218,7 +218,7 @@ class _Reader:
         if make is None:
             raise_error(
                 "E0522",
-                f"there is no transform `{name}`",
+                f"unknown transform `{name}`",
                 expr.function.span,
                 helps=suggest_similar_name(
                     name, WEIGHT_TRANSFORMS, f"transforms are {', '.join(WEIGHT_TRANSFORMS)}"

@@ -44,7 +44,7 @@ def decode_config_source(data: bytes, name: str) -> Source:
     except UnicodeDecodeError as error:
         raise_error(
             "E0410",
-            f"`{name}` is not UTF-8 text",
+            f"`{name}` is not valid UTF-8",
             notes=[f"invalid byte at offset {error.start}"],
             helps=["save it as UTF-8, or download it again"],
         )
@@ -208,7 +208,7 @@ class _JsonParser:
             if key in members:
                 raise_error(
                     "E0412",
-                    f"the config file has the key `{key}` twice",
+                    f"duplicate key `{key}` in the config file",
                     key_span,
                     "again here",
                     others=[Label(members[key].key, "first here")],

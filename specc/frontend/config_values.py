@@ -340,7 +340,7 @@ def _find_similar_keys(keys: Sequence[str], raw: JsonObject) -> list[str]:
 
 
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
-    helps = [f"give it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
+    helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", []
     # a config file could provide it, but none was given

@@ -14,25 +14,25 @@ class ForeignOperation(NamedTuple):
 FOREIGN_OPERATIONS = (
     # axes
     ForeignOperation(
-        "there is no general reshape: `split(x, into=[2, 4], axis=2)` parts an axis, "
+        "there is no general reshape: `split(x, into=[2, 4], axis=2)` splits an axis, "
         "`merge(x, axis=1)` joins neighbors, and "
         '`rearrange(x, "b n (h d) -> b h n d", sizes=[2])` does both',
         ("split", "merge", "rearrange"),
         ("reshape", "view", "flatten", "unflatten", "ravel", "pixelshuffle"),
     ),
     ForeignOperation(
-        "a new axis of length 1 is `x[:, none]`, or `insert(x, axis=1)`",
+        "insert an axis of length 1 with `x[:, none]`, or `insert(x, axis=1)`",
         ("insert",),
         ("unsqueeze", "expanddims", "newaxis"),
     ),
     ForeignOperation(
-        "axes in another order are `transpose(x, order=[0, 2, 1])`; without `order` the "
+        "permute axes with `transpose(x, order=[0, 2, 1])`; without `order` the "
         "last two change places",
         ("transpose",),
         ("permute", "swapaxes", "moveaxis", "t", "mt"),
     ),
     ForeignOperation(
-        "tensors one after the other are `concat([a, b], axis=1)`",
+        "concatenate with `concat([a, b], axis=1)`",
         ("concat",),
         ("cat", "concatenate", "hstack", "vstack"),
     ),
@@ -43,12 +43,12 @@ FOREIGN_OPERATIONS = (
         ("tile", "repeatinterleave", "broadcastto", "expandas", "broadcast"),
     ),
     ForeignOperation(
-        "rows are taken by brackets: `x[:, 0:2]`, `x[:, 0]`, the newest by `last(x, axis=1)`",
+        "slice with brackets: `x[:, 0:2]`, `x[:, 0]`; the last position is `last(x, axis=1)`",
         ("last",),
         ("slice", "narrow", "stridedslice", "getitem", "subscript"),
     ),
     ForeignOperation(
-        "rows by computed numbers are `gather(x, ids)`, rows of a table of weights "
+        "gather by index with `gather(x, ids)`; embedding lookup is "
         "`embedding(ids, size=10, dim=8) @ words`",
         ("gather", "embedding"),
         ("indexselect", "gathernd", "take", "takealongdim", "lookup", "embeddinglookup"),
@@ -57,12 +57,12 @@ FOREIGN_OPERATIONS = (
         "how long an axis is, is `length(x, axis=1)`", ("length",), ("shape", "dim", "ndim")
     ),
     ForeignOperation(
-        "the numbers below n are `range(8)`, the row numbers of a tensor `positions(x)`",
+        "`range(8)` are the integers below 8, `positions(x)` the position ids of a tensor",
         ("range", "positions"),
         ("arange", "iota", "enumerate", "linspace"),
     ),
     ForeignOperation(
-        "how many numbers a tensor holds is `size(x)`", ("size",), ("numel", "nelement")
+        "the number of elements of a tensor is `size(x)`", ("size",), ("numel", "nelement")
     ),
     # products and layers with weights
     ForeignOperation(
@@ -84,19 +84,19 @@ FOREIGN_OPERATIONS = (
         ("dense", "fc", "fullyconnected", "addmm", "projection"),
     ),
     ForeignOperation(
-        'a layer for each number is `repeat i in 3 { x = linear(x, out=8) @ "l.{i}" }`; '
-        "what stands one after the other is written so",
+        'a layer per index is `repeat i in 3 { x = linear(x, out=8) @ "l.{i}" }`; '
+        "sequential layers are consecutive statements",
         ("linear",),
         ("sequential", "modulelist", "moduledict", "stacklayers"),
     ),
     ForeignOperation(
         "write `conv`: `conv(x, out=8, kernel=3, padding=same) @ c` keeps the length of "
-        "rows [batch, time, channels]",
+        "positions of [batch, time, channels]",
         ("conv",),
         ("conv1d",),
     ),
     ForeignOperation(
-        "write `conv`: of a picture [batch, channels, high, wide] "
+        "write `conv`: for an image [batch, channels, height, width] "
         "`conv(p, out=8, kernel=3) @ c` goes over both axes",
         ("conv",),
         ("conv2d", "convolution", "convolve", "depthwiseconv2d"),
@@ -107,12 +107,12 @@ FOREIGN_OPERATIONS = (
         ("deconv", "deconvolution", "convtranspose1d", "convtranspose2d"),
     ),
     ForeignOperation(
-        "squares of a picture as rows are `patches(p, size=4, out=8) @ c`",
+        "patch embedding is `patches(p, size=4, out=8) @ c`",
         ("patches",),
         ("unfold", "im2col", "patchembed", "patchembedding"),
     ),
     ForeignOperation(
-        "the greatest of each window is `max_pool(p, kernel=2)`",
+        "max pooling is `max_pool(p, kernel=2)`",
         ("max_pool",),
         ("maxpool", "maxpool1d", "maxpool2d", "maxpooling"),
     ),
@@ -122,19 +122,19 @@ FOREIGN_OPERATIONS = (
         ("avgpool", "avgpool1d", "avgpool2d", "meanpool"),
     ),
     ForeignOperation(
-        "the mean over a whole picture is `mean(mean(p, axis=-1), axis=-1)`, over rows "
-        "`mean_pool(x)`, over kept rows `masked_mean_pool(x, keep)`",
+        "global average pooling is `mean(mean(p, axis=-1), axis=-1)`, over positions "
+        "`mean_pool(x)`, over unpadded positions `masked_mean_pool(x, keep)`",
         ("mean", "mean_pool", "masked_mean_pool"),
         ("adaptiveavgpool2d", "adaptiveavgpool1d", "globalaveragepool", "globalavgpool"),
     ),
     ForeignOperation(
-        "a picture of another size is `resize(p, size=[4, 4], mode=bilinear)`",
+        "resize an image with `resize(p, size=[4, 4], mode=bilinear)`",
         ("resize",),
         ("interpolate", "upsample"),
     ),
     ForeignOperation(
-        "both directions are `lstm(x, hidden=8, direction=both) @ rnn`, which gives "
-        "outputs of twice the width",
+        "bidirectional layers are `lstm(x, hidden=8, direction=both) @ rnn`, which return "
+        "twice as many features",
         ("lstm",),
         ("bilstm", "bidirectional", "bigru", "birnn"),
     ),
@@ -145,7 +145,7 @@ FOREIGN_OPERATIONS = (
         ("mha", "multiheadattention", "selfattention", "multiheadselfattention"),
     ),
     ForeignOperation(
-        "attention to another's rows is `attention(x, a, heads=2, mask=all) @ name`",
+        "cross-attention is `attention(x, a, heads=2, mask=all) @ name`",
         ("attention",),
         ("crossattention", "encoderdecoderattention"),
     ),
@@ -155,36 +155,35 @@ FOREIGN_OPERATIONS = (
         ("sdpa", "scaleddotproductattention", "flashattention"),
     ),
     ForeignOperation(
-        "attention that looks back only is `attend(q, k, v, mask=causal)`; of scores that "
-        "are there `masked_softmax(matmul(q, transpose(k)), causal)`",
+        "causal attention is `attend(q, k, v, mask=causal)`; on precomputed scores "
+        "`masked_softmax(matmul(q, transpose(k)), causal)`",
         ("attend", "masked_softmax", "causal"),
         ("softmaxcausal", "causalsoftmax", "causalattention", "maskedsoftmaxcausal"),
     ),
     ForeignOperation(
-        "who sees whom is a mask: `mask=causal`, or one of your own, "
-        "`mask near(n: int) = i - j < n`",
+        "masks are functions: `mask=causal`, or one of your own, `mask near(n: int) = i - j < n`",
         ("causal",),
         ("tril", "triu", "causalmask", "lookaheadmask"),
     ),
     ForeignOperation(
-        "rows that exist are an input, `keep[batch, n]`; the mask of them is "
+        "the padding mask is an input, `keep[batch, n]`; apply it with "
         "`attend(q, k, v, mask=visible(keep))`",
         ("attend", "visible"),
         ("attentionmask", "paddingmask", "keypaddingmask"),
     ),
     ForeignOperation(
         "positions are added: `x + sinusoid(positions(x), dim=8, layout=halves)`, or "
-        "learned ones, `x + learned(positions(keep), dim=8, size=64) @ places`",
+        "learned positions are `x + learned(positions(keep), dim=8, size=64) @ places`",
         ("sinusoid", "learned", "positions"),
         ("positionalencoding", "positionencoding", "positionalembedding", "posemb"),
     ),
     ForeignOperation(
-        "queries and keys are turned by `rotate(q, positions(x), rope(theta=10000.0), pairs=half)`",
+        "RoPE on queries and keys is `rotate(q, positions(x), rope(theta=10000.0), pairs=half)`",
         ("rotate", "rope"),
         ("applyrotaryposemb", "rotaryembedding", "applyrope"),
     ),
     ForeignOperation(
-        "a spec says nothing of caches: `specc compile --graphs step` derives them",
+        "specs contain no caches: `specc compile --graphs step` derives them",
         (),
         ("kvcache", "cache", "pastkeyvalues", "pastkeyvalue"),
     ),
@@ -198,7 +197,7 @@ FOREIGN_OPERATIONS = (
     # functions of a number
     ForeignOperation("x times its sigmoid is `silu(x)`", ("silu",), ("swish", "sigmoidlinearunit")),
     ForeignOperation(
-        "that is `where(x > 0.0, x, 0.01 * x)`, with your own slope",
+        "write `where(x > 0.0, x, 0.01 * x)`, with your own slope",
         ("where",),
         ("leakyrelu", "prelu", "rrelu"),
     ),
@@ -214,7 +213,7 @@ FOREIGN_OPERATIONS = (
         "that is `clip(x / 6.0 + 0.5, low=0.0, high=1.0)`", ("clip",), ("hardsigmoid",)
     ),
     ForeignOperation(
-        "half of the features gate the other: `a * sigmoid(b)` of `a, b = chunk(x, 2)`",
+        "gate one half of the features with the other: `a * sigmoid(b)` of `a, b = chunk(x, 2)`",
         ("sigmoid", "chunk"),
         ("glu",),
     ),
@@ -231,22 +230,22 @@ FOREIGN_OPERATIONS = (
     ForeignOperation("that is `log(x) / 0.6931471805599453`", ("log",), ("log2",)),
     ForeignOperation("that is `log(x) / 2.302585092994046`", ("log",), ("log10",)),
     ForeignOperation(
-        "arithmetic is written with signs: `a + b`, `a - b`, `a * b`, `a / b`, `5 // 2`, `5 % 2`",
+        "write arithmetic with operators: `a + b`, `a - b`, `a * b`, `a / b`, `5 // 2`, `5 % 2`",
         (),
         ("add", "sub", "subtract", "mul", "multiply", "div", "divide", "mod", "fmod"),
     ),
     ForeignOperation(
-        "comparisons are written with signs: `a == b`, `a != b`, `a < b`, `a >= b`",
+        "write comparisons with operators: `a == b`, `a != b`, `a < b`, `a >= b`",
         (),
         ("eq", "ne", "notequal", "lt", "less", "gt", "greater", "le", "ge"),
     ),
     ForeignOperation(
-        "truth is joined by signs: `seen & (x > 0.0)`, `seen | (x > 0.0)`, `not seen`",
+        "boolean operators are: `seen & (x > 0.0)`, `seen | (x > 0.0)`, `not seen`",
         (),
         ("logicaland", "logicalor", "logicalnot", "bitwiseand", "bitwiseor"),
     ),
     ForeignOperation(
-        "another kind of numbers is `cast(x, to=int)`",
+        "convert the element type with `cast(x, to=int)`",
         ("cast",),
         ("astype", "to", "long", "half", "double", "typeas"),
     ),
@@ -259,7 +258,7 @@ FOREIGN_OPERATIONS = (
     ForeignOperation("that is `log_softmax(x)`", ("log_softmax",), ("logsoftmax",)),
     ForeignOperation("that is `softmax(-x)`", ("softmax",), ("softmin",)),
     ForeignOperation(
-        "a vector's length is `sqrt(sum(x * x, axis=-1))`; each made 1 long is `l2_normalize(x)`",
+        "the L2 norm is `sqrt(sum(x * x, axis=-1))`; normalize with `l2_normalize(x)`",
         ("sqrt", "sum", "l2_normalize"),
         ("norm", "l2norm", "normalize"),
     ),
@@ -275,31 +274,33 @@ FOREIGN_OPERATIONS = (
     ),
     ForeignOperation("that is `argmax(-x)`", ("argmax",), ("argmin",)),
     ForeignOperation(
-        "the greatest and their numbers are `topk(x, 3)`", ("topk",), ("kthvalue", "topkvalues")
+        "the largest values and their indices are `topk(x, 3)`",
+        ("topk",),
+        ("kthvalue", "topkvalues"),
     ),
     # choosing and filling
     ForeignOperation(
-        "a choice at each place is `where(seen, x, 0.0)`",
+        "select elementwise with `where(seen, x, 0.0)`",
         ("where",),
         ("maskedfill", "select", "cond", "ifelse", "maskedselect"),
     ),
     ForeignOperation(
-        "how many there are is never decided by values: `where(x > 0.0, x, 0.0)` keeps the length",
+        "lengths cannot depend on values: `where(x > 0.0, x, 0.0)` keeps the length",
         ("where",),
         ("nonzero", "argwhere", "unique", "booleanmask"),
     ),
     ForeignOperation(
-        "rows are put by a product: `matmul(transpose(one_hot(ids, size=10)), x)`",
+        "scatter with a matrix product: `matmul(transpose(one_hot(ids, size=10)), x)`",
         ("matmul", "one_hot"),
         ("scatter", "scatteradd", "indexadd", "bincount", "scatternd"),
     ),
     ForeignOperation(
-        "that is `zeros(shape=[2, 8])`, and of the shape of another `x * 0.0`",
+        "write `zeros(shape=[2, 8])`, or `x * 0.0` for the shape of another tensor",
         ("zeros",),
         ("zeroslike", "full", "fulllike", "empty", "emptylike"),
     ),
     ForeignOperation(
-        "that is `ones(shape=[2, 8])`, and of the shape of another `x * 0.0 + 1.0`",
+        "write `ones(shape=[2, 8])`, or `x * 0.0 + 1.0` for the shape of another tensor",
         ("ones",),
         ("oneslike",),
     ),
@@ -307,18 +308,16 @@ FOREIGN_OPERATIONS = (
         "that is `one_hot(range(8), size=8)`", ("one_hot", "range"), ("eye", "identitymatrix")
     ),
     ForeignOperation(
-        "a number that is given is written as it is: `x + 2.0`",
-        (),
-        ("scalar", "tensor", "asarray", "array"),
+        "write a constant as a number: `x + 2.0`", (), ("scalar", "tensor", "asarray", "array")
     ),
     ForeignOperation(
-        'weights of any shape are `x + parameter(shape=[8], init="ones") @ gain`',
+        'declare a parameter of any shape with `x + parameter(shape=[8], init="ones") @ gain`',
         ("parameter",),
         ("registerbuffer", "variable", "weight"),
     ),
     # what a spec does not say
     ForeignOperation(
-        "a spec says what a trained model computes: leave it out",
+        "a spec describes inference: leave it out",
         (),
         (
             "dropout1d",
@@ -339,17 +338,17 @@ FOREIGN_OPERATIONS = (
         ("rand", "randn", "randint", "randnlike", "bernoulli", "multinomial"),
     ),
     ForeignOperation(
-        "inner values are seen by `specc compile --tap PATTERN`",
+        "output intermediate values with `specc compile --tap PATTERN`",
         (),
         ("print", "assert", "log_tensor", "breakpoint"),
     ),
     ForeignOperation(
-        "a spec has no loss: train its module (`specc_torch`) with one of PyTorch's",
+        "a spec has no loss: train its module (`specc_torch`) with a loss of PyTorch",
         (),
         ("crossentropy", "crossentropyloss", "mseloss", "nllloss", "backward", "loss"),
     ),
     ForeignOperation(
-        "writing is told outside of graphs: `generate`, as in `specc doc generate` and "
+        "declare generation outside of graphs with `generate`: see `specc doc generate` and "
         "docs/generation.md",
         (),
         ("beamsearch", "greedysearch", "sample", "generate"),

@@ -313,7 +313,9 @@ def evaluate_readings(
             if entry.name in every.difference(known):
                 continue  # it is for another graph of the spec
             if entry.name not in known:
-                helps = suggest_similar_name(entry.name, known, f"there are {', '.join(known)}")
+                helps = suggest_similar_name(
+                    entry.name, known, f"expected one of {', '.join(known)}"
+                )
                 title = f"the graph `{block.name}` has no {what} `{entry.name}`"
                 raise_error("E0221", title, entry.span, helps=helps)
             told = _require_call_data(expression_to_data(context, entry.value, env), entry.span)

@@ -84,7 +84,7 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                     f"`rope_config` has no option `{option.name}`",
                     option.span,
                     helps=[
-                        "it takes the numbers `theta`, `context` and `original`, the texts "
+                        "it takes the numbers `theta`, `context` and `original`, the strings "
                         "`layers`, `base`, `attention` and `section`, and `scaled=false`"
                     ],
                 )

@@ -167,7 +167,7 @@ def _expand_equations(
         if found[equation.name].symbols() & found.keys():
             raise_error(
                 "E0210",
-                f"the length `{equation.name}` is defined by itself",
+                f"the length `{equation.name}` is defined in terms of itself",
                 equation.span,
                 "this depends on it",
                 helps=["use lengths that have no equation of their own"],

@@ -97,7 +97,7 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
         loop = [*names[start : names.index(name, start + 1)], name]
-        title = f"`{name}` is defined by itself: {' → '.join(loop)}"
+        title = f"`{name}` is defined in terms of itself: {' → '.join(loop)}"
         helps = ["define one of them without the other"]
         raise_error("E0210", title, held.definition.name_span, helps=helps)
     context.calls.append(chain[-1])

@@ -243,10 +243,10 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
         raise_error("E0205", title, name.span)
     known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
     mend = suggest_for_foreign_operation(name.path, known)
-    none = "`specc list` shows what there is"
+    none = "see `specc list`"
     raise_error(
         "E0204",
-        f"there is no block or operation called `{name.path}`",
+        f"unknown block or operation `{name.path}`",
         name.span,
         "unknown operation",
         helps=[mend] if mend else suggest_similar_name(name.path, known, none),
@@ -266,7 +266,7 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
         method = name.path.partition(".")[2]
         title = f"`{alias}` is {describe_value(value)} and has no method `{method}`"
         mend = suggest_for_library_path(name.path, known)
-        stands = "operations are called as functions here"
+        stands = "operations are functions in specs"
         raise_error("E0204", title, name.span, stands, helps=[mend] if mend else ())
     mend = suggest_for_library_path(name.path, known) if alias in FOREIGN_LIBRARIES else ""
     if mend:

@@ -356,5 +356,5 @@ def check_float32_range(value: float, span: Span | None) -> None:
         helps = ["write -inf to mask a score" if value < 0 else "write inf"]
         raise_error("E0417", title, span, helps=helps)
     if 0 < abs(value) <= MIN_FLOAT32:
-        title = f"{value:g} would become 0 in float32, which begins at 1.4e-45"
+        title = f"{value:g} would become 0 in float32, whose minimum is 1.4e-45"
         raise_error("E0417", title, span, helps=["write a larger number, or 0.0"])

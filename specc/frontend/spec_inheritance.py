@@ -45,8 +45,8 @@ def check_instance_items(module: SpecModule) -> None:
             "belongs in a spec of its own",
             notes=[
                 "such a spec sets config values of the other, and may define masks, "
-                "scores, biases, normalizers and blocks for them, and say what it requires, "
-                "how inputs are read, where weights come from and what is generated"
+                "scores, biases, normalizers and blocks for them, and sections `require`, "
+                "`reading`, `weights` and `generate`"
             ],
             helps=["remove `extends`, or move this"],
         )

@@ -236,7 +236,7 @@ def _reject_path_pattern(use: ast.Use) -> None:
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
             "E0226",
-            "the weights of a used spec stand under one plain path",
+            "the weights of a used spec need one plain path",
             use.under.span,
             "this is a pattern",
             helps=["write a path without indices: `under decoder.model`"],
@@ -332,7 +332,7 @@ def _check_assigned_names(program: Program) -> None:
         parent, _, last = path.rpartition(".")
         level = [k for k in known if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in level]
-        helps = suggest_similar_name(last, names, f"there are {', '.join(level) or 'none'}")
+        helps = suggest_similar_name(last, names, f"expected one of {', '.join(level) or 'none'}")
         primary = Label(given.span, "unknown key") if given.span else None
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         faults.append(Diagnostic("E0201", title, primary, helps=tuple(helps)))

@@ -299,7 +299,7 @@ def _build_defaults_graph(
         helps = ["let one of the defaults follow from an input without one"]
         raise_error(
             "E0210",
-            f"the default of `{name}` is defined by itself",
+            f"the default of `{name}` is defined in terms of itself",
             span,
             "this follows from it",
             helps=helps,

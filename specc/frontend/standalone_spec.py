@@ -136,7 +136,7 @@ def _reject_values_of_used_specs(program: Program) -> None:
                 "E0982",
                 f"`{path}` is a value of a spec that this one uses with a config of its own",
                 given.span,
-                "only an instance can give it",
+                "only an instance can set it",
                 helps=["expand it without this value, and keep the instance for that"],
             )
 

@@ -127,7 +127,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
             returned = run_statements(context, statement.body, env)
         env.scope = scope
         if returned is not None:
-            raise_error("E0214", "`return` cannot stand inside `repeat`", returned[0].span)
+            raise_error("E0214", "`return` is not allowed inside `repeat`", returned[0].span)
         for name, values in collected.items():
             if name not in env.names:
                 raise_error(
@@ -150,11 +150,11 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
     else:
         count = require_integer(over, "a count", span)
         if count < 0:
-            raise_error("E0216", f"nothing can be repeated {count} times", span)
+            raise_error("E0216", f"invalid number of repetitions: {count}", span)
         # one more than allowed: a count of millions creates no list of millions
         items = [Dim.of(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
-        raise_error("E0216", f"more than {MAX_LAYERS} turns of a loop", span)
+        raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
     context.work(statement.span, len(items))
     return items
 
@@ -196,7 +196,7 @@ def check_requirement(
     values = {n: env.names.get(n, env.config.get(n)) for n in names}
     facts = ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
     primary, others = _make_requirement_labels(condition, values, given)
-    title = statement.because or "a requirement of this spec does not hold"
+    title = statement.because or "a requirement of this spec is not met"
     notes = (facts,) if facts else ()
     raise Failed(Diagnostic("E0404", title, primary, tuple(others), notes))
 
@@ -216,7 +216,7 @@ def _make_requirement_labels(
     ]
     if condition.span is None:  # a tree created by a program
         return None, labels
-    asked = Label(condition.span, "this does not hold")
+    asked = Label(condition.span, "this is false")
     theirs = next((one for one in labels if one.span.source is not condition.span.source), None)
     if theirs is None:
         return asked, labels

@@ -43,24 +43,23 @@ class StepBudget:
     def expect(self, count: int, span: Span | None) -> None:
         """E0223 where steps that are sure to follow would go past the limit."""
         if not self.left(count):
-            self.take(count, span, "this takes more than there are left")
+            self.take(count, span, "this exceeds the limit")
 
-    def take(self, count: int, span: Span | None, label: str = "the last of them is here") -> None:
+    def take(
+        self, count: int, span: Span | None, label: str = "the limit is exceeded here"
+    ) -> None:
         """Count steps that are about to be done. E0223 past the limit."""
         self.taken += count
         if self.taken > MAX_STEPS:
             raise_error(
                 BUDGET_EXCEEDED,
-                f"this spec takes more than {MAX_STEPS} steps to work out",
+                f"this spec takes more than {MAX_STEPS} elaboration steps",
                 span,
                 label,
-                notes=[
-                    "a definition that is used twice by a definition that is used twice is "
-                    "evaluated four times, and so on"
-                ],
+                notes=["if each definition uses another one twice, evaluations double per level"],
                 helps=[
-                    "use fewer turns of `repeat` inside `repeat`, or bind to a name "
-                    "what is used several times"
+                    "use fewer iterations of nested `repeat`, or bind repeated expressions "
+                    "to a name"
                 ],
             )
 
@@ -110,11 +109,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise_error(
-            "E0110",
-            "the blocks and expressions of this spec stand too deep inside each other",
-            span,
-        )
+        raise_error("E0110", "the blocks and expressions of this spec are nested too deeply", span)
     finally:
         with _RecursionState.lock:
             _RecursionState.inside -= 1

@@ -122,10 +122,10 @@ def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str
     raise Failed(
         replace(
             found,
-            title=f"`{path}` does not fit what it follows from: {found.title}",
+            title=f"`{path}` does not match the fields it is computed from: {found.title}",
             primary=Label(span, says),
             others=(*((primary,) if primary else ()), *found.others),
-            helps=(f"leave `{path}` out, or change what it follows from",),
+            helps=(f"leave `{path}` out, or change the fields it is computed from",),
         )
     ) from None
 
@@ -232,7 +232,7 @@ def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Dia
     if not sizes:
         return list(failed.diagnostics)
     values = ", ".join(f"{path} = {_format_trial_value(value)}" for path, value in sizes.items())
-    return [replace(d, notes=(*d.notes, f"seen with {values}")) for d in failed.diagnostics]
+    return [replace(d, notes=(*d.notes, f"with {values}")) for d in failed.diagnostics]
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:

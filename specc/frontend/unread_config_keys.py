@@ -11,29 +11,29 @@ from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.syntax import ast
 
 IGNORED_KEY_GROUPS = {
-    "who wrote the file, and what the model is called": "_commit_hash _name_or_path "
+    "metadata of the file and the model": "_commit_hash _name_or_path "
     "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
     "transformers_version",
-    "in what type weights are, which their files say": "dtype torch_dtype torchscript",
+    "element types, which the weight files have": "dtype torch_dtype torchscript",
     "read in training only": "finetuning_task gradient_checkpointing "
     "initializer_factor initializer_range problem_type use_bfloat16",
-    "what else a program hands out": "output_attentions output_hidden_states "
+    "additional outputs of other programs": "output_attentions output_hidden_states "
     "return_dict use_cache use_return_dict",
-    "how something is computed, not what": "_attn_implementation "
+    "implementation choices": "_attn_implementation "
     "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
     "pretraining_tp",
-    "names of classes, whose number the weights have": "id2label label2id num_labels",
-    "tokens, which the tokenizer and the writing know": "bos_token_id cls_token_id "
+    "class names, whose number the weights have": "id2label label2id num_labels",
+    "special tokens, which tokenizer and generation settings have": "bos_token_id cls_token_id "
     "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
     "sep_token_id tokenizer_class unk_token_id",
-    "how a text is chosen": "bad_words_ids begin_suppress_tokens diversity_penalty "
+    "generation settings": "bad_words_ids begin_suppress_tokens diversity_penalty "
     "do_sample early_stopping encoder_no_repeat_ngram_size "
     "exponential_decay_length_penalty forced_bos_token_id forced_decoder_ids "
     "forced_eos_token_id generation_max_length length_penalty max_length min_length "
     "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
     "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
     "task_specific_params temperature top_k top_p typical_p",
-    "of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
+    "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
 """Keys of published configs that do not affect the computation, by reason."""
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
@@ -89,12 +89,12 @@ def _make_context_warning(
     kind: str, original: int, data: JsonObject, entry: ast.Field
 ) -> Diagnostic:
     table = data.given("rope_parameters") or data.given("rope_scaling")
-    assert table is not None, "a scaling rule stands in one of the two"
+    assert table is not None, "a scaling rule is in one of the two"
     return Diagnostic(
         "W0436",
         f"the model is compiled for at most {original} tokens, the original context of its "
         f"rotary scaling `{kind}`",
-        Label(table.key, "longer sequences have other frequencies"),
+        Label(table.key, "other frequencies for longer sequences"),
         others=(Label(entry.span, "read here"),) if entry.span else (),
         notes=(
             "transformers changes the frequencies at run time, by the longest sequence of a "
@@ -157,11 +157,11 @@ def _make_unread_warning(strange: dict[str, JsonMember], known: set[str]) -> Dia
     near = did_you_mean(names[0], known)
     return Diagnostic(
         "W0418",
-        f"nothing in the spec reads {shown}{more}",
-        Label(_get_key_span(first), "what this changes, the compiled model does not follow"),
+        f"the spec does not read {shown}{more}",
+        Label(_get_key_span(first), "the compiled model ignores this"),
         helps=(
             *([format_suggestion(near)] if near else []),
-            f'if it changes no number, say so in `config`: ignore "{names[0][:60]}"',
+            f'if it changes no result, add to `config`: ignore "{names[0][:60]}"',
         ),
         severity="warning",
     )

@@ -229,7 +229,7 @@ def _reach_items(
 
 
 def _warn_unused_item(item: ast.Block | ast.Definition, read: set[str]) -> Diagnostic:
-    remedy = "remove it; what other specs use belongs in a file without a graph"
+    remedy = "remove it; definitions for other specs belong in a file without a graph"
     return make_unused_warning(
         f"{item.kind} `{item.name}`", item.name, item.name_span, read, remedy
     )
@@ -264,7 +264,7 @@ def make_unused_warning(
     return Diagnostic(
         "W0202",
         f"{what} is never used",
-        Label(span, "nothing reads this") if span else None,
+        Label(span, "unused") if span else None,
         helps=(*([format_suggestion(near)] if near else ()), remedy),
         severity="warning",
     )

@@ -71,7 +71,7 @@ def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) ->
         )
     close = nearest_name(path, names)
     hint = format_suggestion(close) if close else "`specc show` lists the names of all weights"
-    return Diagnostic("E0527", f"there are no weights `{path}` to share", label, helps=(hint,))
+    return Diagnostic("E0527", f"no weights `{path}` to share", label, helps=(hint,))
 
 
 def _list_parent_paths(name: str) -> list[str]:

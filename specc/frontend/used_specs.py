@@ -76,9 +76,9 @@ def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
         "E0227",
         f"{data.span.source.name} has no table {quoted}",
         member.value.span if member else part.use.span,
-        "this is none" if member else used,
+        "this is not a config" if member else used,
         others=[Label(part.use.span, used)] if member and part.use.span else [],
-        helps=[f'write `"{keys[0]}": {{…}}`, empty for what the spec has by itself'],
+        helps=[f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec'],
     )
 
 
@@ -113,9 +113,9 @@ def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
         "E0228",
         f"`{part.name}` cannot be {member.value.span.text[:60]}",
         member.value.span,
-        others=[Label(part.use.span, "it is one of these")] if part.use.span else [],
+        others=[Label(part.use.span, "used here")] if part.use.span else [],
         notes=[f"those read {known}"],
-        helps=["name a spec that reads this type among them, or behind --spec your own"],
+        helps=["add a spec that reads this type to them, or pass your own with --spec"],
     )
 
 

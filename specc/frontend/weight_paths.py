@@ -85,16 +85,14 @@ def fill_placeholders(
             raise NeedsValue(value.symbols(), span)
         raise_error(
             "E0521",
-            f"`{{{inner}}}` in a name is {describe_value(value)}, not a whole number or a text",
+            f"`{{{inner}}}` in a name is {describe_value(value)}, not an integer or a string",
             span,
         )
 
     made = holes.sub(fill, text) if "{" in text else text
     if len(made) > MAX_PATH_LENGTH:
         raise_error(
-            "E0521",
-            f"a text of {len(made)} characters; at most {MAX_PATH_LENGTH} can be made",
-            span,
+            "E0521", f"a string of {len(made)} characters; the limit is {MAX_PATH_LENGTH}", span
         )
     return made
 

@@ -143,28 +143,23 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     # sharing the scope that both calls name is simpler than sharing the weight
     known = {s.under for s in first} - {""}
     call = next(s for s in second if s.under or not isinstance(s.of, LOOP_NODES))
-    said = "`weights { share name }` beside `@ name`"
+    said = "`weights { share name }` next to `@ name`"
     if call.under in known:
         said = f"`weights {{ share {_format_share_path(call.under)} }}`"
-    share = f"if one set of weights is meant, say so: {said}"
+    share = f"to share one set of weights write: {said}"
     if isinstance(other.of, LOOP_NODES) and one.of is other.of:
         inner = next((s for s in second if isinstance(s.of, ast.Call)), other)
-        labels = (inner.span, "each turn uses the same weights", other.span, "this repeats it")
+        labels = (inner.span, "each iteration uses the same weights", other.span, "this repeats it")
         turn = f"{{{other.of.variable}}}"
         own = f'`@ "name.{turn}"`'
         if isinstance(other.of, ast.Repeat):
             own = f'`repeat {other.of.variable} in … under "layers.{turn}" {{ … }}`'
-        mend = f"give each turn its own: {own}"
-        title = f"every turn of the loop uses one weight `{name}`"
+        mend = f"give each iteration its own: {own}"
+        title = f"all iterations of the loop share the weight `{name}`"
     else:
-        labels = (
-            other.span,
-            "this call uses the weights again",
-            one.span,
-            "they belong to this call",
-        )
+        labels = (other.span, "this call reuses the weights", one.span, "they belong to this call")
         mend = "give each call its own name: `… @ name`"
-        title = f"two calls use one weight `{name}`"
+        title = f"two calls share the weight `{name}`"
     at, text, before, said = labels
     primary = Label(at, text) if at else None
     others = (Label(before, said),) if before else ()

@@ -72,7 +72,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     if is_language_adapter(adapter):
         return LoraAdapter.whole_of(open_tensors(path))
     config = load_config_json(
-        path / ADAPTER_CONFIG_FILE, "give a folder that peft has saved an adapter in"
+        path / ADAPTER_CONFIG_FILE, "pass a directory with an adapter saved by peft"
     )
     scaling, targets = _scaling(config), _targets(config)
     weights = path / ADAPTER_WEIGHTS_FILE
@@ -105,7 +105,7 @@ def _scaling(config: JsonObject) -> LoraScaling:
         _refuse(
             config,
             "init_lora_weights",
-            "it was begun with other weights than the checkpoint's",
+            "it was trained from other initial weights than the checkpoint's",
             "convert it while saving: path_initial_model_for_weight_conversion of peft",
         )
     return LoraScaling(
@@ -142,7 +142,7 @@ def _listed(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None
     items = value if isinstance(value, list) else [value]
     found = [item for item in items if isinstance(item, kind)]
     if len(found) < len(items):
-        _wrong(config, config.find(key), f'"{key}" is no list of that')
+        _wrong(config, config.find(key), f'"{key}" is not a valid list')
     return found
 
 
@@ -157,20 +157,20 @@ def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     if member is None:
         return []
     if not isinstance(member.value, JsonObject):
-        _wrong(config, member, f'"{key}" is no table')
+        _wrong(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
         # peft interprets them as regular expressions; anything but a plain name is refused here,
         # since matching may take unbounded time
         if not set(pattern) <= _PLAIN_CHARACTERS:
-            _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is no end of a name')
+            _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not the end of a name')
     return list(members.items())
 
 
 def _rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
     value = default if member is None else get_finite_number(member.value)
     if not isinstance(value, int) or value < 1:
-        _wrong(config, member, f'"{escape_text(key)}" is no rank')
+        _wrong(config, member, f'"{escape_text(key)}" is not a rank')
     return value
 
 
@@ -179,7 +179,7 @@ def _number(config: JsonObject, key: str, member: JsonMember | None, usual: floa
         return usual
     value = get_finite_number(member.value)
     if value is None:
-        _wrong(config, member, f'"{escape_text(key)}" is no number')
+        _wrong(config, member, f'"{escape_text(key)}" is not a number')
     return float(value)
 
 
@@ -216,6 +216,6 @@ def _refuse_at(member: JsonMember, why: str, help: str = "") -> NoReturn:
         helps=[
             *([help] if help else []),
             "merge it where it was trained: `merge_and_unload` and `save_pretrained` of "
-            "peft, and compile that folder",
+            "peft, and compile that directory",
         ],
     )

@@ -43,25 +43,25 @@ DEFAULT_TOP_K = 50
 SPECIAL_KEYS = {
     "the strategy": "do_sample num_beams repetition_penalty",
     "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
-    "what a dictation begins with": "forced_decoder_ids language task lang_to_id "
+    "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
 """Keys that are read by other code."""
 IGNORED_KEYS = {
-    "says who wrote the file": "_from_model_config transformers_version",
-    "a prompt, or another key, says it": "prev_sot_token_id",
-    "how it is computed, not what": "use_cache cache_implementation cache_config "
+    "metadata of the file": "_from_model_config transformers_version",
+    "set by the prompt or another key": "prev_sot_token_id",
+    "implementation choices": "use_cache cache_implementation cache_config "
     "low_memory disable_compile compile_config prefill_chunk_size trust_remote_code "
     "num_assistant_tokens num_assistant_tokens_schedule assistant_early_exit "
     "assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "is_assistant prompt_lookup_num_tokens max_matching_ngram_size token_healing",
-    "what is given out beside tokens": "output_attentions output_hidden_states "
+    "additional outputs": "output_attentions output_hidden_states "
     "output_scores output_logits return_dict_in_generate return_legacy_cache",
-    "of times, which are not written": "max_initial_timestamp_index alignment_heads "
+    "timestamps, which are not generated": "max_initial_timestamp_index alignment_heads "
     "median_filter_width",
-    "of programs that talk": "chat_format max_window_size",
-    "stops by the clock": "max_time",
-    "there are no scores that are no numbers": "remove_invalid_values",
+    "settings of chat programs": "chat_format max_window_size",
+    "a time limit": "max_time",
+    "NaN scores do not occur": "remove_invalid_values",
 }
 """Keys that do not affect generation, each with the reason."""
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
@@ -83,21 +83,21 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 
 
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
-    "do_sample": (bool, "neither true nor false"),
-    "return_timestamps": (bool, "neither true nor false"),
-    "num_beams": (int, "no count"),
-    "max_length": (int, "no count"),
-    "max_new_tokens": (int, "no count"),
-    "min_length": (int, "no count"),
-    "min_new_tokens": (int, "no count"),
-    "no_repeat_ngram_size": (int, "no count"),
-    "pad_token_id": (int, "no token"),
-    "bad_words_ids": (list, "no list of runs of tokens"),
-    "forced_decoder_ids": (list, "no list of places and tokens"),
-    "lang_to_id": (dict, "no table of tokens"),
-    "task_to_id": (dict, "no table of tokens"),
-    "language": (str, "no text"),
-    "task": (str, "no text"),
+    "do_sample": (bool, "true or false"),
+    "return_timestamps": (bool, "true or false"),
+    "num_beams": (int, "an integer"),
+    "max_length": (int, "an integer"),
+    "max_new_tokens": (int, "an integer"),
+    "min_length": (int, "an integer"),
+    "min_new_tokens": (int, "an integer"),
+    "no_repeat_ngram_size": (int, "an integer"),
+    "pad_token_id": (int, "a token id"),
+    "bad_words_ids": (list, "a list of token lists"),
+    "forced_decoder_ids": (list, "a list of position and token pairs"),
+    "lang_to_id": (dict, "a map of tokens"),
+    "task_to_id": (dict, "a map of tokens"),
+    "language": (str, "a string"),
+    "task": (str, "a string"),
 }
 """The type of each key's value if not null, and the error for any other."""
 
@@ -134,8 +134,8 @@ class _File:
             "E0847",
             f"{what}`{escape_text(self.path)}` {why}",
             helps=[
-                "take it out of the file, if the texts may be others than there",
-                "or compile from a folder without that file",
+                "remove it from the file, if generated sequences may differ",
+                "or compile from a directory without that file",
             ],
         )
 
@@ -172,16 +172,16 @@ def _check_kinds(file: _File) -> None:
         # true is a number in Python, but not a count
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
         if value is not None and not fits:
-            file.refuse(key, f"is {escape_text(value)[:60]}, which is {otherwise}")
+            file.refuse(key, f"is {escape_text(value)[:60]}, expected {otherwise}")
     beams = file.given("num_beams")
     if isinstance(beams, int) and beams < 1:
-        file.refuse("num_beams", f"is {escape_text(beams)[:60]}, which is no width")
+        file.refuse("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
 
 
 def _remarks(file: _File) -> Iterator[str]:
-    yield f"texts are written as `{escape_text(file.path)}` says"
+    yield f"generation settings are read from `{escape_text(file.path)}`"
     for what in _lacking(file):
-        yield f"texts may be others than there: {what} is not followed"
+        yield f"generated sequences may differ from transformers: {what} is not supported"
     listed = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
     known = {
         *GENERAL_KEYS,
@@ -191,7 +191,7 @@ def _remarks(file: _File) -> Iterator[str]:
         *(k for ks in listed for k in ks.split()),
     }
     for key in sorted(file.keys.keys() - known):
-        yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(file.path)}`"
+        yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
 
 
 def _beside(file: _File) -> None:
@@ -233,7 +233,7 @@ def _runs(file: _File) -> list[list[object]]:
     if not isinstance(words, list):
         return []  # null, or absent
     if not all(isinstance(word, list) and word for word in words):
-        file.refuse("bad_words_ids", "is no list of runs of tokens")
+        file.refuse("bad_words_ids", "is not a list of token lists")
     stops = _list_of(file.given("eos_token_id"))
     return [word for word in words if len(word) > 1 or word[0] not in stops]
 
@@ -301,7 +301,7 @@ def _dictated(file: _File) -> list[object]:
     the model if not set; the task; and no timestamps.
     """
     if file.given("return_timestamps") is True:
-        file.refuse("return_timestamps", "asks for times, which are not written")
+        file.refuse("return_timestamps", "requests timestamps, which are not supported")
     # settings by name take precedence over the numbers of older files
     named = any(file.given(key) is not None for key in ("language", "task"))
     places = _named(file) if named else _forced(file)
@@ -322,7 +322,7 @@ def _named(file: _File) -> list[object]:
         languages = file.table("lang_to_id")
         found = languages.get(str(language), languages.get(f"<|{language}|>"))
         if found is None:
-            file.refuse("language", "is none of its `lang_to_id`")
+            file.refuse("language", "is not in its `lang_to_id`")
     task = tasks.get(str(file.given("task") or "transcribe"))
     return [found] if task is None else [found, task]
 
@@ -332,7 +332,7 @@ def _forced(file: _File) -> list[object]:
     forced, places = file.given("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
-            file.refuse("forced_decoder_ids", "forces no tokens one behind the other")
+            file.refuse("forced_decoder_ids", "does not force consecutive tokens")
         places.append(pair[1])
     return places
 
@@ -348,7 +348,7 @@ def _strategy(file: _File) -> None:
     sampled, beams = file.given("do_sample") is True, file.given("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
-        why = "asks to draw in a search over beams, which is not followed"
+        why = "requests sampling with beam search, which is not supported"
         file.refuse("do_sample", why)
     words = {"repetition_penalty": "repetition_penalty"}
     kind = "greedy"
@@ -371,4 +371,4 @@ def _lacking(file: _File) -> Iterator[str]:
         if value is not None and value not in idle and value != []:
             yield f"`{key}` {escape_text(value)[:60]}"
     if file.given(FORCED_BOS_KEY) is not None and "begin" not in file.settings:
-        yield f"`{FORCED_BOS_KEY}` {file.given(FORCED_BOS_KEY)}, behind a prompt of one token,"
+        yield f"`{FORCED_BOS_KEY}` {file.given(FORCED_BOS_KEY)}after a prompt of one token"

@@ -19,8 +19,8 @@ PROCESSOR_KEY = "image_processor"
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's resampling filters by number."""
 MISSING_CONFIG_HELP = (
-    "get the file that belongs to the weights, or compile from a folder without it: "
-    "then the spec says how pictures are read"
+    "download the file that belongs to the weights, or compile from a directory without it: "
+    "the spec then defines preprocessing"
 )
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
@@ -111,7 +111,7 @@ def image_reading_options(
     due = said.get("size")
     size = [*due] if isinstance(due, list | tuple) else None
     if size is not None and told["size"] not in (None, size):
-        reader.refuse("size", f"it makes pictures of {told['size']}, the model takes {size}")
+        reader.refuse("size", f"it resizes images to {told['size']}, the model needs {size}")
     # the file has color statistics even if the model reads one channel
     if said.get("channels") == 1:
         told["mean"], told["std"] = (_first(told[key]) for key in ("mean", "std"))
@@ -136,12 +136,12 @@ def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
     file, path = _file(folders), find_preprocessor_config(folders)
     if file is None or path is None:
         return
-    yield f"pictures are read as `{escape_text(path)}` says"
+    yield f"image preprocessing is read from `{escape_text(path)}`"
     known = _FOLLOWED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
         value = member.value.plain()
         if key not in known and value:
-            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(path)}`"
+            yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
         if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 
@@ -196,7 +196,7 @@ class _Reader:
         padded = (True, False) if self.kind.frame else (self.kind.page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.plain(key, due[0]) not in due:
-                self.refuse(key, "this is not followed")
+                self.refuse(key, "not supported")
 
     def _numbers(self) -> dict[str, object]:
         """Return rescale and normalization options; disabled ones are still validated."""
@@ -233,13 +233,13 @@ class _Reader:
         size = self.size_of("size", self.kind.size, edge=self.kind.edge)
         if not self.flag("do_resize", True):
             if self.flag("do_center_crop", bool(self.kind.crop)):
-                self.refuse("do_resize", "a crop of a picture of any size is not followed")
+                self.refuse("do_resize", "a crop without resizing is not supported")
             return None, None  # images have the model's input size
         if self.kind.share:
             return _shared(self, size)
         if not self.flag("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
-                self.refuse("size", "without a crop pictures would have any proportion")
+                self.refuse("size", "without a crop the aspect ratio is undefined")
             return size, None
         cropped = self.size_of("crop_size", (self.kind.crop,) * 2, edge=False)
         return cropped, size
@@ -257,7 +257,7 @@ class _Reader:
                 return [rows, columns]
             case {"shortest_edge": int(short), **rest} if not any(rest.values()):
                 return [short]
-        self.refuse(key, "this is no size that is followed")
+        self.refuse(key, "this size is not supported")
 
     def _filter(self) -> str:
         number = self.plain("resample", self.kind.filter)
@@ -267,7 +267,7 @@ class _Reader:
             and not isinstance(number, bool)
         ):
             return RESAMPLING_FILTERS[number]
-        self.refuse("resample", "there is no such filter")
+        self.refuse("resample", "unknown filter")
 
     def _by_channel(self, key: str) -> list[float]:
         member = self.file.given(key)
@@ -284,7 +284,7 @@ class _Reader:
         member = self.file.given(key)
         value = usual if member is None else get_finite_number(member.value)
         if value is None or value <= 0:
-            self.refuse(key, "this is no number above 0")
+            self.refuse(key, "expected a number > 0")
         return float(value)
 
     def flag(self, key: str, usual: bool) -> bool:
@@ -300,7 +300,7 @@ class _Reader:
         others = [Label(self.span, "read so by the spec")] if self.span else []
         raise_error(
             "E0422",
-            f'the pictures that "{escape_text(key)}" asks for cannot be made',
+            f'"{escape_text(key)}" is not supported',
             member.span if member else self.file.span,
             why,
             others=others,
@@ -317,14 +317,14 @@ def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | No
         return [edge, edge], None
     share = reader.number("crop_pct", reader.kind.share)
     if share < MIN_SHARE:
-        reader.refuse("crop_pct", "so little of a picture is not cut out")
+        reader.refuse("crop_pct", "the crop is too small")
     return [edge, edge], [int(edge / share)]
 
 
 def _fitted(reader: _Reader) -> list[int] | None:
     """Return the shorter side and the maximum longer one; None for fixed sizes."""
     if not reader.flag("do_resize", True):
-        reader.refuse("do_resize", "pictures of any size are not followed")
+        reader.refuse("do_resize", "images of any size are not supported")
     most = reader.plain("max_size", reader.kind.size[1])
     found: list[int] = []
     match reader.plain("size", {}):
@@ -340,7 +340,7 @@ def _fitted(reader: _Reader) -> list[int] | None:
             found = list(reader.kind.size)
     # a bool is an int in a match pattern
     if not found or any(isinstance(n, bool) or n < 1 for n in found):
-        reader.refuse("size", "this is no size that is followed")
+        reader.refuse("size", "this size is not supported")
     return found
 
 
@@ -358,12 +358,12 @@ def _page(reader: _Reader) -> list[int]:
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
         if reader.flag(key, due) is not due:
-            reader.refuse(key, "pages are resized to their frame, and not cut")
+            reader.refuse(key, "pages are resized, not cropped")
     match reader.plain("size", None):
         # width before height, as in files before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.size_of("size", reader.kind.size, edge=False)
     if len(size) != 2:
-        reader.refuse("size", "a page has rows and columns")
+        reader.refuse("size", "a page needs height and width")
     return size

@@ -45,9 +45,9 @@ def find_spec_for_checkpoint(folder: str) -> str:
     if not value:
         raise_error(
             "E0419",
-            f"`{where}` does not say what kind of model it is",
+            f"`{where}` has no model type",
             member.value.span if member else None,
-            notes=[f'"{MODEL_TYPE_KEY}" is missing, or no text'],
+            notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
             helps=["name the spec: specc compile --spec my.specc DIR"],
         )
     specs = list_builtin_specs().items()
@@ -60,9 +60,9 @@ def find_spec_for_checkpoint(folder: str) -> str:
             member.value.span if member else None,
             notes=[UNSUPPORTED_TYPES[value]] if value in UNSUPPORTED_TYPES else [],
             helps=[
-                *([f"the nearest that one reads is `{near}`"] if near else []),
-                "`specc list types` names those that one reads",
-                "write one, and name it: specc compile --spec my.specc DIR (docs/families.md)",
+                *([f"the most similar supported type is `{near}`"] if near else []),
+                "`specc list types` prints the supported types",
+                "write a spec and pass it: specc compile --spec my.specc DIR (docs/families.md)",
             ],
         )
     return found
@@ -161,9 +161,9 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
     near = did_you_mean(named[0], every)
     raise_error(
         "E0420",
-        f"no graph of `{program.module.path}` is made for `{escape_text(named[0])[:80]}`",
+        f"no graph of `{program.module.path}` corresponds to `{escape_text(named[0])[:80]}`",
         member.value.span,
-        notes=[f"there are graphs for {', '.join(every)}"],
+        notes=[f"its graphs correspond to {', '.join(every)}"],
         helps=[
             *([format_suggestion(near)] if near else []),
             f"choose a graph yourself: --graph {graphs[0].name}",
@@ -184,8 +184,8 @@ def _classes(member: JsonMember) -> list[str]:
     if len(names) < len(items):
         raise_error(
             "E0420",
-            f'"{ARCHITECTURES_KEY}" is no list of names of classes',
+            f'"{ARCHITECTURES_KEY}" is not a list of class names',
             value.span,
-            helps=['write names, as in ["BertForMaskedLM"], or choose a graph: --graph'],
+            helps=['write class names, such as ["BertForMaskedLM"], or select a graph: --graph'],
         )
     return names

@@ -173,7 +173,7 @@ def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
         _fail_setting(
             find_repository_file(folders, SENTENCE_TRANSFORMERS_FILE),
             "prompts",
-            "an object of texts",
+            "an object of strings",
         )
     return {
         "max_length": longest,

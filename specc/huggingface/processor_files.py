@@ -71,11 +71,11 @@ REQUIRED_AUDIO_SETTINGS: Mapping[str, object] = {"padding_value": 0, "padding_si
 IGNORED_KEYS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",
-    "feature_extractor_type": "is compared by itself",
-    "return_attention_mask": "which samples exist is always told",
-    "n_samples": "follows from others",
-    "nb_max_frames": "follows from others",
-    "mel_filters": "follow from others",
+    "feature_extractor_type": "is compared separately",
+    "return_attention_mask": "the mask is always computed",
+    "n_samples": "is derived",
+    "nb_max_frames": "is derived",
+    "mel_filters": "are derived",
 }
 DEFAULT_HOP_LENGTH = 160
 """Default hop length of a log-mel spectrogram."""
@@ -94,8 +94,8 @@ def audio_reading_options(
     for name, value in told.items():
         if name in said and said[name] != value:
             helps = [
-                f"leave `{name}` out of the reading: then the file says it",
-                "or compile from a folder without that file",
+                f"leave `{name}` out of the reading to use the file",
+                "or compile from a directory without that file",
             ]
             title = f"`{name}` is {said[name]} in the spec, and {value} by its "
             raise_error("E0844", title + f"`{escape_text(path)}`", span, helps=helps)
@@ -141,11 +141,11 @@ def _check_kind(
     """Raise E0844 for another extractor's file, and for unsupported settings."""
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
-        why = f"is made for {escape_text(kind)}, and the model is heard as by "
+        why = f"is for {escape_text(kind)}, but the model uses "
         _refused(path, why + extractor.name, span)
     for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.fixed}.items():
         if file.get(key, due) != due:
-            _refused(path, f"says `{key}` {file[key]}, which is not followed", span)
+            _refused(path, f"has `{key}` {file[key]}, which is not supported", span)
 
 
 def _options(
@@ -156,7 +156,7 @@ def _options(
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
     for value in told.values():
         if not isinstance(value, bool | int | float):
-            _refused(path, f"says {str(value)[:40]!r} for what is a number", span)
+            _refused(path, f"has {str(value)[:40]!r}, expected a number", span)
     if extractor is _LOG_MEL and "frames" in told:
         told["frames"] = _frames(told, path, span)
     return told
@@ -170,7 +170,7 @@ def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
         frames, rest = divmod(seconds * rate, max(hop, 1))
         if hop > 0 and not rest:
             return frames
-    _refused(path, "has a `chunk_length` that is no whole number of frames", span)
+    _refused(path, "has a `chunk_length` that is not an integer number of frames", span)
 
 
 def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
@@ -192,10 +192,10 @@ def read_word_vocabulary(folders: Sequence[Path], span: Span | None = None) -> P
             names = " and ".join(f"`{escape_text(path.name)}`" for path in found[:2])
             raise_error(
                 "E0203",
-                f"`words()` takes the vocabulary beside the weights, and there are {len(found)}",
+                f"`words()` reads the vocabulary next to the weights, but there are {len(found)}",
                 span,
-                notes=[f"{names} lie there"],
-                helps=['name one beside the spec, `words("x.vocab")`, or leave one there'],
+                notes=[f"found {names}"],
+                helps=['name one next to the spec, `words("x.vocab")`, or keep only one'],
             )
         if found:
             return found[0]
@@ -220,7 +220,7 @@ def ctc_transcript_options(
         ids.setdefault(number, token)
     unknown = _token(config.get("unk_token"), "<unk>")
     if not ids or max(ids) >= MAX_IDS:
-        _no_vocabulary(path, "holds no tokens, or numbers that are too large", span)
+        _no_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
     blank = _token(config.get("pad_token"), "<pad>")
     told: dict[str, object] = {
@@ -243,10 +243,10 @@ def _of_language(
     part = file.get(language) if isinstance(language, str) else None
     if not isinstance(part, dict):
         if isinstance(language, str) and language in file:
-            why = f"has for `{escape_text(language)[:40]}` no object of words and their numbers"
+            why = f"has no token map for `{escape_text(language)[:40]}`"
             _no_vocabulary(path, why, span)
         known = ", ".join(list(file)[:10])
-        why = f"has a vocabulary for each language ({known}), and `target_lang` names none"
+        why = f"has a vocabulary for each language ({known}), and `target_lang` selects none"
         _no_vocabulary(path, why, span)
     return part
 
@@ -254,7 +254,7 @@ def _of_language(
 def _ids(words: Mapping[str, object], path: Path, span: Span | None) -> Iterator[tuple[int, str]]:
     for token, number in words.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            _no_vocabulary(path, f"gives `{escape_text(token)[:40]}` no number", span)
+            _no_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
 
 
@@ -309,11 +309,13 @@ def read_json_object(path: Path) -> dict[str, object]:
     except ValueError as error:
         _no_object(path, escape_text(error)[:200])
     if not isinstance(value, dict):
-        _no_object(path, "it holds no object")
+        _no_object(path, "expected an object")
     return dict(value)
 
 
 def _no_object(path: Path, why: str) -> NoReturn:
     raise_error(
-        "E0846", f"`{escape_text(path)}` is no JSON object: {why}", helps=["get the file again"]
+        "E0846",
+        f"`{escape_text(path)}` is not a JSON object: {why}",
+        helps=["download the file again"],
     )

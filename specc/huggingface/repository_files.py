@@ -33,7 +33,7 @@ def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
     if said is None:
         return None
     if not isinstance(said, str) or not 0 < len(said) <= MAX_TEMPLATE:
-        _unusable(path, f"it is no text of at most {MAX_TEMPLATE} characters", span)
+        _unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
     return ChatTemplate(said, _tokens(config, path, span))
 
 
@@ -62,7 +62,7 @@ def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object
         return named.get(DEFAULT_TEMPLATE)
     if len(named) > 1:
         names = escape_text(", ".join(named))[:80]
-        _unusable(path, f"none of its templates, {names}, is called `{DEFAULT_TEMPLATE}`", span)
+        _unusable(path, f"none of its templates, {names}, is named `{DEFAULT_TEMPLATE}`", span)
     return next(iter(named.values()))
 
 
@@ -85,7 +85,7 @@ def _object(path: Path, span: Span | None) -> dict[str, object]:
     except ValueError as error:
         _unusable(path, escape_text(error)[:200], span)
     if not isinstance(value, dict):
-        _unusable(path, "it holds no object", span)
+        _unusable(path, "expected an object", span)
     return {**value}
 
 
@@ -93,7 +93,7 @@ def _text(path: Path, span: Span | None) -> str:
     try:
         return read_required_file(path, LARGEST_TEMPLATE, span=span).decode("utf-8-sig")
     except UnicodeDecodeError:
-        _unusable(path, "it is not UTF-8 text", span)
+        _unusable(path, "it is not UTF-8", span)
 
 
 def _unusable(path: Path, why: str, span: Span | None) -> NoReturn:
@@ -163,12 +163,12 @@ def companion_notes(profile: str, folders: Sequence[Path]) -> tuple[str, ...]:
     there = {path.name for path in find_companion_paths(folders)}
     if profile == "hf" and CONFIG_FILE not in there:
         return (
-            "programs of the form `hf` want a config.json beside the graphs; none lies "
-            "beside the weights",
+            "Optimum and transformers.js need a config.json next to the graphs; there is none "
+            "next to the weights",
         )
     if profile == "genai" and TOKENIZER not in there:
         return (
-            "onnxruntime-genai wants a tokenizer.json beside the graph to read texts; "
-            "none lies beside the weights",
+            "onnxruntime-genai needs a tokenizer.json next to the graph to tokenize; "
+            "there is none next to the weights",
         )
     return ()

@@ -60,7 +60,7 @@ def describe_ignored_settings(folder: Path, text: str) -> Iterator[str]:
     """Yield a note for each setting of tokenizer_config.json that nothing follows."""
     path = escape_text(str(folder / TOKENIZER))
     for key in read_tokenizer_settings(folder, text).ignored:
-        yield f"nothing follows `{key}` in `{path}`"
+        yield f"`{key}` in `{path}` has no effect"
 
 
 def apply_tokenizer_settings(
@@ -231,7 +231,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         settings[word] = [item for item in items if item not in unknown]
         if word == "pad":
             del settings[word]
-        yield f"`{key}` has {_shown(unknown)}, which the vocabulary does not have; ignored"
+        yield f"`{key}` has {_shown(unknown)}, which is not in the vocabulary; ignored"
 
 
 def unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:

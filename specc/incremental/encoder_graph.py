@@ -158,7 +158,7 @@ class LastPositionBuilder:
 
         for row in self.order:
             node = row[0].node
-            assert node is not None, "what is made again has a maker"
+            assert node is not None, "a recomputed value has a node"
             rows, _ = self._operands(row)
             if self._passed(node, row[1]) is not None:
                 (made[row],) = (last(r) for r in rows.values())

@@ -253,7 +253,7 @@ def _count_window_inputs(node: Node, link: Dependence, need: float, clock: TimeA
     that reach before the first.
     """
     head = count_positions_ahead(node, link, clock)
-    assert head is not None, "what has a step has rows in whole chunks"
+    assert head is not None, "a step computes whole chunks"
     return (max(need, 0.0) + ceil(link.hi / link.stride)) * link.stride + head
 
 

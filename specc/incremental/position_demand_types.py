@@ -68,7 +68,7 @@ class DemandContext:
     def track(self, value: Value, axis: int) -> TimeAxisLayout:
         """Return the layout of a time axis of a value."""
         found = self.flow.clock.track(value.type.shape[axis])
-        assert found is not None, "a time axis has rows that grow"
+        assert found is not None, "a time axis has a dynamic length"
         return found
 
     def head(self, value: Value, axis: int) -> Dim:

@@ -104,7 +104,7 @@ class _FlowNetwork(Generic[N]):
         """Return the nodes that reach the sink in the residual network (Edmonds and Karp 1972)."""
         while (path := self._path(source, sink)) is not None:
             room = min(self.left[a][b] for a, b in path)
-            assert room < inf, "a sink can be neither kept nor done again"
+            assert room < inf, "a sink can be neither cached nor recomputed"
             for a, b in path:
                 self.left[a][b] -= room
                 self.left[b][a] += room

@@ -86,7 +86,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
     they are, and those of before have the head in front of them again.
     """
     plan = draft.plan
-    assert isinstance(node.op, SPLICE_OPS), "nothing else splices rows"
+    assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
     axis = node.op.axis
     need = asked.rows[asked.results[0][axis]]
     track = plan.setting.track(result, axis)
@@ -94,7 +94,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
     put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
     operands = draft.operands(node, asked, without=put_before)
     made = operands[grows]
-    assert made is not None, "its rows are asked for"
+    assert made is not None, "its positions are demanded"
     before = plan.setting.track(node.operand(grows), axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
@@ -241,7 +241,7 @@ class StepGraphBuilder:
             loop = CrossAxisLoop.of(self.plan.setting, node)
             inner = StepGraphBuilder(self.plan.within(loop.body), self.names)
             return build_loop_step(self, inner, loop, asked, results)
-        assert not isinstance(node.op, ops.Scan), "a loop along the time axis goes on from a state"
+        assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
         op = resize_op(self.plan, node, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 

@@ -296,7 +296,7 @@ class StepDraft:
         """Return the last positions of a value, as many as are needed."""
         if has == need:
             return value
-        assert need < has, f"{need} rows before are needed, {has} are there"
+        assert need < has, f"{need} earlier positions are needed, {has} exist"
         total, rows = self.plan.rows(has, track), self.plan.rows(need, track)
         return self.last(value, axis, total, rows)
 

@@ -72,11 +72,10 @@ def check_free_disk_space(folder: str | Path, size: int) -> None:
     if free is not None and free < size:
         raise_error(
             "E0813",
-            f"there is no space left for `{escape_text(folder)}`: {size / 1e9:.3g} GB "
-            "are to be written",
+            f"no space left for `{escape_text(folder)}`: {size / 1e9:.3g} GB needed",
             notes=[
                 f"the disk has {free / 1e9:.3g} GB left",
-                "nothing was written; what was there before is unchanged",
+                "nothing was written; existing files are unchanged",
             ],
             helps=["free some space, or write to another disk with -o"],
         )
@@ -156,7 +155,7 @@ class OutputDirectory:
         except (OSError, ValueError) as error:
             raise_os_error(error, target)
         if former is not None and not stat.S_ISREG(former):
-            kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
+            kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a link"))
             known = (what for test, what in kinds if test(former))
             raise_not_a_file(target, next(known, "a device or a pipe"))
         temporary, facts = self._write(name, chunks, former)

@@ -19,7 +19,7 @@ _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 
 _WEB_PAGE = (
     "a web page: the download gave a page instead of the file",
-    "download it again, from the link to the raw file; gated files need you to be logged in",
+    "download it again, from the link to the raw file; gated files require a login",
 )
 _PICKLE_DESCRIPTION = "a Python pickle, which can run code when it is read"
 _CONVERT_HELP = "convert it to safetensors: {convert}"
@@ -208,7 +208,7 @@ def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
         else:
             at += {1: 8, 5: 4}.get(kind, len(data))
         if at > len(data):
-            raise ValueError("cut short")
+            raise ValueError("truncated")
         yield tag >> 3, begin, at
 
 

@@ -110,7 +110,7 @@ def as_exact_integer(value: object) -> int | None:
 def _reject_duplicate_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise DuplicateKey("a name is given twice in one object")
+        raise DuplicateKey("duplicate key in an object")
     return found
 
 
@@ -161,7 +161,7 @@ def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
     """The complaint about a record that a model file carries. Fails with E0915."""
     raise_error(
         "E0915",
-        "the model file says in a way specc does not understand how its inputs are read",
+        "the preprocessing settings of the model file are invalid",
         notes=[f"`{'.'.join(path)[:200]}` {what}"],
         helps=["compile the spec again with this version of specc"],
     )
@@ -219,7 +219,7 @@ class JsonFields:
         """A list of exactly `count` such integers."""
         values = self.items(key, count)
         if len(values) != count:
-            self.refuse(key, f"holds {len(values)} values where {count} are due")
+            self.refuse(key, f"has {len(values)} values, expected {count}")
         return tuple(
             _integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
         )
@@ -247,16 +247,16 @@ class JsonFields:
         for option in options:
             if option == value:
                 return option
-        self.refuse(key, f"is none of {', '.join(options)}")
+        self.refuse(key, f"is not one of {', '.join(options)}")
 
     def texts(self, key: str, most: int, longest: int) -> tuple[str, ...]:
         """A list of at most `most` texts of at most `longest` characters each."""
         values = self.items(key, most)
         for i, value in enumerate(values):
             if not isinstance(value, str) or len(value) > longest:
-                self.refuse(f"{key}[{i}]", f"is not a text of at most {longest} characters")
+                self.refuse(f"{key}[{i}]", f"is not a string of at most {longest} characters")
             if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-                self.refuse(f"{key}[{i}]", "holds half of a character pair")
+                self.refuse(f"{key}[{i}]", "contains a lone surrogate")
         return tuple(str(value) for value in values)
 
     def items(self, key: str, most: int) -> list[object]:
@@ -265,7 +265,7 @@ class JsonFields:
         if not isinstance(value, list | tuple):
             self.refuse(key, "is not a list")
         if len(value) > most:
-            self.refuse(key, f"holds {len(value)} values; at most {most} are allowed")
+            self.refuse(key, f"has {len(value)} values, expected at most {most}")
         return list(value)
 
     def text(self, key: str) -> str:
@@ -279,7 +279,7 @@ class JsonFields:
         """A list of anything."""
         value = self.get_optional(key)
         if not isinstance(value, list):
-            self.refuse(key, "is no list")
+            self.refuse(key, "is not a list")
         return value
 
     def table(self, key: str) -> dict[str, object]:
@@ -294,7 +294,7 @@ class JsonFields:
         found = self.table(key)
         texts = {name: value for name, value in found.items() if isinstance(value, str)}
         if len(texts) < len(found):
-            self.refuse(key, "holds something that is no text")
+            self.refuse(key, "contains a value that is not a string")
         return texts
 
     def child(self, key: str) -> "JsonFields":
@@ -304,7 +304,7 @@ class JsonFields:
     def done(self) -> None:
         """Complain about fields that no one asked for."""
         for key in sorted(self._unread):
-            self.refuse(key, "is not known")
+            self.refuse(key, "is unknown")
 
 
 def open_record(
@@ -320,13 +320,13 @@ def open_record(
     except ValueError:
         complain("it is not JSON")
     if not isinstance(data, dict) or data.get("format") != version:
-        complain(f"it has another format; compile the {whole} again")
+        complain(f"it has an unsupported format version; compile the {whole} again")
     return JsonFields(data, complain=lambda path, what: complain(f"`{'.'.join(path)}` {what}"))
 
 
 def _integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        fields.refuse(key, "is not a whole number")
+        fields.refuse(key, "is not an integer")
     if not low <= value <= high:
         fields.refuse(key, f"is not between {low} and {high}")
     return value

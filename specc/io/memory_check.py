@@ -82,12 +82,9 @@ def describe_fitting_model(numbers: int, free: int) -> str:
     narrow = [bits for bits in (8, 4) if numbers * bits // 8 <= free]
     most = f"{free / 4e9:.2f} billion numbers of 32 bits"
     if not narrow:
-        return f"what fits is a model of at most {most}"
+        return f"the maximum is {most}"
     taken = format_gigabytes(numbers * narrow[0] // 8)
-    return (
-        f"what fits is a model of at most {most}, or this one with weights of "
-        f"{narrow[0]} bits ({taken})"
-    )
+    return f"the maximum is {most}, or this model with weights of {narrow[0]} bits ({taken})"
 
 
 def format_gigabytes(count: int) -> str:

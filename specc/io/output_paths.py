@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io import file_signatures
 from specc.io.safe_read import describe_os_error, escape_text
 
-NOTHING_WRITTEN = "nothing was written; what was there before is unchanged"
+NOTHING_WRITTEN = "nothing was written; existing files are unchanged"
 
 _ACCESS_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -38,9 +38,9 @@ MODEL_OUTPUT = OutputKind(
     file_signatures.is_specc_model,
     "or write a package: `--graphs all` for a generative model, else `--graphs score`",
 )
-IMAGE_OUTPUT = OutputKind("a picture", (".png",), file_signatures.is_specc_png)
+IMAGE_OUTPUT = OutputKind("an image", (".png",), file_signatures.is_specc_png)
 ATTENTION_PLOT_OUTPUT = OutputKind(
-    "a picture of attention", (".svg", ".html", ".png"), file_signatures.is_specc_drawing
+    "an attention plot", (".svg", ".html", ".png"), file_signatures.is_specc_drawing
 )
 DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_signatures.is_specc_drawing)
 HTML_OUTPUT = OutputKind("a page", (".html",), file_signatures.is_specc_drawing)
@@ -51,7 +51,7 @@ SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
 NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
 """Outputs that are positional arguments: a new spec on the command line, weights in Python."""
-VOCABULARY_OUTPUT = OutputKind("a list of words", (".vocab",))
+VOCABULARY_OUTPUT = OutputKind("a vocabulary", (".vocab",))
 _WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
     *(NEW_SPEC_OUTPUT, TRAINED_WEIGHTS_OUTPUT),
@@ -72,7 +72,7 @@ def resolve_output_path(
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
         # a trailing slash, which `Path` drops
-        raise_not_a_file(Path(path), "the name of a folder")
+        raise_not_a_file(Path(path), "the name of a directory")
     path = normalize_output_path(path)
     reject_unportable_name(path)
     reject_input_overwrite(path, inputs)
@@ -82,7 +82,7 @@ def resolve_output_path(
         raise_error(
             "E0816",
             f"{kind.what} cannot be written as `{escape_text(path)}`",
-            notes=[f"its name ends in {' or '.join(kind.endings)}", NOTHING_WRITTEN],
+            notes=[f"its extension must be {' or '.join(kind.endings)}", NOTHING_WRITTEN],
             helps=[
                 f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
                 if kind in _WITHOUT_OPTION
@@ -95,7 +95,7 @@ def resolve_output_path(
         raise_not_replaceable(
             path,
             f"it is not {kind.what} that specc wrote",
-            "say --force to replace it, or give another name",
+            "use --force to replace it, or another name",
         )
     return real
 
@@ -103,7 +103,7 @@ def resolve_output_path(
 def _explain_suffix(path: Path, kind: OutputKind) -> str:
     """What speaks for the ending that is proposed."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
-        return ", which is as sharp; a browser prints it as PDF"
+        return ", which is a vector format; browsers print it as PDF"
     return ""
 
 
@@ -120,7 +120,7 @@ def explain_unportable_name(name: str) -> str:
     if stem in WINDOWS_DEVICE_NAMES:
         return f"`{stem}` is a device on Windows, with any ending"
     if name.rstrip(". ") != name and name not in (".", ".."):
-        return "Windows drops points and spaces at the end of a name"
+        return "Windows removes dots and spaces at the end of a name"
     return ""
 
 
@@ -131,7 +131,7 @@ def reject_unportable_name(path: Path) -> None:
             "E0958",
             f"`{escape_text(path.name)[:60]}` is a name that not every system can hold",
             notes=[why, NOTHING_WRITTEN],
-            helps=["give another name with -o"],
+            helps=["use another name with -o"],
         )
 
 
@@ -165,7 +165,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
                 "E0814",
                 f"the output `{escape_text(path)}` is one of the inputs",
                 notes=[f"it is the same file as `{escape_text(given)}`", "nothing was written"],
-                helps=["give another name with -o"],
+                helps=["use another name with -o"],
             )
 
 
@@ -192,14 +192,14 @@ def resolve_output_link(path: Path) -> Path:
 def _check_regular_file(path: Path, mode: int, through: str) -> None:
     if not stat.S_ISREG(mode):
         raise_not_a_file(
-            path, through + ("a folder" if stat.S_ISDIR(mode) else "a device or a pipe")
+            path, through + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
         )
 
 
 def raise_not_a_file(path: Path, what: str) -> NoReturn:
     """E0811: what lies there is something else than a file."""
     title = f"the output `{escape_text(path)}` is {what}"
-    raise_error("E0811", title, notes=["nothing was written"], helps=["give the name of a file"])
+    raise_error("E0811", title, notes=["nothing was written"], helps=["use the name of a file"])
 
 
 def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
@@ -222,29 +222,29 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     """Raise E0810 to E0815 for an error of the operating system."""
     number = error.errno if isinstance(error, OSError) else None
     name, why = f"`{escape_text(path)}`", describe_os_error(error)
-    elsewhere = "choose a folder you may write to with -o"
+    elsewhere = "choose a writable directory with -o"
     notes = [NOTHING_WRITTEN]
     code, title, mend = (
         "E0815",
         f"writing {name} failed: {why}",
-        "check the name and the disk, or write somewhere else with -o",
+        "check the name and the disk, or write to another path with -o",
     )
     if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
         code, mend = "E0812", elsewhere
-        title = f"the output {name} cannot be written: this folder takes no files"
-        notes = ["it shows what the system does, and is on no disk", NOTHING_WRITTEN]
+        title = f"the output {name} cannot be written: files cannot be created in this directory"
+        notes = ["it is a virtual file system", NOTHING_WRITTEN]
     elif number == errno.ENOENT:
-        code, title = "E0810", f"there is no folder for the output {name}"
-        broken = "a part of its path is a link that leads nowhere, or was removed just now"
+        code, title = "E0810", f"the directory of the output {name} does not exist"
+        broken = "a part of its path is a broken link, or was just removed"
         notes = [broken, NOTHING_WRITTEN]
-        mend = "make the folder that the link means, or give another path"
+        mend = "create the target directory of the link, or use another path"
     elif number in (errno.ENOTDIR, errno.EISDIR):
-        code, title = "E0811", f"{name} is not a folder"
-        mend = "give a path in a folder with -o"
+        code, title = "E0811", f"{name} is not a directory"
+        mend = "use a path in a directory with -o"
     elif number in _ACCESS_ERRORS:
         code, title, mend = "E0812", f"the output {name} cannot be written: {why}", elsewhere
     elif number in _DISK_FULL_ERRORS:
-        code, title = "E0813", f"there is no space left for {name}"
-        notes = [f"the system says: {why}", NOTHING_WRITTEN]
+        code, title = "E0813", f"no space left for {name}"
+        notes = [f"system error: {why}", NOTHING_WRITTEN]
         mend = "free some space, or write to another disk with -o"
     raise_error(code, title, notes=notes, helps=[mend])

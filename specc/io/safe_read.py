@@ -63,7 +63,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
         if os.path.islink(path):
             # a hub cache with deleted blobs looks like this
             gone = escape_text(os.readlink(path))
-            raise UnreadableFile(f"it is a link to `{gone}`, which is not there") from None
+            raise UnreadableFile(f"it is a link to `{gone}`, which does not exist") from None
         raise UnreadableFile(describe_os_error(error)) from None
     except (OSError, ValueError) as error:
         raise UnreadableFile(describe_os_error(error)) from None
@@ -72,7 +72,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
         return fd
     os.close(fd)
     raise UnreadableFile(
-        "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device, not a file"
+        "it is a directory" if stat.S_ISDIR(mode) else "it is a pipe or a device, not a file"
     )
 
 
@@ -107,7 +107,7 @@ def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
         case RuntimeError():  # Python 3.11
             return "its links lead in a circle"
         case ValueError():
-            return "the name holds a NUL character"
+            return "the name contains a NUL character"
     return "it cannot be opened"
 
 
@@ -135,11 +135,11 @@ def read_bytes(path: str, most: int) -> bytes:
         return read_regular_file(path, most)
     except FileTooLarge as error:
         if error.size <= most:
-            fail_too_large(path, "it grows while it is read")
+            fail_too_large(path, "it grew while it was read")
         holds, granted = (f"{n:,}".replace(",", " ") for n in (error.size, most))
-        fail_too_large(path, f"it holds {holds} bytes, and at most {granted} are read")
+        fail_too_large(path, f"it has {holds} bytes, the limit is {granted}")
     except UnreadableFile as error:
-        mend = "check the path; it is taken relative to the folder you are in"
+        mend = "check the path, which is relative to the working directory"
         raise_unreadable(path, error.reason, mend)
 
 
@@ -149,7 +149,7 @@ def fail_too_large(path: str, why: str) -> NoReturn:
         "E0904",
         f"`{escape_text(path)}` is larger than specc reads",
         notes=[why],
-        helps=["give a smaller picture or array, or split it into several runs"],
+        helps=["use a smaller image or array, or split it into several runs"],
     )
 
 
@@ -168,8 +168,8 @@ def suggest_for_cache_directory(folder: Path) -> str:
     found = next(_iterate_cached_models(folder), None)
     if found is None:
         return ""
-    which = "the version that you mean" if found.parents[1] == folder else "one model"
-    return f"it is the hub's cache: give the folder of {which}, {escape_text(found)}"
+    which = "one revision" if found.parents[1] == folder else "one model"
+    return f"it is the hub cache: pass the directory of {which}, {escape_text(found)}"
 
 
 def suggest_for_hub_name(name: str) -> str:
@@ -178,10 +178,10 @@ def suggest_for_hub_name(name: str) -> str:
         return ""
     model = _get_cache_directory() / f"models--{name.replace('/', '--')}"
     if (found := next(_iterate_cached_models(model), None)) is not None:
-        return f"the hub's model of that name lies in {escape_text(found)}: give that folder"
+        return f"a model of this name is cached in {escape_text(found)}: pass that directory"
     if "/" not in name:
         return ""
-    return f"if this is a model of the Hugging Face Hub, give `hf:{name}`"
+    return f"for a model of the Hugging Face Hub, pass `hf:{name}`"
 
 
 def _get_cache_directory() -> Path:

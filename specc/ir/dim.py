@@ -60,9 +60,7 @@ class Dim:
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
             if len(kept) > MAX_MONOMIALS:
-                raise DimLimitError(
-                    f"a length of {len(kept)} terms; at most {MAX_MONOMIALS} are kept exactly"
-                )
+                raise DimLimitError(f"a length of {len(kept)} terms; the limit is {MAX_MONOMIALS}")
             kept.sort(key=_monomial_key)
         if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept):
             raise DimLimitError(TOO_LARGE)
@@ -185,7 +183,7 @@ class Dim:
             number = self.substitute(values).number
         if number is None:
             missing = ", ".join(sorted(self.symbols() - values.keys()))
-            raise DimError(f"`{self}` is not known: nothing says what {missing} is")
+            raise DimError(f"`{self}` is unknown: {missing} has no value")
         return number
 
     def _evaluate(self, values: Mapping[str, int]) -> int:
@@ -237,7 +235,7 @@ def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     if b == 0:
         raise DimError(f"{p} / 0 has no value")
     if a is not None and b is not None:
-        raise DimError(f"{a} / {b} is not a whole number")
+        raise DimError(f"{a} / {b} is not an integer")
     return Dim({((DimFunction("/", (p, q)), 1),): 1})
 
 

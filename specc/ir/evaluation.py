@@ -76,24 +76,24 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
         raise_error(
             "E0912",
             f"these inputs leave a length without a value: {error}",
-            notes=[f"here {known}"] if known else [],
-            helps=["give inputs whose lengths the model can divide"],
+            notes=[f"with {known}"] if known else [],
+            helps=["use input lengths that the model can divide"],
         )
 
 
 def raise_missing_input(name: str, known: Iterable[str]) -> NoReturn:
     """Raise E0910: an input of those `known` is missing."""
-    raise_error("E0910", f"the input `{name}` is missing", helps=[f"give {_format_quoted(known)}"])
+    raise_error("E0910", f"the input `{name}` is missing", helps=[f"pass {_format_quoted(known)}"])
 
 
 def raise_unknown_input(name: str, known: Iterable[str]) -> NoReturn:
     """Raise E0910: the name is none of the inputs `known`."""
-    helps = [f"it takes {_format_quoted(known)}"]
+    helps = [f"its inputs are {_format_quoted(known)}"]
     raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
 
 
 def _format_quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"`{n}`" for n in names) or "nothing"
+    return ", ".join(f"`{n}`" for n in names) or "none"
 
 
 def check_index_range(least: int, greatest: int, below: int, what: str) -> None:
@@ -102,10 +102,8 @@ def check_index_range(least: int, greatest: int, below: int, what: str) -> None:
         wrong = least if least < 0 else greatest
         raise_error(
             "E0913",
-            f"{what} has rows 0 to {below - 1}, row {wrong} is asked for",
-            helps=[
-                "check the ids that are given, and that they were made with this model's vocabulary"
-            ],
+            f"{what} has rows 0 to {below - 1}, got index {wrong}",
+            helps=["check the ids, and that they come from the tokenizer of this model"],
         )
 
 
@@ -114,8 +112,8 @@ def check_at_least_one(rows: int) -> None:
     if not rows:
         raise_error(
             "E0912",
-            "the newest row is taken from an axis that has no rows",
-            helps=["give at least one row"],
+            "the last position of an empty axis is read",
+            helps=["pass at least one position"],
         )
 
 
@@ -126,7 +124,7 @@ def evaluate_split_shape(
     sizes = [evaluate_length(n, lengths) for n in op.sizes]
     if prod(sizes) != shape[op.axis]:
         parts = " · ".join(map(str, sizes))
-        raise_error("E0912", f"an axis of {shape[op.axis]} rows is not {parts} rows long")
+        raise_error("E0912", f"an axis of length {shape[op.axis]} cannot be split into {parts}")
     return [*shape[: op.axis], *sizes, *shape[op.axis + 1 :]]
 
 
@@ -140,7 +138,7 @@ def evaluate_slice(op: ops.Slice, rows: int, lengths: Mapping[str, int]) -> tupl
     """Return start and stop. E0912 if they are out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= rows:
-        raise_error("E0912", f"rows {start} up to {stop} are taken from an axis of {rows} rows")
+        raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {rows}")
     return start, stop
 
 
@@ -148,7 +146,7 @@ def evaluate_index(op: ops.Index, rows: int, lengths: Mapping[str, int]) -> int:
     """Return the index. E0912 if it is out of range."""
     at = evaluate_length(op.at, lengths)
     if not 0 <= at < rows:
-        raise_error("E0912", f"row {at} is taken from an axis of {rows} rows")
+        raise_error("E0912", f"index {at} is out of range for an axis of length {rows}")
     return at
 
 
@@ -156,7 +154,7 @@ def evaluate_top_k(op: ops.TopK, rows: int, lengths: Mapping[str, int]) -> int:
     """Return `k`. E0912 if it exceeds the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= rows:
-        raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+        raise_error("E0912", f"top-{k} of an axis of length {rows}")
     return k
 
 
@@ -165,8 +163,7 @@ def evaluate_stride(op: ops.Stride, rows: int, lengths: Mapping[str, int]) -> tu
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= rows and step >= 1):
         raise_error(
-            "E0912",
-            f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
+            "E0912", f"slice {start}:{stop}:{step} is out of range for an axis of length {rows}"
         )
     return start, stop, step
 
@@ -178,7 +175,8 @@ def evaluate_padding(op: ops.Pad, rows: int, lengths: Mapping[str, int]) -> tupl
     most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
         raise_error(
-            "E0912", f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}"
+            "E0912",
+            f"cannot pad an axis of length {rows} by {before} and {after} in mode {op.mode}",
         )
     return before, after
 
@@ -189,10 +187,8 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
     if high % p or wide % r:
         raise_error(
             "E0912",
-            f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
-            helps=[
-                f"give a picture whose height is a multiple of {p} and whose width is one of {r}"
-            ],
+            f"an image of {high} x {wide} pixels cannot be divided into patches of {p} x {r}",
+            helps=[f"use an image with a height divisible by {p} and a width divisible by {r}"],
         )
     return high // p, wide // r
 
@@ -210,7 +206,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
     counts = [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
     for size, count in zip(sizes, counts, strict=True):
         if count < 0:
-            raise_error("E0912", f"{size} rows are too few: {-count} more would be cut off")
+            raise_error("E0912", f"{size} positions are too few: the padding removes {-count} more")
     return counts
 
 
@@ -226,8 +222,8 @@ def raise_too_short(size: int, least: int) -> NoReturn:
     """Raise E0912: an axis of `size` positions is shorter than a window."""
     raise_error(
         "E0912",
-        f"a window moves along an axis of {size} rows, too few for it",
-        helps=[f"give at least {max(least, 1)}"],
+        f"an axis of length {size} is shorter than the window",
+        helps=[f"use at least {max(least, 1)} positions"],
     )
 
 

@@ -36,7 +36,7 @@ def _split_tokens(text: str) -> list[str]:
     while at < end:
         found = TOKEN_PATTERN.match(text, at)
         if not found:
-            raise DimError(f"`{text[at:].strip()[:20]}` is no part of a length")
+            raise DimError(f"`{text[at:].strip()[:20]}` is not part of a length")
         tokens.append(found.group().strip())
         at = found.end()
     return tokens
@@ -64,7 +64,7 @@ class _DimParser:
     def expect(self, token: str) -> None:
         """Consume `token`. DimError if it is missing."""
         if not self.take(token):
-            raise DimError(f"`{token}` is expected in a length, `{self.next()}` is found")
+            raise DimError(f"expected `{token}` in a length, got `{self.next()}`")
 
     def sum(self, depth: int) -> Dim:
         """Parse `[-] term { (+ | -) term }`."""
@@ -95,7 +95,7 @@ class _DimParser:
         """Parse an integer."""
         token = self.next()
         if not token.isdecimal() or len(token) > 16 or int(token) >= MAX_DIM_INTEGER:
-            raise DimError(f"`{token[:20]}` is no number below 2^53")
+            raise DimError(f"`{token[:20]}` is not a number below 2^53")
         self.at += 1
         return int(token)
 
@@ -115,7 +115,7 @@ class _DimParser:
         if token.isdecimal():
             return Dim.of(self.number())
         if not re.match(r"[A-Za-z_]", token):
-            raise DimError(f"a number or a name is expected in a length, `{token}` is found")
+            raise DimError(f"expected a number or a name in a length, got `{token}`")
         self.at += 1
         if token in ("min", "max") and self.take("("):
             return self.pair(DIM_FUNCTIONS[token], depth)
@@ -163,7 +163,7 @@ class IrLineReader:
     def advance(self) -> None:
         """Go to the next line; the current one must be consumed."""
         if self.column != len(self.line):
-            self.wrong("this is not expected here")
+            self.wrong("unexpected token")
         self.at = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load()
 
@@ -174,9 +174,7 @@ class IrLineReader:
     def wrong(self, what: str, span: Span | None = None) -> NoReturn:
         """Raise E0928 at the current position, or at `span`."""
         span = span or self.here()
-        raise_error(
-            "E0928", f"the graph text is wrong: {what}", span, helps=["compile the model again"]
-        )
+        raise_error("E0928", f"invalid graph text: {what}", span, helps=["compile the model again"])
 
     def peek(self, word: str) -> bool:
         """Return whether `word` is next."""
@@ -204,11 +202,11 @@ class IrLineReader:
 
     def text(self) -> str:
         """Read a quoted string."""
-        raw = self.match(STRING_PATTERN, "a text between quotes").group()
+        raw = self.match(STRING_PATTERN, "a quoted string").group()
         try:
             value = json.loads(raw)
         except ValueError:
-            self.wrong("this text has an escape that does not exist")
+            self.wrong("this string has an unknown escape sequence")
         assert isinstance(value, str)
         return value
 
@@ -229,13 +227,13 @@ class IrLineReader:
                 return int(raw)
             return float(raw)
         except ValueError:
-            self.wrong(f"`{raw}` is no number")
+            self.wrong(f"`{raw}` is not a number")
 
     def type(self) -> Type:
         """Read an element type and a shape."""
         dtype, inside = self.match(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
-            self.wrong(f"there is no element type `{dtype}`")
+            self.wrong(f"unknown element type `{dtype}`")
         dims = tuple(self.dim(d) for d in _split_at_commas(inside))
         if len(dims) > MAX_RANK:
             self.wrong(f"more than {MAX_RANK} axes")

@@ -40,14 +40,12 @@ OP_BUILD_ERRORS = (
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     """Parse the graphs of a text by name. `name` is the text's name in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
-        raise_error(
-            "E0927", f"`{name}` holds more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text"
-        )
+        raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text")
     lines = IrLineReader(Source(name, text))
     if lines.line != IR_HEADER:
         raise_error(
             "E0927",
-            f"`{name}` is no graph text this version can read",
+            f"`{name}` is not graph text of this version",
             notes=[f"its first line should be `{IR_HEADER}`"],
             helps=["compile the model again with this version of specc"],
         )
@@ -60,7 +58,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
             lines.wrong(f"two graphs are called `{graph.name}`")
         graphs[graph.name] = graph
     if lines.at != len(text):
-        lines.wrong("nothing may follow an empty line")
+        lines.wrong("unexpected text after an empty line")
     return graphs
 
 
@@ -128,7 +126,7 @@ class _GraphParser:
         self.lines.expect(" ")
         bound = self.lines.number()
         if isinstance(bound, float) or name in self.least:
-            self.lines.wrong(f"one whole number for `{name}` is expected")
+            self.lines.wrong(f"expected one integer for `{name}`")
         self.least[name] = bound
 
     def read_fact(self) -> None:
@@ -136,7 +134,7 @@ class _GraphParser:
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" = ")
         if name in self.facts:
-            self.lines.wrong(f"`{name}` is stated twice")
+            self.lines.wrong(f"`{name}` is duplicated")
         self.facts[name] = self.length()
 
     def length(self) -> Dim:
@@ -155,7 +153,7 @@ class _GraphParser:
             case "" | "left" | "right" | "any":
                 self.values.append(self.b.input(name, Input(type, keep, below)))
             case _:
-                lines.wrong(f"`{keep}` is no side of padding")
+                lines.wrong(f"`{keep}` is not a padding side")
 
     def read_parameter(self) -> None:
         """Parse `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
@@ -184,10 +182,10 @@ class _GraphParser:
         # The text states each type, and the op infers it again, so that damage is located.
         if [str(t) for t in types] != said:
             gives = ", ".join(map(str, types))
-            lines.wrong(f"{node.op.name} gives {gives}", place)
+            lines.wrong(f"{node.op.name} returns {gives}", place)
         # Equal nodes are shared in a graph; a duplicate would be two values for one.
         if node in self.b.nodes:
-            lines.wrong("this node stands here twice", place)
+            lines.wrong("duplicate node", place)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
         self.values += self.b.nodes[node]
         if scopes:
@@ -216,7 +214,7 @@ class _GraphParser:
         """Read a quoted name that is not in `taken`."""
         name = self.lines.text()
         if name in taken:
-            self.lines.wrong(f"`{name}` stands here twice")
+            self.lines.wrong(f"duplicate `{name}`")
         return name
 
     def defined(self) -> Type:
@@ -239,7 +237,7 @@ class _GraphParser:
         """Read a value that is already defined."""
         number = int(self.lines.match(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
-            self.lines.wrong(f"%{number} is not made before it is used")
+            self.lines.wrong(f"%{number} is used before it is defined")
         return self.values[number]
 
     def arguments(self) -> tuple[Value | None, ...]:
@@ -259,7 +257,7 @@ class _GraphParser:
             name = self.lines.match(KEYWORD_PATTERN, "the name of an attribute").group()
             self.lines.expect("=")
             if name in found:
-                self.lines.wrong(f"`{name}` stands here twice")
+                self.lines.wrong(f"duplicate `{name}`")
             found[name] = self.attribute(0)
             if self.lines.skip("}"):
                 return found
@@ -300,7 +298,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
     """Build an op. ShapeError for a missing, unknown or ill-typed attribute."""
     kind = OPS_BY_NAME.get(name)
     if kind is None:
-        raise ShapeError("there is no such op")
+        raise ShapeError("unknown op")
     wanted = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]  # every op is a dataclass
     given = attributes if body is None else {**attributes, "body": body}
     for attribute, field in wanted.items():
@@ -313,7 +311,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
             raise ShapeError(f"the attribute `{attribute}` cannot be {given[attribute]!r:.40}")
     for attribute in given:
         if attribute not in wanted:
-            raise ShapeError(f"there is no attribute `{attribute}`")
+            raise ShapeError(f"unknown attribute `{attribute}`")
     return kind(**given)
 
 

@@ -23,7 +23,7 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
     for n, (node, results) in enumerate(graph.nodes):
         where = f"node {n} ({node.op.name})"
         if node in seen:
-            yield f"{where} stands there twice"
+            yield f"{where} is duplicated"
         seen.add(node)
         for fault in _iterate_node_errors(node, results, known):
             yield f"{where}: {fault}"
@@ -32,13 +32,13 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
     yield from _iterate_undefined("name", graph.names, known)
     for node in graph.made:
         if node not in seen:
-            yield f"something is said about a node that is not there: {node.op.name}"
+            yield f"provenance of a node that is not in the graph: {node.op.name}"
 
 
 def _iterate_undefined(what: str, values: Mapping[str, Value], known: set[Value]) -> Iterator[str]:
     for name, value in values.items():
         if value not in known:
-            yield f"the {what} `{name}` is made by no node of the graph"
+            yield f"the {what} `{name}` is not defined in the graph"
 
 
 def _iterate_input_errors(
@@ -47,10 +47,10 @@ def _iterate_input_errors(
     """Yield errors of inputs or parameters whose declared types are `types`."""
     if values.keys() != types.keys():
         differ = sorted(values.keys() ^ types.keys())
-        yield f"the {what}s and what is known of them differ: {differ}"
+        yield f"the {what}s and their declarations differ: {differ}"
     for name, value in values.items():
         if value.node:
-            yield f"{what} `{name}` is made by a node"
+            yield f"{what} `{name}` is the result of a node"
         if name in types and types[name] != value.type:
             yield f"{what} `{name}` is {value.type} and {types[name]}"
 
@@ -70,7 +70,7 @@ def _iterate_node_errors(
 ) -> Iterator[str]:
     for n, a in enumerate(node.args):
         if a and a not in known:
-            yield f"operand {n + 1} is not made before it is used"
+            yield f"operand {n + 1} is used before it is defined"
     yield from _iterate_result_errors(node, results)
     if isinstance(node.op, Scan | Route):
         yield from _iterate_body_errors(node.op.body)
@@ -82,7 +82,7 @@ def _iterate_result_errors(node: Node, results: tuple[Value, ...]) -> Iterator[s
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"
         if r.index != n:
-            yield f"result {n + 1} says that it is result {r.index + 1}"
+            yield f"result {n + 1} has the index of result {r.index + 1}"
     try:
         types = node.op.infer(*(a.type if a else None for a in node.args))
     except (ShapeError, DimError) as error:
@@ -91,15 +91,15 @@ def _iterate_result_errors(node: Node, results: tuple[Value, ...]) -> Iterator[s
     recorded = tuple(r.type for r in results)
     if types != recorded:
         said, known = ", ".join(map(str, types)), ", ".join(map(str, recorded))
-        yield f"gives {said}, {known} is recorded"
+        yield f"the shape rule infers {said}, recorded is {known}"
 
 
 def _iterate_body_errors(body: Graph) -> Iterator[str]:
     if body.parameters:
-        yield "the body of a loop has parameters of its own"
+        yield "the body of a loop has parameters"
     if any(is_length_dependent(n) for n, _ in body.nodes):
         yield (
-            "the body of a loop makes row numbers, which would begin anew where "
-            "it is run on a part of the rows"
+            "the body of a loop computes position indices, which would restart where "
+            "it runs on some of the positions"
         )
     yield from _iterate_errors(body)

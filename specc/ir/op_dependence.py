@@ -120,7 +120,7 @@ def iterate_op_dependences(
         target = _find_result_axes(term, type.rank, widths)
         for at in _iterate_operand_axes(op, places, target, r):
             arg = args[at.operand]
-            assert arg is not None, "what is missing has no axes"
+            assert arg is not None, "an absent operand has no axes"
             yield _build_dependence(at, arg, type)
 
 
@@ -257,7 +257,7 @@ def _evaluate_bound(op: Op, text: str) -> int:
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)
-    assert isinstance(value, int), f"{op.name}.{text} is no number of rows"
+    assert isinstance(value, int), f"{op.name}.{text} is not a number of positions"
     return value
 
 

@@ -24,7 +24,7 @@ class _ShapeEquation:
     size: int
 
     def __str__(self) -> str:
-        return f"`{self.name}` has {self.size} rows along axis {self.axis + 1}"
+        return f"`{self.name}` has length {self.size} along axis {self.axis + 1}"
 
 
 def bind_symbols(
@@ -54,7 +54,7 @@ def _check_lower_bounds(
 ) -> None:
     for symbol, bound in least.items():
         if env.get(symbol, bound) < bound:
-            title = f"`{symbol}` is {env[symbol]}, this model needs at least {bound}"
+            title = f"`{symbol}` is {env[symbol]}, the model needs at least {bound}"
             reason = [str(source[symbol])] if symbol in source else []
             raise_error("E0912", title, notes=reason)
 
@@ -87,8 +87,7 @@ def _check_facts(facts: Mapping[str, Dim], env: Mapping[str, int]) -> None:
         number = _evaluate_dim(dim, env)
         if number is not None and env.get(symbol, number) != number:
             raise_error(
-                "E0912",
-                f"`{symbol}` is {env[symbol]}, but `{dim}`, which it must equal, is {number}",
+                "E0912", f"`{symbol}` is {env[symbol]}, but must equal `{dim}`, which is {number}"
             )
 
 
@@ -97,7 +96,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
         raise_error(
             "E0911",
             f"`{name}` has {len(shape)} axes, {type.rank} are expected",
-            notes=[f"it is declared {type}, the shape given is {list(shape)}"],
+            notes=[f"it is declared {type}, got shape {list(shape)}"],
         )
     return [
         _ShapeEquation(name, n, d, s)
@@ -136,7 +135,7 @@ def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[s
             return None
     value, left = divmod(equation.size - rest, factor)
     if left or value < 0:
-        raise_error("E0912", f"{equation}, which is no possible length of `{equation.dim}`")
+        raise_error("E0912", f"{equation}, which is not a valid length of `{equation.dim}`")
     return name, value
 
 

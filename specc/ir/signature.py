@@ -32,7 +32,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """Why a text is no pattern, as a sentence without its end."""
+    """Why a text is not a pattern, as a sentence without its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
             raise RearrangePatternError(f"the pattern cannot be read at `{text[at:].strip()[:20]}`")
         names = part[1].split() if part[1] is not None else [part[2]]
         if wrong := [n for n in names if not (n.isidentifier() or n == "1")]:
-            raise RearrangePatternError(f"`{wrong[0]}` is no name of an axis")
+            raise RearrangePatternError(f"`{wrong[0]}` is not an axis name")
         axes.append(tuple(n for n in names if n != "1"))
         at = part.end()
     return tuple(axes)
@@ -224,7 +224,7 @@ class Signature:
         while len(terms) > len(args) and terms[-1].optional:
             terms.pop()
         if len(terms) != len(args):
-            raise ShapeError(f"{len(args)} operands given, {len(terms)} taken")
+            raise ShapeError(f"got {len(args)} operands, expected {len(terms)}")
         return list(zip(terms, args, strict=True))
 
     def match(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
@@ -267,7 +267,7 @@ def assign_axis_marks(
         raise ShapeError(title, (operand,))
     # Two wildcards leave one axis between them, whose index only the attribute `axis` gives.
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
-        title = f"operand {operand + 1} has {rank} axes, there is no axis {axis}"
+        title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))
     first = axis or 0
     widths = iter([first, extra - first] if spreads == 2 else [extra])
@@ -281,16 +281,11 @@ def assign_axis_marks(
 
 def _bind_dtype(axes: AxisBindings, term: SignatureTerm, arg: Type, n: int) -> None:
     if arg.dtype not in DTYPES_BY_KIND[term.kind]:
-        words = {
-            "f": "numbers with a fraction",
-            "i": "whole numbers",
-            "b": "true or false",
-            "n": "numbers",
-        }
-        title = f"operand {n + 1} holds {arg.dtype}, {words.get(term.kind, 'values')} are expected"
+        words = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
+        title = f"operand {n + 1} is {arg.dtype}, expected {words.get(term.kind, 'values')}"
         raise ShapeError(title, (n,))
     if (known := axes.dtypes.setdefault(term.kind, arg.dtype)) != arg.dtype:
-        raise ShapeError(f"operand {n + 1} holds {arg.dtype}, an earlier one {known}", (n,))
+        raise ShapeError(f"operand {n + 1} is {arg.dtype}, an earlier one is {known}", (n,))
 
 
 def _bind_axis(axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], n: int) -> None:

@@ -47,11 +47,11 @@ class TimeAxis:
     def symbol(self) -> str:
         """The symbol of the time axis."""
         name = self.grows.name
-        assert name is not None, "what grows is a length with a name"
+        assert name is not None, "the time axis has a named length"
         return name
 
     def head(self, length: Dim) -> Dim | None:
-        """Return the prefix length of an axis of this length; None if it is no time axis."""
+        """Return the prefix length of an axis of this length; None if it is not a time axis."""
         track = self.track(length)
         return None if track is None else track.head
 
@@ -61,7 +61,7 @@ class TimeAxis:
         return 0 if track is None else track.rate
 
     def track(self, length: Dim) -> TimeAxisLayout | None:
-        """Return the layout of an axis of this length; None if it is no time axis."""
+        """Return the layout of an axis of this length; None if it is not a time axis."""
         return TimeAxisLayout(Dim.of(0)) if length == self.grows else _find_layout(self, length)
 
     def begun(self, length: Dim) -> bool:

@@ -25,7 +25,7 @@ MAX_CONFIG_BYTES = 16 << 20
 CONFIG_FILE_NAME = "config.json"
 
 
-CONFIG_HELP = "give the file, or the folder with its config.json, with --config"
+CONFIG_HELP = "pass the file, or the directory with its config.json, with --config"
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
@@ -39,9 +39,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
         data = read_regular_file(path, MAX_CONFIG_BYTES)
     except (UnreadableFile, OSError, ValueError) as error:
         reason = (
-            error.reason
-            if isinstance(error, UnreadableFile)
-            else "the name is not one a file can have"
+            error.reason if isinstance(error, UnreadableFile) else "it is not a valid file name"
         )
         raise_error(
             "E0802",
@@ -108,11 +106,11 @@ def format_shadow_note(spec: str) -> str:
 
 
 def _raise_missing_config(folder: str) -> NoReturn:
-    """A folder that is given as a spec, and is no checkpoint."""
+    """A folder that is given as a spec, and is not a checkpoint."""
     cached = safe_read.suggest_for_cache_directory(Path(folder))
     raise_error(
         "E0222",
-        f"the folder `{folder}` holds no config.json, which says what model it is",
+        f"the directory `{folder}` has no config.json",
         helps=[cached]
         if cached
         else [
@@ -134,7 +132,7 @@ WEIGHT_FILES = {
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
-    """A name that is no spec's and no folder's."""
+    """A name that is not a spec's and no folder's."""
     if explained := WEIGHT_FILES.get(Path(spec).suffix.lower()):
         raise_error(
             "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[explained]
@@ -143,10 +141,10 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     helps = suggest_similar_name(spec, models, known)
     if len(Path(spec).parts) > 1:
         # a path; no built-in spec has such a name
-        helps = ["check the path; it is taken relative to the folder you are in"]
+        helps = ["check the path, which is relative to the working directory"]
     if fetched := safe_read.suggest_for_hub_name(spec):
         helps.append(fetched)
-    raise_error("E0222", f"there is no spec file and no built-in spec called `{spec}`", helps=helps)
+    raise_error("E0222", f"no spec file and no built-in spec is named `{spec}`", helps=helps)
 
 
 def _resolve_spec_path(path: Path, shown: str, span: Span | None) -> Path:
@@ -250,15 +248,15 @@ class SpecLibrary:
             found = [f"{path}{s}" for s in SPEC_SUFFIXES if (user.folder / f"{path}{s}").is_file()]
             if not found:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
-                raise_error("E0222", f"there is no spec called `{path}`", span, helps=helps)
+                raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
             path, target = found[0], Path(found[0])
         inside = _resolve_spec_path(user.folder / target, path, span)
         # links are followed first: one could lead outside the directory
         if target.is_absolute() or not inside.is_relative_to(user.folder):
-            helps = ["put it into that folder or below it, or use a built-in spec by its name"]
+            helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
                 "E0803",
-                f"`{path}` lies outside the folder of the spec that uses it",
+                f"`{path}` is outside the directory of the spec that uses it",
                 span,
                 helps=helps,
             )

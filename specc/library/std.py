@@ -174,9 +174,11 @@ def encode_field(value: Any, number: dict[int, int]) -> Any:
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
     """The tree that `tree_to_json` wrote; `source` is the text it was read from."""
-    assert data["version"] == TREE_FORMAT_VERSION, "a table of another version"
+    assert data["version"] == TREE_FORMAT_VERSION, "the table has another version"
     for name, known in data["fields"].items():
-        assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], f"{name} has other fields now"
+        assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
+            f"{name} has different fields now"
+        )
     made: list[Any] = []
     for name, *values in data["nodes"]:
         kind = CLASSES_BY_NAME[name]

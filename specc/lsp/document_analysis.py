@@ -90,7 +90,7 @@ class DocumentAnalysis:
         )
 
     def path_of(self, span: Span) -> Path | None:
-        """The file that a place is in; None for a text that is no file."""
+        """The file that a place is in; None for a text that is not a file."""
         if self.is_here(span):
             return self.path
         name = span.source.name
@@ -250,12 +250,12 @@ def _bound_by(node: ast.Node) -> Iterator[NameBinding]:
         case ast.Target(name=name) if name != "_":
             yield NameBinding(name, "value", span, node)
         case ast.Repeat(variable=name):
-            yield NameBinding(name, "number of the turn", span, node)
+            yield NameBinding(name, "iteration index", span, node)
         case ast.ListComprehension(variable=name):
-            yield NameBinding(name, "number of the turn", span, node)
+            yield NameBinding(name, "iteration index", span, node)
         case ast.Scan(variables=names):
             for name in names:
-                yield NameBinding(name, "row of the turn", span, node)
+                yield NameBinding(name, "position of the iteration", span, node)
         case _:
             return
 

@@ -227,7 +227,7 @@ def _length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
     while module is not None:
         dims = (item for item in module.file.items if isinstance(item, ast.Dims))
         for one in (one for item in dims for one in item.names if one.name == name):
-            doc = f"a length that the inputs tell, at least {one.least}"
+            doc = f"a run-time length, at least {one.least}"
             return NameMeaning(shown=f"dims {name}", doc=doc, place=one.span)
         module = module.extended
     return None

@@ -224,8 +224,8 @@ class SpeccLanguageServer:
         if self.stopped:
             return ""
         if stdin.heard:
-            return "the editor went away without saying `shutdown`"
-        return "stdin ended before a message came; an editor starts this command"
+            return "the editor closed the connection without `shutdown`"
+        return "stdin ended before the first message; this command is started by an editor"
 
     # --- texts ------------------------------------------------------------------------
 

@@ -63,9 +63,7 @@ def parse_npy(data: bytes, name: str) -> Array:
     count, start = math.prod(shape), file.tell()
     due, rest = count * dtype.itemsize, len(data) - start
     if rest != due:
-        fail_bad_array(
-            name, f"its shape needs {due} bytes of data and {rest} are there", SAVE_AGAIN_HELP
-        )
+        fail_bad_array(name, f"its shape needs {due} bytes of data, got {rest}", SAVE_AGAIN_HELP)
     flat = np.frombuffer(data, dtype, count, start)
     return to_native_order(flat.reshape(shape, order="F" if by_column else "C"))
 
@@ -78,8 +76,8 @@ def _check_element(dtype: "np.dtype[np.generic]", name: str) -> None:
     if dtype.hasobject:
         fail_bad_array(
             name,
-            "it holds Python objects, which only running code from the file could restore",
-            "convert it first: array.astype(numpy.float32) or a list of equally long rows",
+            "it contains Python objects, which would run code when loaded",
+            "convert it first: array.astype(numpy.float32), or lists of equal length",
         )
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         fail_bad_array(
@@ -107,7 +105,7 @@ def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name in found:
-            twice = f"it holds `{escape_text(name)}` twice"
+            twice = f"it contains `{escape_text(name)}` twice"
             fail_bad_array(path, twice, "save it again with numpy.savez")
         with archive.open(member) as file:
             # one byte more than declared shows that the declaration was wrong
@@ -200,7 +198,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
         place = f"line {fault.lineno}, column {fault.colno}"
         _bad_json(where, f"{place}: {fault.msg.lower()}")
     except ValueError:  # an integer of thousands of digits
-        _bad_json(where, "it holds a number with too many digits")
+        _bad_json(where, "it has a number with too many digits")
 
 
 def _shape(value: object) -> tuple[int, ...]:
@@ -228,7 +226,7 @@ def _flatten(
         return
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
         is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
-        due = f"the ones before are lists of {shape[0]}"
+        due = f"earlier ones are lists of {shape[0]}"
         _bad_json(where, f"{_json_place(at)} is {is_} where {due}")
     for i, item in enumerate(value):
         _flatten(item, shape[1:], (*at, i), out, where)
@@ -237,13 +235,13 @@ def _flatten(
 def _number(value: object, at: tuple[int, ...], where: str) -> bool | int | float:
     """A number that an array can hold, or a truth value."""
     if isinstance(value, list | tuple):
-        why = "is a list where the ones before are numbers"
+        why = "is a list, earlier ones are numbers"
     elif not isinstance(value, bool | int | float):
-        why = "is null" if value is None else "is no number"
+        why = "is null" if value is None else "is not a number"
     elif isinstance(value, float) and not math.isfinite(value):
         why = "is NaN" if math.isnan(value) else "is too large for a number"
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        why = "is a whole number beyond 64 bits"
+        why = "is an integer beyond 64 bits"
     else:
         return value
     _bad_json(where, f"{_json_place(at)} {why}")
@@ -258,10 +256,7 @@ def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
     if not filled:
         return failed
     shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
-    mend = (
-        f"fill up the shorter ones{shown}, and say which rows exist by the input that "
-        "the spec has for that, of type `keep`"
-    )
+    mend = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
     return Failed(replace(failed.diagnostics[0], helps=(mend,)))
 
 
@@ -269,7 +264,7 @@ def _bad_json(where: str, why: str) -> NoReturn:
     raise_error(
         "E0906",
         f"cannot read numbers from {where}: {why}",
-        helps=["give nested lists of equal lengths, such as [[1, 2, 3], [4, 5, 6]]"],
+        helps=["pass nested lists of equal lengths, such as [[1, 2, 3], [4, 5, 6]]"],
     )
 
 
@@ -321,7 +316,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         array = array.astype(np.float32)
     source = array.dtype.kind
     if source not in "fiub":
-        _inexact(array, dtype, name, "only numbers and truth values can be given to a model")
+        _inexact(array, dtype, name, "a model takes only numbers and booleans")
     if source == goal.kind == "f":
         return _narrowed(array, dtype, name)
     if source == "f":
@@ -333,7 +328,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         changed = _differs(array, result)
     if changed.any():
         at = tuple(int(i) for i in np.argwhere(changed)[0])
-        lost = f"the value {array[at]} at {format_index(changed)} is not one that {dtype} holds"
+        lost = f"{dtype} cannot represent the value {array[at]} at {format_index(changed)}"
         _inexact(array, dtype, name, f"{lost} exactly")
     return to_native_order(result)
 
@@ -359,7 +354,7 @@ def format_index(where: Array) -> str:
 def _inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:
     raise_error(
         "E0907",
-        f"the input `{escape_text(name)}` takes {dtype} and is given {array.dtype}",
+        f"the input `{escape_text(name)}` needs {dtype}, got {array.dtype}",
         notes=[why],
         helps=[
             f"convert the array yourself if you mean it: array.astype(numpy.{NUMPY_DTYPES[dtype]})"

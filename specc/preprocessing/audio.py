@@ -26,7 +26,7 @@ OTHER_SIGNATURES = {
     b"OggS": "an Ogg file",
     b"FORM": "an AIFF file",
     b"RF64": "a WAV file of more than 4 GiB",
-    b"RIFX": "a WAV file with its bytes the other way around",
+    b"RIFX": "a big-endian WAV file",
 }
 
 
@@ -65,16 +65,16 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
             found = _format(data[at : at + size], name)
         if kind == b"data":
             if found is None:
-                _damaged(name, "its samples stand before what says how they are coded")
+                _damaged(name, "its data chunk comes before its format chunk")
             return AudioRecording(_samples(data, at, size, found, name), found.rate)
         at += size + size % 2  # chunks begin at even offsets
-    _damaged(name, "it ends before its samples")
+    _damaged(name, "it has no data chunk")
 
 
 def _format(part: bytes, name: str) -> _Format:
     """What `fmt ` says. In the extensible form the coding stands at its end."""
     if len(part) < 16:
-        _damaged(name, "the part that says how samples are coded is cut off")
+        _damaged(name, "its format chunk is truncated")
     coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
     if coding == EXTENSIBLE and len(part) >= 26:
         (coding,) = struct.unpack_from("<H", part, 24)
@@ -88,7 +88,7 @@ def _format(part: bytes, name: str) -> _Format:
     found = _Format(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame:
-        why = f"{channels} times {bits} bits fill {found.frame} bytes, and it says {frame}"
+        why = f"{channels} channels of {bits} bits need {found.frame} bytes per frame, got {frame}"
         _damaged(name, why)
     return found
 
@@ -99,13 +99,13 @@ def _samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floa
     if size == STREAMED_SIZE:
         size = there - there % found.frame
     if size > there:
-        _damaged(name, f"it is cut off: of {size} bytes of samples there are {there}")
+        _damaged(name, f"it is truncated: {there} of {size} bytes of samples")
     if not size or size % found.frame:
-        what = "no samples" if not size else "a part of a sample at its end"
+        what = "no samples" if not size else "an incomplete sample at its end"
         _damaged(name, f"it has {what}")
     numbers = _numbers(data[at : at + size], found)
     if not np.isfinite(numbers).all():
-        _damaged(name, "it has samples that are no numbers")
+        _damaged(name, "it has NaN or infinite samples")
     made: Floats = numbers.reshape(-1, found.channels).mean(axis=1, dtype=np.float32)
     return made
 
@@ -137,10 +137,10 @@ def _other(data: bytes, name: str) -> NoReturn:
     why = "the file is empty" if not data else f"it is {kind or 'no WAV file'}"
     raise_error(
         "E0840",
-        f"cannot read `{escape_text(name)}` as sound: {why}",
+        f"cannot read `{escape_text(name)}` as audio: {why}",
         helps=[
             "convert it: ffmpeg -i FILE -ac 1 -c:a pcm_s16le sound.wav",
-            "numbers that are already prepared are given as `NAME=FILE.npy`",
+            "pass prepared features as `NAME=FILE.npy`",
         ],
     )
 
@@ -286,7 +286,7 @@ def _other_rate(name: str, found: int, due: int) -> NoReturn:
     raise_error(
         "E0842",
         f"`{escape_text(name)}` has {found} samples a second, and the model hears {due}",
-        notes=["sound of another rate would be heard too fast or too slow"],
+        notes=["audio with another sampling rate would be misinterpreted"],
         helps=[f"convert it: ffmpeg -i FILE -ar {due} -ac 1 sound.wav"],
     )
 
@@ -297,7 +297,7 @@ def _too_long(name: str, found: int, most: int, rate: int) -> NoReturn:
         "E0843",
         f"`{escape_text(name)}` lasts {found / rate:.4g} seconds, and the model hears {seconds}",
         helps=[
-            f"cut it into parts: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
-            "or let what is behind be left out: `cut=true` in the spec's reading",
+            f"split it: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
+            "or truncate it: `cut=true` in the `reading` section of the spec",
         ],
     )

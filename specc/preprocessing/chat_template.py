@@ -37,7 +37,7 @@ class ChatTemplate:
         """The record from JSON of unknown origin."""
         text = fields.get("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
-            fields.refuse("text", "is no template")
+            fields.refuse("text", "is not a template")
         child = fields.child("tokens")
         if len(child.names()) > MAX_TOKENS:
             fields.refuse("tokens", "is too large")
@@ -46,7 +46,7 @@ class ChatTemplate:
         fields.done()
         texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}
         if len(texts) != len(tokens):
-            fields.refuse("tokens", "holds something else than texts by name")
+            fields.refuse("tokens", "is not a map of strings")
         return ChatTemplate(text, texts)
 
 
@@ -55,18 +55,18 @@ def parse_messages(given: object) -> list[dict[str, Json]]:
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_MESSAGES:
-        _no_chat("it is no list of messages")
+        _no_chat("it is not a list of messages")
     found: list[dict[str, Json]] = []
     for number, message in enumerate(given):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            _no_chat(f"message {number} says no `role`")
+            _no_chat(f"message {number} has no `role`")
         if "content" not in message:
             _no_chat(f"message {number} has no `content`")
         found.append(dict(message))
     try:
         size = len(json.dumps(found))
     except (TypeError, ValueError, RecursionError):
-        _no_chat("it holds something that JSON cannot")
+        _no_chat("it is not serializable as JSON")
     if size > MAX_TEXT:
         _no_chat(f"it has more than {MAX_TEXT} characters")
     return found
@@ -80,7 +80,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         raise_error(
             "E0426",
             "a chat template needs the package `jinja2`, which is not installed",
-            helps=["pip install -e '.[chat]'", "or give the whole text as the prompt"],
+            helps=["pip install -e '.[chat]'", "or pass the formatted prompt"],
         )
     given = {
         "path": sys.path,
@@ -124,17 +124,13 @@ def _told(data: bytes, code: int) -> str:
 def _unusable(why: str) -> NoReturn:
     raise_error(
         "E0423",
-        "the model's chat template gives no text for this chat",
+        "the model's chat template cannot format this chat",
         notes=[why],
-        helps=[
-            "look whether it takes such messages: some want a user's first, or know no system's"
-        ],
+        helps=["check its requirements: some need a user message first, or have no system role"],
     )
 
 
 def _no_chat(why: str) -> NoReturn:
     raise_error(
-        "E0425",
-        f"this is no chat: {why}",
-        helps=['write [{"role": "user", "content": "a text"}, …]'],
+        "E0425", f"invalid chat: {why}", helps=['write [{"role": "user", "content": "a text"}, …]']
     )

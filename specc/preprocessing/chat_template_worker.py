@@ -13,7 +13,7 @@ def render_from_stdin() -> None:
     try:
         told = {"text": _filled(given)}
         if len(told["text"]) > given["most"]:
-            told = {"fault": f"it gives more than {given['most']} characters"}
+            told = {"fault": f"it returns more than {given['most']} characters"}
     except MemoryError:
         told = {"fault": "it takes too much memory"}
     except RecursionError:

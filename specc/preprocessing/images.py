@@ -53,7 +53,7 @@ def decode_image(data: bytes, name: str) -> Array:
     except pillow.UnidentifiedImageError:
         _not_a_picture(name, data, "it is neither a PNG nor a JPEG file")
     except DECODER_ERRORS as fault:
-        _not_a_picture(name, data, f"the picture is damaged ({escape_text(fault)[:200]})")
+        _not_a_picture(name, data, f"the image is damaged ({escape_text(fault)[:200]})")
 
 
 def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
@@ -62,7 +62,7 @@ def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
         _check_size(picture.size, name)
         return normalize_image(_pixels(picture), record)
     except DECODER_ERRORS as fault:
-        _not_a_picture(name, b" ", f"the picture is damaged ({escape_text(fault)[:200]})")
+        _not_a_picture(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
@@ -183,7 +183,7 @@ def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
     if other * edge > MAX_PIXELS:
-        fail_too_large("the picture", f"it would be resized to {edge} × {other}")
+        fail_too_large("the image", f"it would be resized to {edge} × {other}")
     return (edge, other) if rows <= columns else (other, edge)
 
 
@@ -205,13 +205,13 @@ def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
         frame = f"{record.size[0]} × {record.size[1]}"
         raise_error(
             "E0990",
-            f"a picture of {rows} × {columns} pixels becomes {high} × {wide}, and the "
-            f"model takes {frame}",
-            notes=["its proportions are kept, as its published processor does"],
+            f"an image of {rows} × {columns} pixels is resized to {high} × {wide}, but the "
+            f"model needs {frame}",
+            notes=["the aspect ratio is kept, as in its published processor"],
             helps=[
-                "compile for larger pictures, such as "
+                "compile for larger images, such as "
                 f"`--set image=[{max(high, record.size[0])}, {max(wide, record.size[1])}]`, "
-                "or give a smaller one of these proportions"
+                "or use a smaller image of this aspect ratio"
             ],
         )
     return high, wide
@@ -301,19 +301,17 @@ def _check_size(size: tuple[int, int], name: str) -> None:
         raise_error(
             "E0903",
             f"`{escape_text(name)}` has no pixels",
-            helps=["give a picture of at least one pixel"],
+            helps=["use an image of at least one pixel"],
         )
 
 
 def _not_a_picture(name: str, data: bytes, why: str) -> NoReturn:
-    helps = ["save the picture again as PNG or JPEG"]
+    helps = ["save the image again as PNG or JPEG"]
     if not data:
         why = "the file is empty"
     elif data.startswith((b"\x93NUMPY", b"PK\x03\x04")):
-        helps = [
-            "an array that is already prepared is given as `NAME=FILE.npy` for the input's name"
-        ]
-    raise_error("E0903", f"cannot read `{escape_text(name)}` as a picture: {why}", helps=helps)
+        helps = ["pass a preprocessed array as `NAME=FILE.npy`, with the name of the input"]
+    raise_error("E0903", f"cannot read `{escape_text(name)}` as an image: {why}", helps=helps)
 
 
 def _pillow() -> Any:
@@ -323,15 +321,15 @@ def _pillow() -> Any:
     except ImportError:
         raise_error(
             "E0902",
-            "reading a picture needs Pillow, which is not installed",
-            helps=["pip install -e '.[image]'", "or give the pixels as an array in a .npy file"],
+            "reading images needs Pillow, which is not installed",
+            helps=["pip install -e '.[image]'", "or pass the pixels as an array in a .npy file"],
         )
     return pillow
 
 
 BATCHED_RANK = 5
 """Rank of an input with several images per text; a single image has rank 3."""
-GROUPING_HELP = 'say which are whose: [["a.png", "b.png"], ["c.png"]]'
+GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
@@ -350,10 +348,10 @@ def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
     if len(counts) > 1 and not told:
         raise_error(
             "E0912",
-            f"the texts have {min(counts)} to {max(counts)} pictures in `{name}`, and "
-            "the model cannot tell which are there",
-            notes=["it has no input that says so"],
-            helps=["run texts with as many pictures together"],
+            f"the texts have {min(counts)} to {max(counts)} images in `{name}`, and "
+            "the model has no mask for missing images",
+            notes=["it has no image mask input"],
+            helps=["batch texts with equal numbers of images"],
         )
     most = max(counts, default=0)
     rest = [(0, 0)] * (BATCHED_RANK - 2)
@@ -391,8 +389,8 @@ def _of_texts(pictures: Array, texts: int | None, name: str) -> Array:
     if texts not in (None, len(pictures)):
         raise_error(
             "E0912",
-            f"`{name}` is given {len(pictures)} pictures for {texts} texts",
-            notes=["pictures in a row belong to the only text, or one to each"],
+            f"`{name}` has {len(pictures)} images for {texts} texts",
+            notes=["a flat list of images is for one text, or has one image per text"],
             helps=[GROUPING_HELP],
         )
     return pictures[:, None]

@@ -118,7 +118,7 @@ def _check_absent(
             found.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",
-                helps=[f"give an array {_type(spec)} under that name"],
+                helps=[f"pass an array {_type(spec)} with this name"],
             )
 
 
@@ -129,8 +129,8 @@ def _bind(spec: InputSpec, array: Array, found: _Findings) -> None:
             if dim != length:
                 found.add(
                     "E0912",
-                    f"axis {axis} of `{spec.name}` has length {length}, and the model takes {dim}",
-                    notes=[f"`{spec.name}` is {_type(spec)} and is given {list(array.shape)}"],
+                    f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
+                    notes=[f"`{spec.name}` is {_type(spec)}, got {list(array.shape)}"],
                 )
         elif dim.isidentifier():
             known = found.lengths.setdefault(dim, length)
@@ -157,7 +157,7 @@ def _check_polynomials(
             )
             found.add(
                 "E0912",
-                f"axis {axis} of `{spec.name}` has length {length}, and `{dim}` is {due} here",
+                f"axis {axis} of `{spec.name}` has length {length}, but `{dim}` is {due} here",
                 notes=[f"from {known}"] if known else [],
             )
 
@@ -184,19 +184,19 @@ def _remainder(found: _Findings, text: str, left: int, why: str) -> None:
     ]
     found.add(
         "E0935",
-        f"`{text.strip('()')}` is {left}, and nothing may be left over",
+        f"`{text.strip('()')}` is {left}, but must be divisible",
         notes=[*known, why] if why else known,
-        helps=["leave rows out, or put as many behind them as are missing"],
+        helps=["remove positions, or pad to a multiple"],
     )
 
 
 def _check_bound(found: _Findings, bound: LengthBound, where: str, length: int) -> None:
     reason = [bound.why] if bound.why else []
     if length < bound.low:
-        title = f"{where}, and the model needs at least {bound.low}"
+        title = f"{where}, the minimum is {bound.low}"
         found.add("E0912", title, notes=reason)
     if bound.high is not None and length > bound.high:
-        title = f"{where}, and the model takes at most {bound.high}"
+        title = f"{where}, the maximum is {bound.high}"
         found.add("E0912", title, notes=reason)
 
 
@@ -206,7 +206,7 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
         if bad.any():
             found.add(
                 "E0914",
-                f"`{spec.name}` holds a value that is not a number (NaN) at {format_index(bad)}",
+                f"`{spec.name}` contains NaN at {format_index(bad)}",
                 notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
                 helps=["find where the data were divided by zero or left unset"],
             )
@@ -216,9 +216,9 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
             value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
             found.add(
                 "E0913",
-                f"`{spec.name}` holds the id {value} at {format_index(bad)}; ids go from 0 "
+                f"`{spec.name}` has the id {value} at {format_index(bad)}; ids go from 0 "
                 f"to {spec.below - 1}",
-                helps=["check that the ids come from the tokenizer that belongs to this model"],
+                helps=["check that the ids come from the tokenizer of this model"],
             )
 
 
@@ -232,8 +232,8 @@ def _wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
         ]
     found.add(
         "E0911",
-        f"`{spec.name}` has {_axes(array.ndim)} where the model takes {len(spec.dims)}",
-        notes=[f"it is {_type(spec)} and is given {list(array.shape)}"],
+        f"`{spec.name}` has {_axes(array.ndim)}, expected {len(spec.dims)}",
+        notes=[f"it is {_type(spec)}, got {list(array.shape)}"],
         helps=helps,
     )
 
@@ -247,10 +247,10 @@ def _clash(dim: str, known: int, origin: str, length: int, name: str) -> str:
 def _clash_help(dim: str) -> str:
     if dim == "batch":
         return (
-            "give the same number of examples to each input; repeat one that "
+            "pass the same number of examples to each input; repeat one that "
             "serves all: numpy.repeat"
         )
-    return f"both axes are called `{dim}` in the model, so they must have one length"
+    return f"both axes are `{dim}` in the model, so their lengths must be equal"
 
 
 def _type(spec: InputSpec) -> str:

@@ -146,7 +146,7 @@ def _answers(
 
 def _score_of(facts: Facts) -> float:
     score = facts["score"]
-    assert isinstance(score, float), "every answer has one"
+    assert isinstance(score, float), "every answer has a score"
     return score
 
 
@@ -239,7 +239,7 @@ def cosine_similarities(vectors: Array) -> Floats:
 
 
 def _no_mask(scored: TaskResults) -> NoReturn:
-    helps = ["put one where a word is to be found"]
+    helps = ["add one at the word to predict"]
     if scored.task.mask is not None:
         name = plain_text_of([scored.task.mask], scored.tokenizer, special=True)
         helps = [f'write `{escape_text(name)}`: "Paris is the {escape_text(name)} of France."']

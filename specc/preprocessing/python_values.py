@@ -82,18 +82,18 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
         return value
     if isinstance(value, bytes | bytearray | Mapping | Set | Iterator):
         _no_list(value, name)
-    return nested_array(value, f"what is given as `{name}`", left=left)
+    return nested_array(value, f"the value of `{name}`", left=left)
 
 
 def _no_list(value: object, name: str) -> NoReturn:
-    """E0906 for what holds values and is no list of them."""
-    mend = "give a list of what it holds, in order: list(…)"
+    """E0906 for what holds values and is not a list of them."""
+    mend = "pass a list of its elements: list(…)"
     if isinstance(value, bytes | bytearray):
-        mend = "give a text, value.decode(), or an array, numpy.frombuffer(value, …)"
+        mend = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
     raise_error(
         "E0906",
-        f"what is given as `{escape_text(name)}` is a value of type {type(value).__name__}",
-        notes=["arrays, lists of numbers and texts are read"],
+        f"the value of `{escape_text(name)}` has type {type(value).__name__}",
+        notes=["supported: arrays, lists of numbers, strings"],
         helps=[mend],
     )
 
@@ -132,8 +132,8 @@ def _array(value: Any, name: str) -> Array:
         # NumPy would drop the mask, and use the values under it.
         raise_error(
             "E0907",
-            f"what is given as `{escape_text(name)}` is masked, and a model reads no mask",
-            helps=["fill it, `array.filled(0)`, and give the mask as an input of its own"],
+            f"the value of `{escape_text(name)}` is a masked array, which is not supported",
+            helps=["fill it, `array.filled(0)`, and pass the mask as an input"],
         )
     methods = dir(type(value))
     _check_rows(value, methods, name)
@@ -154,8 +154,8 @@ def _array(value: Any, name: str) -> Array:
     except Exception as error:  # another library may raise anything
         raise_error(
             "E0907",
-            f"what is given as `{escape_text(name)}` cannot be seen as an array",
-            notes=[f"{type(value).__name__} says: {escape_text(error)[:200]}"],
+            f"the value of `{escape_text(name)}` cannot be converted to an array",
+            notes=[f"{type(value).__name__}: {escape_text(error)[:200]}"],
             helps=["convert it yourself: numpy.asarray(…)"],
         )
     return made
@@ -169,9 +169,9 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
     if kind not in DLPACK_HOST_DEVICES:
         raise_error(
             "E0907",
-            f"what is given as `{escape_text(name)}` lies on a device",
-            notes=[f"a {type(value).__name__} there would be copied at every run"],
-            helps=["copy it yourself, once: `.cpu()` in PyTorch"],
+            f"the value of `{escape_text(name)}` is on a device",
+            notes=["it would be copied to the CPU in every run"],
+            helps=["copy it once: `.cpu()` in PyTorch"],
         )
 
 
@@ -182,7 +182,7 @@ def _check_rows(value: Any, methods: list[str], name: str) -> None:
     row = value.to_pylist().index(None)
     raise_error(
         "E0907",
-        f"what is given as `{escape_text(name)}` holds nothing in row {row}",
+        f"the value of `{escape_text(name)}` is null in row {row}",
         notes=[f"{value.null_count} of its rows are null"],
-        helps=["fill them, `column.fill_null(…)`, or leave those rows out"],
+        helps=["fill them, `column.fill_null(…)`, or drop these rows"],
     )

@@ -93,9 +93,9 @@ class ImageRecord(Record):
             found.refuse("channels", "is neither 1 nor 3")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
-                found.refuse(name, f"holds {len(values)} numbers for {self.channels} channels")
+                found.refuse(name, f"has {len(values)} values for {self.channels} channels")
         if min(self.std) <= 0:
-            found.refuse("std", "holds a number that is not positive")
+            found.refuse("std", "contains a value that is not positive")
         if self.scale <= 0:
             found.refuse("scale", "is not positive")
 
@@ -117,9 +117,9 @@ class VocabularyText(Record):
     def check(self, found: JsonFields) -> None:
         """Complain about a vocabulary with holes, and ids beyond it."""
         if not self.vocab or not all(self.vocab):
-            found.refuse("vocab", "is empty or holds an empty token")
+            found.refuse("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
-            found.refuse("vocab", "holds a token twice")
+            found.refuse("vocab", "contains a duplicate token")
         _check_ids(found, self.size, end=self.end, start=self.start, unknown=self.unknown)
 
 
@@ -205,7 +205,7 @@ class LogMel(Record):
     def check(self, found: JsonFields) -> None:
         """Complain about fewer samples than half a window, by which the ends are mirrored."""
         if self.samples <= self.window // 2:
-            found.refuse("frames", "make less sound than half a window")
+            found.refuse("frames", "are shorter than half a window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,13 +296,13 @@ class ClassMapOutput(Record):
         """Complain about another number of colors than of labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
-            found.refuse("palette", f"holds {counts}")
+            found.refuse("palette", f"has {counts}")
 
 
 def _read_name(found: JsonFields, name: str) -> str:
     text = found.text(name)
     if len(text) > MAX_TOKEN:
-        found.refuse(name, f"is not a text of at most {MAX_TOKEN} characters")
+        found.refuse(name, f"is not a string of at most {MAX_TOKEN} characters")
     return text
 
 
@@ -330,7 +330,7 @@ class CtcTranscript(Record):
     def check(self, found: JsonFields) -> None:
         """Complain about an empty vocabulary, and a blank token beyond it."""
         if not self.vocab:
-            found.refuse("vocab", "holds no token")
+            found.refuse("vocab", "is empty")
         _check_ids(found, len(self.vocab), blank=self.blank)
 
 

@@ -115,7 +115,7 @@ def _choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     classes = value.shape[-1]
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
-        _unfit(name, value, f"{len(labels)} scores, one for each label")
+        _unfit(name, value, f"{len(labels)} scores, one per label")
     rows = probabilities(value).reshape(-1, classes)
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
@@ -270,7 +270,7 @@ def _rest(rows: int) -> list[str]:
 def _unfit(name: str, value: Array, due: str) -> NoReturn:
     raise_error(
         "E0916",
-        f"the output `{escape_text(name)}` cannot be shown as its reading says",
-        notes=[f"it is {value.dtype}{list(value.shape)}, and {due} are due"],
-        helps=["mend `show` in the spec's `reading`, or write the arrays to a file"],
+        f"the output `{escape_text(name)}` cannot be decoded as the spec declares",
+        notes=[f"it is {value.dtype}{list(value.shape)}, expected {due}"],
+        helps=["correct `show` in the spec's `reading`, or write the arrays to a file"],
     )

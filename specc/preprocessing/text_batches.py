@@ -74,11 +74,11 @@ def encode_each(
     of = f" in `{name}`" if name else ""
     found: list[Array | Diagnostic] = []
     for number, text in enumerate(texts):
-        where = (f"it is text {number + 1} of {len(texts)}{of}",) if len(texts) > 1 else ()
+        where = (f"text {number + 1} of {len(texts)}{of}",) if len(texts) > 1 else ()
         if not isinstance(text, str):
-            kind = "nothing (None)" if text is None else f"a value of type {type(text).__name__}"
-            mend = "leave it out, or give an empty text"
-            found.append(Diagnostic("E0906", f"{kind} is no text", notes=where, helps=(mend,)))
+            kind = "None" if text is None else f"a value of type {type(text).__name__}"
+            mend = "remove it, or use an empty string"
+            found.append(Diagnostic("E0906", f"{kind} is not a string", notes=where, helps=(mend,)))
             continue
         try:
             found.append(encode_text_ids(text, record))
@@ -121,17 +121,17 @@ def find_mask_input(graph: Graph, name: str) -> str:
 def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
     raise_error(
         "E0912",
-        f"the rows of `{name}` are {lengths[0]} to {lengths[-1]} long, and the model "
-        "cannot tell padding from what is meant",
-        notes=["it has no `keep` input of the same axes"],
+        f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but the model "
+        "cannot mask padding",
+        notes=["it has no `keep` input with the same axes"],
         helps=[
-            "run rows of one length together, or add `keep: keep[batch, n]` to the graph's inputs"
+            "batch sequences of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
         ],
     )
 
 
 def _is_text(value: object) -> bool:
-    """Whether texts are meant: a list with a text in it is no list of numbers."""
+    """Whether texts are meant: a list with a text in it is not a list of numbers."""
     return isinstance(value, str) or any(isinstance(x, str) for x in _items(value))
 
 
@@ -239,7 +239,7 @@ def context_windows(found: TextEncoding, most: int, stride: int) -> list[TextEnc
         raise_error(
             "E0907",
             f"the question leaves no room for the context among {most} tokens",
-            helps=["give a shorter question, or a larger `max_seq_len`"],
+            helps=["use a shorter question, or a larger `max_seq_len`"],
         )
     step = room - min(stride, room - 1)
     first, last = second[0], second[-1]
@@ -269,7 +269,7 @@ def batch_encodings(
 def _no_pairs() -> NoReturn:
     raise_error(
         "E0906",
-        "this model reads one text at a time, and a pair is given",
-        notes=["only a tokenizer.json says how two texts are joined"],
-        helps=["give one text"],
+        "this model takes single texts, got a pair",
+        notes=["text pairs need a tokenizer.json"],
+        helps=["pass one text"],
     )

@@ -105,7 +105,7 @@ def strip_special_ids(
         if not 0 <= number <= last:
             raise_error(
                 "E0916",
-                f"the model gave the id {number}, and its vocabulary goes from 0 to {last}",
+                f"the model returned the id {number}, but its vocabulary has ids 0 to {last}",
                 notes=[f"it is number {position} of the result"],
                 helps=[
                     "check that the vocabulary of `reading` is the one the model was trained with"
@@ -174,9 +174,9 @@ def _unknown(text: str, position: int, why: str) -> NoReturn:
         Span(source, position, position + 1)
         if character < "\ud800" or character > "\udfff"
         else None,
-        "this one",
-        notes=[f"it is character {position + 1} of the text"],
-        helps=["leave it out, or write it with characters that the model knows"],
+        "unknown character",
+        notes=[f"character {position + 1} of the text"],
+        helps=["remove it, or use characters of the vocabulary"],
     )
 
 

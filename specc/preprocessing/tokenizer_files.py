@@ -105,19 +105,19 @@ def _is_hash(sha: str) -> bool:
 
 def _file(sha: str, fields: JsonFields) -> TokenizerFile:
     if not _is_hash(sha):
-        fields.complain(fields.path[:-1], "holds a name that is no hash")
+        fields.complain(fields.path[:-1], "has a name that is not a hash")
     if fields.has("json"):
         text = fields.get("json")
         if not isinstance(text, str) or not text or not _is_text(text):
-            fields.refuse("json", "is not text")
+            fields.refuse("json", "is not a string")
         made = TokenizerFile.of(text)
         if made.sha256 != sha or made.size > MAX_BYTES:
-            fields.refuse("json", "is not the text whose hash is noted")
+            fields.refuse("json", "does not match its recorded hash")
         fields.done()
         return made
     name = fields.get("file")
     if not isinstance(name, str) or not _is_beside(name):
-        fields.refuse("file", "is not the name of a tokenizer beside the model")
+        fields.refuse("file", "is not the name of a tokenizer next to the model")
     size = fields.integer("bytes", 1, MAX_BYTES)
     fields.done()
     return TokenizerFile(sha, size, "", name)

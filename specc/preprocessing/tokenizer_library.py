@@ -40,7 +40,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        complain("it is not UTF-8 text")
+        complain("it is not UTF-8")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -62,11 +62,9 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
     def complain(why: str) -> NoReturn:
         raise_error(
             "E0908",
-            "the model's tokenizer has no ids for this text",
+            "the model's tokenizer cannot encode this text",
             notes=[why],
-            helps=[
-                "its vocabulary lacks a part of the text and an entry that stands for the unknown"
-            ],
+            helps=["a part of the text is not in its vocabulary, which has no unknown token"],
         )
 
     found: list[int] = _encode(text, None, record, complain).ids
@@ -154,10 +152,10 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     if _library() is None:
         raise_error(
             "E0940",
-            "reading this model's text needs the package `tokenizers`, which is not installed",
+            "tokenizing for this model needs the package `tokenizers`, which is not installed",
             helps=[
                 "pip install -e '.[text]'",
-                "or give ids, from Python: specc.load(…).run(…=[[1, 2, 3]])",
+                "or pass ids in Python: specc.load(…).run(…=[[1, 2, 3]])",
             ],
         )
     with _faults(_unusable):
@@ -196,7 +194,7 @@ def _library() -> Any | None:
 @lru_cache(maxsize=8)
 def _loaded(text: str) -> Tokenizer:
     library = _library()
-    assert library is not None, "the callers looked"
+    assert library is not None, "checked by the callers"
     made = library.Tokenizer.from_str(text)
     made.no_truncation()
     made.no_padding()

@@ -79,7 +79,7 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
     helps = []
     if _form(word, record).lower() in known:
         helps = [
-            f"`{escape_text(word.lower())}` is in it: write that, or say `lower=true` in the spec"
+            f"`{escape_text(word.lower())}` is in it: use that, or set `lower=true` in the spec"
         ]
     elif len(known) <= MAX_SUGGESTION_VOCABULARY and (
         near := did_you_mean(_form(word, record), known)
@@ -89,9 +89,9 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
         "E0959",
         f"the word `{escape_text(word[:MAX_TOKEN])}` is not in the model's vocabulary",
         span,
-        "this one",
-        notes=["the spec names no `unknown` word that would stand for it"],
-        helps=[*helps, "leave it out, or write it with words that the model knows"],
+        "unknown word",
+        notes=["the spec has no `unknown` word"],
+        helps=[*helps, "remove it, or use words of the vocabulary"],
     )
 
 
@@ -121,7 +121,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
         raise_error(
             "E0909",
             f"the vocabulary `{escape_text(source.name)}` is empty",
-            helps=["write one token a line"],
+            helps=["write one token per line"],
         )
     return tuple(tokens)
 
@@ -139,12 +139,12 @@ def _token(line: str, span: Span) -> str:
         except ValueError:
             raise_error(
                 "E0909",
-                "this line of the vocabulary begins with a quote and is no JSON string",
+                "this line of the vocabulary starts with a quote but is not a JSON string",
                 span,
-                helps=[f"write {json.dumps(line, ensure_ascii=False)} for these very characters"],
+                helps=[f"write {json.dumps(line, ensure_ascii=False)} to keep these characters"],
             )
         if not isinstance(token, str) or any("\ud800" <= c <= "\udfff" for c in token):
-            raise_error("E0909", "this line of the vocabulary is no whole text", span)
+            raise_error("E0909", "this line of the vocabulary is incomplete", span)
     else:
         token = line
         if _line(token) != line:

@@ -80,9 +80,9 @@ class AttendedInputs:
         if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
             return "".join(token_labels(array[0], record)) if name != self._growing else ""
         if isinstance(record, ImageRecord):
-            return f"a picture of {record.size[0]} × {record.size[1]} pixels"
+            return f"an image of {record.size[0]} × {record.size[1]} pixels"
         if isinstance(record, Waveform | LogMel):
-            return f"a recording of {_seconds(array, record):.3g} s"
+            return f"audio of {_seconds(array, record):.3g} s"
         return ""
 
     @property

@@ -48,7 +48,7 @@ def parse_number_list(text: str, option: str) -> tuple[int, ...]:
         if not all(map(_is_number, ends)) or int(ends[0]) > int(ends[1]):
             raise_error(
                 "E0954",
-                f"`{option} {escape_text(text)[:60]}` is no list of numbers",
+                f"`{option} {escape_text(text)[:60]}` is not a list of numbers",
                 helps=[f"write `{option} 0`, `{option} 0,3` or `{option} 2-5`"],
             )
         found.update(range(int(ends[0]), int(ends[1]) + 1))
@@ -63,7 +63,7 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
     """Return the scopes that match a pattern. E0931 if none does."""
     fits = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not fits:
-        helps = [f"there are {escape_text(', '.join(scopes[:12]))}"]
+        helps = [f"its scopes are {escape_text(', '.join(scopes[:12]))}"]
         title = f"the model has no attention called `{escape_text(pattern)}`"
         raise_error("E0931", title, helps=helps)
     return fits
@@ -109,11 +109,11 @@ def _know(
     more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
     has = f"no scope has a {what}: leave it out"
     if numbers_there:
-        has = f"there are {what}s {format_number_list(numbers_there)}"
+        has = f"the {what}s are {format_number_list(numbers_there)}"
     raise_error(
         "E0954",
-        f"`--{what}s` asks for {what} {strange[0]}, which the model does not have",
-        notes=[f"it looked among {names}{more}"],
+        f"`--{what}s` selects {what} {strange[0]}, which does not exist",
+        notes=[f"searched in {names}{more}"],
         helps=[has],
     )
 
@@ -165,13 +165,13 @@ class AttentionRun:
         said = []
         if some:
             names = escape_text(", ".join(m.scope for m in maps[:12]))
-            said.append(f"drawn {is_} `{names}`")
+            said.append(f"plotted {is_} `{names}`")
         heads = sum(len(there[m.scope].heads) for m in maps)
         if (drawn := sum(len(m.heads) for m in maps)) < heads:
             said.append(f"{drawn} of {its} {heads} heads")
         if self.rows > 1:
-            verb = "" if some else "drawn is "
-            said.append(f"{verb}the first row of the batch of {self.rows}")
+            verb = "" if some else "plotted is "
+            said.append(f"{verb}the first of {self.rows} batch elements")
         if some:
             drawn_scopes = {m.scope for m in maps}
             said.append(self._format_undrawn(drawn_scopes))
@@ -180,7 +180,7 @@ class AttentionRun:
     def _format_undrawn(self, drawn: Set[str]) -> str:
         """Describe the attentions outside the `drawn` scopes."""
         left = {m.scope: m for m in self.looks.maps if m.scope not in drawn}
-        return format_other_scopes(left, "--scope and --layers draw others:")
+        return format_other_scopes(left, "--scope and --layers plot others:")
 
 
 def _first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
@@ -217,7 +217,7 @@ def run_with_attention(
     else:
         results, weights = model.attention(**inputs)
         if not weights:
-            raise_error("E0931", "this model has no attention whose weights can be read")
+            raise_error("E0931", "this model has no readable attention weights")
         maps, rows = _maps(given, weights, scope), len(next(iter(weights.values())))
     answer = given.answer()
     said = f"{given.said()} → {answer}" if answer else given.said()
@@ -261,7 +261,7 @@ def _maps(given: AttendedInputs, weights: Mapping[str, Array], scope: str) -> li
     asked = select_scopes(list(weights), scope)
     shapes = {n: np.shape(w) for n, w in weights.items() if _is_picture(np.shape(w))}
     if not shapes.keys() & {*asked}:
-        title = f"the attention `{escape_text(asked[-1])}` has weights that are no picture"
+        title = f"the attention `{escape_text(asked[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[asked[-1]]))}"])
     hidden = find_masked_positions(graph, given.arrays, shapes, model.weights)
     places = find_attentions(graph)
@@ -297,9 +297,7 @@ def _alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [f"its shape is {list(weights.shape)}"]
-        raise_error(
-            "E0931", f"the result `{ALIGNMENT_OUTPUT}` holds no weights to draw", notes=notes
-        )
+        raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
     shape = given.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
     queries, keys = given.axes((shape[-2], shape[-1]), maps.shape)
     first = maps[0].reshape((-1, *maps.shape[-2:]))
@@ -340,7 +338,7 @@ def render_attention(
     if strange := find_missing_glyphs(drawing.marks):
         remarks = (
             *remarks,
-            f"no font here has {escape_text(strange[:20])}: the PNG shows their numbers; "
+            f"no installed font has {escape_text(strange[:20])}: the PNG shows code points; "
             ".svg and .html show them",
         )
     return AttentionImage(content, remarks)

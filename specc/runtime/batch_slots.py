@@ -133,7 +133,7 @@ class _Joint:
         self, state: DecodeState, heads: list[Array], made: list[Array], buffered: bool
     ) -> Array:
         """Return prefix and time steps of all sequences, [rows columns …], as one state."""
-        assert state.batch is not None, "a text has a state of its own"
+        assert state.batch is not None, "each sequence has its own state"
         assert state.rows is not None, "columns have an axis"
         left = state.rows in left_padded_axes(self.first.entrance, state.type)
         head = max(h.shape[1] for h in heads)

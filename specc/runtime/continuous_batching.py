@@ -118,9 +118,9 @@ def can_refill(writer: GenerativeModel, settings: GenerationSettings) -> bool:
 def explain_waiting(writer: GenerativeModel, settings: GenerationSettings) -> str:
     """Return why sequences of different lengths cannot be decoded in one batch; "" if they can."""
     if writer.itself is not None:
-        return "the model decodes by itself, and begins all texts of a batch at once"
+        return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
-        return "the beams of a text are counted from its beginning"
+        return "beams are indexed from the start of a sequence"
     if writer.apart is None:
         return "it has no step that is proved to support sequences of different lengths"
     return ""
@@ -217,7 +217,7 @@ class ContinuousBatch(Generic[T]):
 
     def step(self) -> Iterator[EndedSequence]:
         """Generate one token for every sequence."""
-        assert self.stepper is not None, "there are texts to go on with"
+        assert self.stepper is not None, "there are unfinished sequences"
         live, over = self.live, np.array([lane.over for lane in self.lanes])
         self.stepper.rows.over = over
         # tokens after the end of a sequence are not read

@@ -32,14 +32,14 @@ def generate_each(
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
         raise_error(
             "E0891",
-            f"{escape_text(repr(rows))[:60]} is no list of rows",
-            notes=["each row is a text, a list of ids, or inputs by name"],
-            helps=["for one row: generate_each([row])"],
+            f"{escape_text(repr(rows))[:60]} is not a list of prompts",
+            notes=["each prompt is a string, a list of ids, or inputs by name"],
+            helps=["for one prompt: generate_each([row])"],
         )
     if settings.num_return_sequences > 1:
         raise_error(
             "E0891",
-            f"{settings.num_return_sequences} texts are asked for, and one is given for each row",
+            f"`num_return_sequences` is {settings.num_return_sequences}, but only 1 is supported",
             helps=["leave out `num_return_sequences`, or call `generate` with a list"],
         )
     return _in_order(writer, rows, count, settings)
@@ -137,8 +137,8 @@ def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
     if not isinstance(row, Mapping) and not asked:
         raise_error(
             "E0910",
-            "the model asks for no input, so a row has to name its own",
-            helps=["give inputs by name, as in {'ids': [1, 2]}"],
+            "the model has no text input, so prompts need input names",
+            helps=["pass inputs by name, as in {'ids': [1, 2]}"],
         )
     named = row if isinstance(row, Mapping) else {asked[0]: row}
     known = [*writer.entrance.graph.inputs]
@@ -161,12 +161,12 @@ def _count(at_once: object) -> int:
         return count
     raise_error(
         "E0891",
-        f"`batch_size` is {escape_text(repr(at_once))[:60]}, and so many texts cannot be written",
-        helps=[f"a whole number from 1 to {MAX_BATCH}"],
+        f"invalid `batch_size` {escape_text(repr(at_once))[:60]}",
+        helps=[f"use an integer from 1 to {MAX_BATCH}"],
     )
 
 
 def _where(failed: Failed, number: int) -> Diagnostic:
     """Return the diagnostic of a row, with its index."""
     first = failed.diagnostics[0]
-    return replace(first, notes=(*first.notes, f"it is row {number + 1}"))
+    return replace(first, notes=(*first.notes, f"prompt {number + 1}"))

@@ -36,7 +36,7 @@ class GenerationResult:
 
     def __repr__(self) -> str:
         said = repr(self.tokens) if self.text is None else repr(self.text)
-        end = "" if self.complete else ", cut off"
+        end = "" if self.complete else ", truncated"
         count = f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)}"
         return format_repr(f"text of {count}{end}: {said}")
 
@@ -58,7 +58,7 @@ class GenerationStream(GenerationRequest):
     def __repr__(self) -> str:
         rows = len(self.prompt)
         return format_repr(
-            f"writing {self.writer.generation.name}: {rows} "
+            f"generating {self.writer.generation.name}: {rows} "
             f"{'text' if rows == 1 else 'texts'}, {len(self.log)} tokens each so far"
         )
 
@@ -99,7 +99,7 @@ class GenerationStream(GenerationRequest):
         if result.complete or not self.settings.stop:
             return ""
         full = self.room < self.settings.max_tokens and len(result.tokens) >= self.room
-        return "all that the model can see is full" if full else "at which it had not ended"
+        return "the maximum context length" if full else "at which it had not ended"
 
     def _one_more(self) -> bool:
         """Log the next step; return whether there was one. An error is raised again each time."""

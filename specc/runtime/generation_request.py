@@ -93,11 +93,11 @@ class GenerationRequest:
         if self.writer.decode is None:
             raise_error(
                 "E0945",
-                "this model's tokens are no text",
-                notes=["its spec does not say how they are read"],
+                "this model's tokens have no text form",
+                notes=["its spec does not declare a tokenizer"],
                 helps=[
                     "iterate over the tokens instead",
-                    "say `show logits = text(…)` in the spec's `reading`",
+                    "add `show logits = text(…)` to the spec's `reading`",
                 ],
             )
         return self.writer.decode

@@ -69,7 +69,7 @@ class Generator(GenerativeModel):
         if len(given) > len(free):
             raise_error(
                 "E0910",
-                f"{len(given)} inputs are given, {len(free)} are open",
+                f"got {len(given)} inputs, expected {len(free)}",
                 helps=[f"they are {', '.join(free)}"],
             )
         inputs |= dict(zip(free, given, strict=False))
@@ -89,7 +89,7 @@ class Generator(GenerativeModel):
             if chosen.log_probs and chosen.strategy == "beam":
                 raise_error(
                     "E0733",
-                    "a model that searches by itself gives scores, no log-probabilities of tokens",
+                    "a standalone generator with beam search has no log-probabilities of tokens",
                 )
         return chosen
 
@@ -116,7 +116,7 @@ class Generator(GenerativeModel):
         check_context(seeing, prompt)
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.begins:
-            raise_error("E0912", f"`{growing}` is empty: a text begins with at least one token")
+            raise_error("E0912", f"`{growing}` is empty: a prompt needs at least one token")
         keep = find_mask_input(self.entrance.graph, growing)
         length = prompt.shape[1] if len(prompt) else 0
         room = max_new_tokens(seeing, settings, length)
@@ -213,7 +213,7 @@ def sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | 
 
 
 def _no_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
-    raise AssertionError("a model that decodes by itself has no steps")
+    raise AssertionError("a standalone generator has no step graph")
 
 
 @dataclass(frozen=True, kw_only=True)

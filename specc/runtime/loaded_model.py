@@ -44,7 +44,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
             raise_error(
                 "E0917",
                 f"the description inside `{escape_text(file.path)}` cannot be used: "
-                f"`{escape_text(name)}` is not stored as it says",
+                f"`{escape_text(name)}` is not stored as described",
             )
         wide = shape[-2] if one.form.turned else shape[-1]
         numbers, own = found[name], scales[name]
@@ -192,7 +192,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
     # with external weights the file is the graph and their offsets
     cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (contents or cheap) and not file.unbroken():
-        _not_its_own(file.path, name, "its content is not what was written when it was compiled")
+        _not_its_own(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
         if why := beside.explain_mismatch(folder, location, facts, contents=contents):
             _not_its_own(file.path, location, why)
@@ -203,7 +203,7 @@ def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
         "E0929",
         f"`{escape_text(name)[:200]}` is not as it was when `{escape_text(path)}` was compiled",
         notes=[why],
-        helps=["compile the model again, or put back the files it was compiled with"],
+        helps=["compile the model again, or restore its files"],
     )
 
 
@@ -241,9 +241,9 @@ def manifest_of_file(file: ModelFile, path: str) -> Manifest:
     if METADATA_KEY not in texts:
         raise_error(
             "E0918",
-            f"`{escape_text(path)}` was not made by specc",
-            notes=["what its inputs mean is not known"],
-            helps=["only specc's own models are run: compile its spec"],
+            f"`{escape_text(path)}` was not compiled by specc",
+            notes=["its inputs are not described"],
+            helps=["only models compiled by specc can be run: compile its spec"],
         )
     return parse_manifest(texts[METADATA_KEY], escape_text(path))
 
@@ -284,7 +284,7 @@ def _each(
 def _not_batches() -> NoReturn:
     raise_error(
         "E0910",
-        "inputs are given by name; without a name stand batches",
+        "pass inputs by name; unnamed arguments are batches",
         helps=["model.run(x=array)", 'model.run({"x": array} for array in arrays)'],
     )
 
@@ -296,7 +296,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     lengths are dynamic.
     """
     if model.manifest.decodes is not None:
-        raise_error("E0832", "a model that decodes by itself has no results of fixed length")
+        raise_error("E0832", "a standalone generator has no outputs of static length")
     graph = model.manifest.graph
     _check(graph, lengths)
     env = {**lengths}
@@ -320,11 +320,11 @@ def _check(graph: Graph, lengths: Mapping[str, int]) -> None:
             _refuse(f"the model has no length called `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             _refuse(
-                f"`{name}` is a whole number from 1 on, not {escape_text(repr(length))[:40]}", graph
+                f"`{name}` must be a positive integer, not {escape_text(repr(length))[:40]}", graph
             )
     if absent := [name for name in known if name not in lengths]:
         listed = ", ".join(f"`{name}`" for name in absent)
-        _refuse(f"nothing says how long {listed} will be", graph)
+        _refuse(f"{listed} has no fixed length", graph)
 
 
 def _lengths(graph: Graph) -> list[str]:

@@ -93,7 +93,7 @@ class ModelInputs:
             raise_error(
                 "E0906",
                 f"the input `{name}` is not read as text",
-                helps=["say in the spec's `reading` how a text becomes ids"],
+                helps=["declare its tokenizer in the spec's `reading`"],
             )
         return encode_each(texts, record)
 
@@ -161,9 +161,8 @@ def _in_strides(name: str, keep: Array, stride: int) -> None:
         rows = "1 row" if count == 1 else f"{count} rows"
         raise_error(
             "E0325",
-            f"`{name}` has {rows} of padding in front, and the model takes every "
-            f"{stride} rows as one",
-            notes=[f"in row {row}: with other padding other rows would be taken"],
+            f"`{name}` has {rows} of left padding, but the model merges every {stride} positions",
+            notes=[f"in row {row}: with other padding other positions would be merged"],
             helps=[f"pad on the right, or on the left by a multiple of {stride}"],
         )
 

@@ -71,9 +71,9 @@ class ModelPackage:
         title = (
             f"the package has no graph called `{escape_text(wanted)}`"
             if wanted
-            else "it is open which graph is meant"
+            else "several graphs match"
         )
-        choose = f"name one: {', '.join(map(escape_text, roles))}"
+        choose = f"select one: {', '.join(map(escape_text, roles))}"
         helps = suggest_similar_name(wanted, roles, choose) if wanted else [choose]
         raise_error("E0832", title, helps=helps)
 
@@ -141,7 +141,7 @@ def _opened(folder: Path, index: PackageIndex, contents: bool) -> ModelPackage:
         _check_size(folder, name, facts)
         # Graphs are hashed below in any case, when they are read.
         if contents and name not in graphs and file_sha256(folder / name) != facts.sha256:
-            _mixed(folder, name, "its content is not what was written with the package")
+            _mixed(folder, name, "its content has changed since the package was written")
     for name, linked in index.linked.items():
         if why := explain_mismatch(folder, name, linked, contents=contents):
             _mixed(folder, name, why)
@@ -156,9 +156,11 @@ def _opened(folder: Path, index: PackageIndex, contents: bool) -> ModelPackage:
 def _check_size(folder: Path, name: str, facts: FileDigest) -> None:
     size = regular_file_size(folder / name)
     if size is None:
-        _mixed(folder, name, "it is missing, or it is no regular file")
+        _mixed(folder, name, "it is missing, or it is not a regular file")
     if size != facts.bytes:
-        _mixed(folder, name, f"it has {size} bytes, {facts.bytes} were written with the package")
+        _mixed(
+            folder, name, f"it has {size} bytes, and had {facts.bytes} when the package was written"
+        )
 
 
 def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
@@ -169,7 +171,7 @@ def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
     except UnreadableFile as error:
         _mixed(folder, name, f"it cannot be read: {error.reason}")
     if hashlib.sha256(data).hexdigest() != facts.sha256:
-        _mixed(folder, name, "its content is not what was written with the package")
+        _mixed(folder, name, "its content has changed since the package was written")
     return data
 
 
@@ -196,8 +198,8 @@ def _mixed(folder: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0830",
         f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(folder)}`",
-        notes=[why, f"what belongs to it stands in its `{INDEX_FILE}`"],
-        helps=["compile the package again, or copy its folder as a whole"],
+        notes=[why, f"its files are listed in `{INDEX_FILE}`"],
+        helps=["compile the package again, or copy its whole directory"],
     )
 
 
@@ -249,5 +251,5 @@ def _growth(state: DecodeState, facts: GenerationFacts) -> str:
     if state.rows is None:
         return ""
     if state.most < inf:
-        return f"at most {int(state.most)} rows"
+        return f"at most {int(state.most)} positions"
     return "a buffer, in place" if state.name in facts.in_place else "grows"

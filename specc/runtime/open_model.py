@@ -218,9 +218,9 @@ def computes_at_once(
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. E0931 if it is missing."""
     if opened.scoring is None:
-        _no_attention("in the whole graph, which this package lacks")
+        _no_attention("only in the graph `score`, which this package lacks")
     if opened.scoring.manifest.decodes is not None:
-        _no_attention("in no model that decodes by itself: they are inside its loop")
+        _no_attention("not in a standalone generator: they are inside its loop")
     return opened.scoring
 
 
@@ -240,7 +240,7 @@ def has_batch_shared_scales(opened: OpenedModel) -> bool:
 def open_stream(opened: OpenedModel) -> StreamingModel:
     """Return the streaming model. E0977 if the model does not stream."""
     if opened.streamer is None:
-        mend = "compile a spec that says `stream RESULT of INPUT`, `--graphs step`"
+        mend = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
         raise_error("E0977", "this model is not streamed", helps=[mend])
     return opened.streamer
 
@@ -272,7 +272,7 @@ def open_compiled(
     if graph and not folder and Path(path).exists():
         raise_error(
             "E0832",
-            f"`{escape_text(path)}` is one model, not a package of several graphs",
+            f"`{escape_text(path)}` is a single model, not a package",
             helps=["leave out --graph"],
         )
     return OpenedModel(
@@ -299,13 +299,13 @@ def _not_there(path: Path) -> NoReturn:
     raise_error(
         "E0802",
         f"the model `{escape_text(path)}` cannot be read: no such file or directory",
-        helps=helps or ["`specc compile SPEC -o FILE` makes a model of a spec"],
+        helps=helps or ["`specc compile SPEC -o FILE` compiles a spec"],
     )
 
 
 def _no_attention(where: str) -> NoReturn:
     """Raise E0931: the graph with the attention is missing."""
-    title = f"the weights of attention are seen {where}"
+    title = f"attention weights are available {where}"
     raise_error(
         "E0931", title, helps=["compile it with `--graphs all`, or with `--graphs score,step`"]
     )
@@ -313,13 +313,13 @@ def _no_attention(where: str) -> NoReturn:
 
 def _nothing_to_set(opened: OpenedModel) -> NoReturn:
     """Raise E0701: the model does not generate."""
-    helps = ["leave out the options of writing"]
+    helps = ["leave out the generation options"]
     if opened.package is None:
-        title = "this model does not generate, so there is nothing to set"
+        title = "this model does not generate and has no generation settings"
         raise_error("E0701", title, helps=helps)
     raise_error(
         "E0701",
-        f"`{escape_text(opened.path)}` holds no step that specc drives",
-        notes=["with `--io-names`, a package is for other programs"],
+        f"`{escape_text(opened.path)}` has no step graph that specc can run",
+        notes=["packages compiled with `--io-names` are for other programs"],
         helps=["compile it with `--graphs step`, without `--io-names`", *helps],
     )

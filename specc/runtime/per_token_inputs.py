@@ -156,7 +156,7 @@ class PerTokenInputs:
     def _computed(self, name: str) -> Array:
         """Compute the default of an input for the whole sequence."""
         defaults, growing = self.entrance.defaults, self.entrance.growing
-        assert defaults is not None, "what is computed has a default"
+        assert defaults is not None, "a computed input has a default"
         known = {**self.once, **self.given, growing: self.tokens}
         return _default(defaults, name, known, {*self.once, growing})
 
@@ -211,19 +211,19 @@ def batch_axis(type: Type, batch: Dim) -> int | None:
 def _unknown(name: str, growing: str) -> NoReturn:
     raise_error(
         "E0944",
-        f"nothing says what `{name}` is for the rows of `{growing}` that are written",
-        notes=[f"`{name}` has a value for every row of `{growing}`"],
-        helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
+        f"`{name}` has no value for generated positions of `{growing}`",
+        notes=[f"`{name}` has one value per position of `{growing}`"],
+        helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
     )
 
 
 def _behind_padding(name: str, growing: str) -> NoReturn:
     raise_error(
         "E0912",
-        f"nothing can be written behind padding, and `{name}` has it on the right",
-        notes=[f"`{growing}` grows there"],
+        f"cannot generate after padding, and `{name}` is padded on the right",
+        notes=[f"new positions of `{growing}` are appended there"],
         helps=[
             f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
-            "or write texts of one length together",
+            "or batch prompts of equal length",
         ],
     )

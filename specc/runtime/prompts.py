@@ -28,9 +28,7 @@ def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
     growing = entrance.growing
     record = entrance.reading.of_input(growing) if growing else None
     if not isinstance(record, TextTokenizer) or record.chat is None:
-        raise_error(
-            "E0424", "this model has no chat template", helps=["give the text itself as the prompt"]
-        )
+        raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     text = render_chat_template(record.chat, parse_messages(messages))
     # the template has added the special tokens
     return tokenize_text(text, replace(record, special=False))
@@ -73,7 +71,7 @@ def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> d
         return prepared
     if find_default_sources(defaults, keep) != {growing}:
         title = f"the prompts are of different length, and `{keep}` hangs on more"
-        raise_error("E0912", title, helps=[f"give `{keep}` beside the prompts"])
+        raise_error("E0912", title, helps=[f"pass `{keep}` with the prompts"])
     alone, exist = resolve_absent_inputs(defaults, (keep,)), prepared[keep].copy()
     for row, tokens in enumerate(prepared[growing]):
         begin = len(tokens) - int(exist[row].sum())
@@ -103,10 +101,9 @@ def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
             "E0912",
             f"the prompts have {min(map(len, rows))} to {longest} tokens, "
             "and the model cannot tell padding",
-            notes=["it has no `keep` input of the same axes"],
+            notes=["it has no `keep` input with the same axes"],
             helps=[
-                "run prompts of one length together, or add `keep: keep[batch, n]` "
-                "to the graph's inputs"
+                "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
     # On the left, so that the newest token of every sequence is in one column. Its id does not
@@ -157,9 +154,11 @@ def check_generation_settings(source: GenerativeModel, settings: GenerationSetti
     if settings.strategy == "beam" and grows.shape[0].number is not None:
         raise_error(
             "E0733",
-            "a search over beams needs a batch of any size, this model has one "
-            f"of {grows.shape[0]}",
-            helps=[f"give `{growing}` a run-time length as its first axis", "or write greedily"],
+            f"beam search needs a dynamic batch size, this model has one of {grows.shape[0]}",
+            helps=[
+                f"give `{growing}` a run-time length as its first axis",
+                "or use greedy decoding",
+            ],
         )
 
 
@@ -171,7 +170,7 @@ def check_context(source: GenerativeModel, prompt: Ints) -> None:
         "E0943",
         f"the prompt has {prompt.shape[1]} tokens, the model can see {source.context}",
         notes=[format_limit_reason(source.table, source.context)] if source.table else [],
-        helps=["give a shorter prompt"],
+        helps=["use a shorter prompt"],
     )
 
 
@@ -190,6 +189,6 @@ def max_new_tokens(source: GenerativeModel, settings: GenerationSettings, length
         raise_error(
             "E0733",
             f"the prompt has {length} tokens, and `max_length` is {settings.max_length}",
-            helps=["say `max_tokens` instead: what is written, without the prompt"],
+            helps=["use `max_tokens`, which does not count the prompt"],
         )
     return min(room, left)

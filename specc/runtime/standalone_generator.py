@@ -123,9 +123,7 @@ def _fitting(name: str, value: float) -> float:
     """Return a scalar in the graph's range. E0732 if it is out of range."""
     if name == "seed" and value >= 2**63:
         raise_error(
-            "E0732",
-            f"this model takes seeds below 2**63, not {value}",
-            helps=["give a smaller seed"],
+            "E0732", f"seeds must be below 2**63, got {value}", helps=["use a smaller seed"]
         )
     return value
 
@@ -146,16 +144,16 @@ def _computed(name: str, entrance: ModelInputs) -> NoReturn:
     """Raise E0912 for a caller's input that differs from the one the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not entrance.graph.input_facts[name].keep:
-        title = f"this model computes `{name}` by itself, and comes to something else"
+        title = f"this model computes `{name}` itself, with a different result"
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"
     if name == find_mask_input(entrance.graph, entrance.growing):
         note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",
-        "this model finds out by itself which tokens exist, and comes to something else",
+        "this model computes the padding mask itself, with a different result",
         notes=[note],
-        helps=[f"run prompts of one length together, or {package}"],
+        helps=[f"batch prompts of equal length, or {package}"],
     )
 
 

@@ -58,7 +58,7 @@ class StreamingModel:
         size, at = self.chunks.rows, self.along
         if rows % size:
             more = (rows // size + 1) * size
-            _no_chunks(self, rows, f"give a multiple of {size}, as {more}")
+            _no_chunks(self, rows, f"pass a multiple of {size}, as {more}")
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in at}
         stream = self.begin(**{n: v for n, v in inputs.items() if n not in at})
         # Values of too low a rank are refused when pushed, by name.
@@ -117,7 +117,7 @@ class StreamingModel:
                     helps=[f"the inputs are {', '.join(inputs)}"],
                 )
             if name in along:
-                _wrong_time(name, "comes row by row", f"give it to `push({name}=…)`")
+                _wrong_time(name, "is streamed", f"pass it to `push({name}=…)`")
         return InputStream(streamer=self, once=dict(once))
 
 
@@ -157,8 +157,8 @@ class InputStream:
 
     def _pushed(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
         if self.ended:
-            title = "this stream has ended: its last rows were given"
-            raise_error("E0978", title, helps=["begin another: `model.stream()`"])
+            title = "this stream has ended"
+            raise_error("E0978", title, helps=["start another: `model.stream()`"])
         given, before, known = self._given(pieces)
         count = given[self.streamer.entrance.growing].shape[1]
         size = self.streamer.chunks.rows
@@ -181,8 +181,8 @@ class InputStream:
         at, entrance = self.streamer.along, self.streamer.entrance
         for name in pieces:
             if name in entrance.graph.inputs and name not in at:
-                mend = f"give it at the beginning: `model.stream({name}=…)`"
-                _wrong_time(name, "is the same for all rows", mend)
+                mend = f"pass it at the start: `model.stream({name}=…)`"
+                _wrong_time(name, "is the same for all positions", mend)
         if self._remembers(pieces):
             return self._among_all(pieces)
         prepared = entrance.prepared({**self.once, **pieces})
@@ -221,7 +221,7 @@ class InputStream:
         except ValueError:
             raise_error(
                 "E0912",
-                f"these rows of `{name}` do not go on from those before",
+                f"this chunk of `{name}` has a different shape than earlier ones",
                 notes=[f"those are {list(old.shape)}, these {list(rows.shape)}"],
             )
 
@@ -235,8 +235,8 @@ class InputStream:
                 raise_error(
                     "E0912",
                     f"`{name}` is {length} in this piece, and was {self.lengths[name]}",
-                    notes=["a stream goes on from the same rows of a batch"],
-                    helps=["begin another stream for others: `model.stream()`"],
+                    notes=["a stream has a fixed batch"],
+                    helps=["start another stream for other sequences: `model.stream()`"],
                 )
         return told
 
@@ -268,16 +268,13 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
         few, all_ = (made.at({**known, symbol: count}) for count in rows)
         if few != all_:
             left = rows[1] - rows[0]
-            fills = "1 row fills" if left == 1 else f"{left} rows fill"
+            end = "1 position" if left == 1 else f"{left} positions"
             raise_error(
                 "E0979",
-                f"at the end {fills} no chunk of {size}, and the whole graph makes "
-                f"{all_ - few} more of `{name}` with that",
-                notes=["windows of this spec end before their chunk does"],
-                helps=[
-                    f"put rows behind them, as the spec's padding is, up to {size}",
-                    "or leave them out",
-                ],
+                f"the last {end} do not fill a chunk of {size}, but the full forward pass "
+                f"computes {all_ - few} more of `{name}` from them",
+                notes=["windows of this spec end before their chunk"],
+                helps=[f"pad to {size} positions, as the spec does", "or leave them out"],
             )
 
 
@@ -290,9 +287,9 @@ def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
     if rows > context:
         raise_error(
             "E0943",
-            f"{rows} rows came, and this model knows {context}",
-            notes=[f"its table `{facts.table}` has no more"] if facts.table else [],
-            helps=["begin another stream"],
+            f"got {rows} positions, the maximum is {context}",
+            notes=[f"its table `{facts.table}` is full"] if facts.table else [],
+            helps=["start another stream"],
         )
 
 
@@ -308,10 +305,9 @@ def _no_chunks(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
     size, growing = streamer.chunks.rows, streamer.entrance.growing
     raise_error(
         "E0976",
-        f"{count} rows of `{growing}` are given, and this stream takes {size} at a time, "
-        "or several times as many",
-        notes=[f"its windows make one row of {size}"],
-        helps=helps or ["give rows that are left over with the next ones, or with `last=True`"],
+        f"got {count} positions of `{growing}`, expected a multiple of {size}",
+        notes=[f"its strides reduce {size} positions to one"],
+        helps=helps or ["push the remaining positions with the next chunk, or with `last=True`"],
     )
 
 
@@ -324,5 +320,5 @@ def open_streamer(
 ) -> StreamingModel:
     """Return the streaming model of a package, with the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
-    assert opened.facts.chunks is not None, "the index says that it is a stream"
+    assert opened.facts.chunks is not None, "the package is a streaming model"
     return StreamingModel(**vars(opened), chunks=opened.facts.chunks)

@@ -86,7 +86,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     task's options among them. E0906, E0910 and E0912 for what it cannot take.
     """
     task = model.manifest.reading.task
-    assert task is not None, "asked by `is_for_task`"
+    assert task is not None, "checked by `is_for_task`"
     options = _options(task, inputs)
     slots = {s.name for s in task.slots}
     given = {name: value for name, value in inputs.items() if name in slots}
@@ -175,8 +175,8 @@ def _check_complete(task: Task, given: Mapping[str, object]) -> None:
             raise_error(
                 "E0910",
                 f"the task `{task.kind}` needs the input `{slot.name}`",
-                notes=[f"it takes {every}"],
-                helps=[f"give {slot.name}=…"],
+                notes=[f"its inputs are {every}"],
+                helps=[f"pass {slot.name}=…"],
             )
 
 
@@ -195,7 +195,7 @@ def _listed(name: str, value: object) -> list[str]:
 def _no_texts(name: str, value: object) -> NoReturn:
     raise_error(
         "E0906",
-        f"`{name}` is a text or a list of texts, got {type(value).__name__}",
+        f"`{name}` must be a string or a list of strings, got {type(value).__name__}",
         helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
     )
 
@@ -207,9 +207,9 @@ def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
         if len(texts) not in (1, longest):
             raise_error(
                 "E0912",
-                f"`{name}` holds {len(texts)} texts, and {longest} are expected",
+                f"`{name}` has {len(texts)} texts, expected {longest}",
                 notes=[f"{n}: {len(t)}" for n, t in given.items()],
-                helps=["give as many of each, or one for all"],
+                helps=["pass equally many, or one for all"],
             )
     return {n: t * longest if len(t) == 1 else t for n, t in given.items()}
 
@@ -260,7 +260,7 @@ def _prompt(task: Task, options: Options) -> str:
     prompts = dict(task.prompts)
     if named and named not in prompts:
         known = ", ".join(prompts) or "none"
-        helps = suggest_similar_name(str(named), prompts, f"there are: {known}")
+        helps = suggest_similar_name(str(named), prompts, f"expected one of {known}")
         raise_error("E0910", f"the model has no prompt `{escape_text(named)}`", helps=helps)
     return prompts.get(named, "")
 
@@ -287,8 +287,8 @@ def _choices(
     """Encode a text with each of its choices."""
     texts = _listed("text", given["text"])
     if len(texts) > 1:
-        helps = ["run one text at a time"]
-        raise_error("E0912", "choices belong to one text, and several are given", helps=helps)
+        helps = ["pass one text at a time"]
+        raise_error("E0912", "choices need a single text, got several", helps=helps)
     choices = _listed("choices", given["choices"])
     rows = [encode_text(texts[0], choice, record) for choice in choices]
     return _Batch(rows, [0] * len(rows), {"text": texts, "choices": choices})
@@ -301,7 +301,7 @@ def _images(
     labels = _listed("candidate_labels", given["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:
-        helps = ['write `{}` where the label stands: "This is a photo of {}."']
+        helps = ['put `{}` in place of the label: "This is a photo of {}."']
         raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
     rows = [encode_text(template.replace("{}", t), None, record) for t in labels]
     if task.length:

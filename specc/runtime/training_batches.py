@@ -51,8 +51,8 @@ def training_inputs(
         shapes = sorted({str(list(array.shape)) for array in arrays})
         raise_error(
             "E0912",
-            f"the rows of `{name}` are of several shapes: {', '.join(shapes[:4])}",
-            helps=["put rows of one shape into a batch"],
+            f"the examples of `{name}` have different shapes: {', '.join(shapes[:4])}",
+            helps=["batch examples of equal shape"],
         )
     return dict(batch_rows(graph, name, arrays))
 
@@ -87,7 +87,7 @@ def training_targets(reading: PreprocessingConfig, name: str, values: list[objec
         return np.stack(rows).astype(kind)
     if all(row.ndim == 1 and row.dtype.kind == "i" for row in rows):
         return pad_rows(rows, IGNORE_INDEX)[0]
-    raise_error("E0947", f"what is wanted of `{name}` has several shapes in one batch")
+    raise_error("E0947", f"the targets of `{name}` have different shapes in one batch")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _answer(name: str, value: object, record: OutputReading | None) -> Array:
             there = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
             raise_error(
                 "E0947",
-                f"`{escape_text(value)[:60]}` is no label of `{name}`",
+                f"`{escape_text(value)[:60]}` is not a label of `{name}`",
                 helps=suggest_similar_name(value, record.labels, there),
             )
         return np.array(record.labels.index(value), np.int64)
@@ -167,17 +167,17 @@ def _answer(name: str, value: object, record: OutputReading | None) -> Array:
 def _no_text(name: str) -> NoReturn:
     raise_error(
         "E0947",
-        f"`{name}` is no text, and is given one",
-        notes=["the spec's `reading` does not say how it is shown as text or labels"],
-        helps=["give numbers", f"or say `show {name} = …` in the spec's `reading`"],
+        f"`{name}` takes no text, got a string",
+        notes=["the spec's `reading` does not declare it as text or labels"],
+        helps=["pass numbers", f"or add `show {name} = …` to the spec's `reading`"],
     )
 
 
 def _nothing_to_learn(name: str, number: int) -> NoReturn:
     raise_error(
         "E0947",
-        f"the text of row {number} is too short to learn from",
-        notes=[f"`{name}` has no token behind which another stands"],
+        f"the text of example {number} is too short for training",
+        notes=[f"`{name}` needs at least two tokens"],
         helps=["leave it out"],
     )
 
@@ -250,12 +250,12 @@ class TrainingBatches:
     def _names(self, rows: Sequence[Row]) -> list[str]:
         """Return the inputs and results that every row names. E0946 if they differ."""
         if not rows:
-            raise_error("E0946", "a batch without rows teaches nothing")
+            raise_error("E0946", "empty batch")
         for number, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise_error(
                     "E0946",
-                    f"row {number} is {_kind(row)}, and a row names inputs and results",
+                    f"example {number} is {_kind(row)}, expected a mapping of inputs and outputs",
                     helps=[f"write {{{self._example()}}}"],
                 )
         first = list(rows[0])
@@ -264,9 +264,9 @@ class TrainingBatches:
                 odd = sorted(map(repr, set(row) ^ set(first)))
                 raise_error(
                     "E0946",
-                    f"row {number} does not name what row 0 names",
-                    notes=[f"one of them lacks {escape_text(', '.join(odd))[:200]}"],
-                    helps=["give all rows of a batch the same names"],
+                    f"example {number} has different keys than example 0",
+                    notes=[f"different: {escape_text(', '.join(odd))[:200]}"],
+                    helps=["use the same keys in all examples of a batch"],
                 )
         known = [*self.graph.inputs, *self.graph.outputs]
         for name in first:
@@ -292,8 +292,8 @@ class TrainingBatches:
         there = ", ".join(f"`{name}`" for name in self.graph.outputs)
         helps = [f"name a result: {there}"]
         if made is not None:
-            helps = [f"give whole texts as `{made.growing}`, which the model writes"]
-        raise_error("E0946", "rows without a result teach nothing", helps=helps)
+            helps = [f"pass whole texts as `{made.growing}`, which the model generates"]
+        raise_error("E0946", "examples without targets", helps=helps)
 
 
 def _kind(value: object) -> str:
@@ -310,9 +310,9 @@ def check_training_rows(given: object) -> Sequence[Row]:
     if isinstance(given, Mapping) or "to_dict" in methods:
         raise_error(
             "E0946",
-            f"rows are given as {_kind(given)}",
+            f"examples are passed as {_kind(given)}",
             helps=[
-                "give a list of rows, though it be one: [row]",
+                "pass a list of examples, also for one: [example]",
                 'of a frame of pandas: frame.to_dict("records")',
             ],
         )
@@ -321,8 +321,8 @@ def check_training_rows(given: object) -> Sequence[Row]:
             return list(given)
         raise_error(
             "E0946",
-            f"rows are given as {_kind(given)}",
-            helps=["give a list of mappings, a row each"],
+            f"examples are passed as {_kind(given)}",
+            helps=["pass a list of mappings, one per example"],
         )
     # a data set of another library: its elements are read on demand
     return cast("Sequence[Row]", given)

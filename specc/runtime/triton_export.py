@@ -39,7 +39,7 @@ def write_triton_repository(
     if not MODEL_NAME.fullmatch(name):
         raise_error(
             "E0889",
-            f"`{escape_text(name)[:80]}` is no name of a model on a server",
+            f"`{escape_text(name)[:80]}` is not a valid Triton model name",
             helps=["letters, digits, `_`, `-` and `.`: --name small_reader"],
         )
     text = triton_config(model.manifest.graph, name, most)
@@ -48,7 +48,7 @@ def write_triton_repository(
     if config.exists() and not force:
         with config.open(encoding="utf-8", errors="replace") as file:
             if file.readline() != FILE_HEADER:
-                raise_not_replaceable(config, "it is not one that specc wrote", "say --force")
+                raise_not_replaceable(config, "it was not written by specc", "use --force")
     source = model.path.parent
     beside = [location for location, _ in model.file.outside()]
     _check_beside(beside)
@@ -86,7 +86,7 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
                 "E0889",
                 f"`{escape_text(port)}` is {type}, and the server joins requests along the batch",
                 notes=["the first axis of every input and output has to be the batch"],
-                helps=["write `--max-batch-size 0`: then the server joins no requests"],
+                helps=["write `--max-batch-size 0` to disable batching"],
             )
 
 
@@ -110,8 +110,8 @@ def _check_beside(locations: list[str]) -> None:
         if Path(location).name != location:
             raise_error(
                 "E0889",
-                f"the weights are in `{escape_text(location)}`, outside the model's folder",
-                helps=["compile it with weights of its own: into another folder"],
+                f"the weights are in `{escape_text(location)}`, outside the model's directory",
+                helps=["compile it to another directory, which copies the weights"],
             )
 
 

@@ -74,14 +74,14 @@ def _raise_syntax_conflict(looks: Syntax, ending: str, span: Span) -> NoReturn:
             f"this is YAML in a file named {truncate_suffix(ending)}",
             span,
             "written as YAML",
-            helps=["name the file .yaml, or turn it into the language with `specc convert`"],
+            helps=["name the file .yaml, or convert it with `specc convert`"],
         )
     raise_error(
         "E0114",
         f"this is the .specc language in a file named {truncate_suffix(ending)}",
         span,
         "not written as YAML",
-        helps=["name the file .specc, or turn it into YAML with `specc convert`"],
+        helps=["name the file .specc, or convert it with `specc convert`"],
     )
 
 

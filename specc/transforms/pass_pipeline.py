@@ -158,7 +158,7 @@ def _find_generated_symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
     if symbol is None:
         raise_error(
             "E0702",
-            f"`{growing}` cannot grow: it has no axis behind the batch of a run-time length",
+            f"`{growing}` has no time axis: it has no axis of run-time length after the batch",
         )
     return symbol
 
@@ -199,8 +199,8 @@ def _raise_nothing_generated(graph: Graph) -> NoReturn:
     """
     mend = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
-        mend = "ask for the graph that it was made from, `score`, or for the spec"
-    raise_error("E0701", f"`{graph.name}` does not say what it generates", helps=[mend])
+        mend = "use the graph that it was derived from, `score`, or the spec"
+    raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[mend])
 
 
 def _run_step(work: PassState) -> PassState:
@@ -217,7 +217,7 @@ def _run_step(work: PassState) -> PassState:
 
 
 def _run_encode(work: PassState) -> PassState:
-    assert work.half is not None, "`step` comes first"
+    assert work.half is not None, "`step` runs first"
     return replace(work, derived=add_encoder_graph(work.half))
 
 
@@ -269,7 +269,7 @@ def _verify_graphs(graphs: Iterable[Graph | None], where: str) -> None:
     """Verify graphs under `VERIFY_AFTER_PASSES`."""
     for graph in graphs if VERIFY_AFTER_PASSES.get() else ():
         faults = find_graph_errors(graph) if graph else []
-        assert not faults, f"behind {where}:\n" + "\n".join(faults)
+        assert not faults, f"after {where}:\n" + "\n".join(faults)
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
@@ -298,7 +298,7 @@ def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Grap
     """Store those matrices as `[in, out]` that only linear layers read; return them too."""
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
-    _verify_graphs([made], "the matrices turned over")
+    _verify_graphs([made], "the transposed matrices")
     return made, found
 
 

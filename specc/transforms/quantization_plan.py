@@ -202,10 +202,10 @@ class _FormatChooser:
         if why := _explain_unsupported(uses):
             return why
         if _has_match(names, self.wish.keep):
-            return "asked for"
+            return "requested"
         kind = self._kind(sharing, uses, names)
         if kind is None:
-            return "not asked for"
+            return "not requested"
         form = self._form(kind, uses)
         if kind == "int8-tensor":
             form = self._by_tensor(sharing, uses) or form
@@ -230,9 +230,9 @@ class _FormatChooser:
             return why
         block = self.wish.stored.get(sharing[0], 0)
         if not block:
-            return "not stored in 4 bits, symmetric and in groups of rows"
+            return "not stored as symmetric 4-bit groups of rows"
         if uses.table or uses.turned != {False}:
-            return "no kernel reads it in 4 bits here"
+            return "no 4-bit kernel for this use"
         return QuantizationFormat(bits=4, block=block, layout=self.layout, rounding="none")
 
     def _usual(self, sharing: list[str]) -> QuantizationKind | None:
@@ -293,8 +293,8 @@ def _explain_unsupported(uses: WeightUses) -> str:
     if uses.other:
         return f"also read by {uses.other[0]}"
     if not uses.linear and not uses.table:
-        return "nothing reads it"
-    return "read as it lies and turned over" if len(uses.turned) > 1 else ""
+        return "unused"
+    return "read with and without a transpose" if len(uses.turned) > 1 else ""
 
 
 # --- where in the graph ---------------------------------------------------------------

@@ -208,7 +208,7 @@ class _WeightQuantizer:
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.LinearQ(form.bits, form.block, form.layout, rounding)
         product = find_matrix_product(node)
-        assert product is not None, "the plan has no other reader"
+        assert product is not None, "the plan has no other consumer"
         x = node.args[product.rows]
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
         return self.made.add(

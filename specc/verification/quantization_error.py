@@ -76,8 +76,8 @@ def _kept(graph: Graph) -> dict[Value, str]:
 ERROR_MEASURES = {
     "error": "the largest difference, of the largest value",
     "angle": "1 - cosine",
-    "kl": "the mean Kullback-Leibler divergence of what is drawn from",
-    "changed": "the share of rows whose likeliest token is another",
+    "kl": "mean Kullback-Leibler divergence of the token distributions",
+    "changed": "share of positions with a different most likely token",
 }
 """The available measures, and their descriptions."""
 FREE_AXIS_LENGTH = 24
@@ -163,7 +163,7 @@ class QuantizationComparison:
         """Format one line per result."""
         for name, loss in self.losses.items():
             told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
-            yield f"`{name}` beside the other: {told}"
+            yield f"`{name}` against the baseline: {told}"
 
     def layers(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in order, with the relative error of its
@@ -198,7 +198,7 @@ class QuantizationComparison:
                         f"`{name}` lost more than it may: {measure} {value:.2e}, at "
                         f"most {most[measure]:g}",
                         notes=[f"{measure} is {ERROR_MEASURES[measure]}"],
-                        helps=["keep more weights as they are: `--quantize-exclude PATTERN`"],
+                        helps=["quantize fewer weights: `--quantize-exclude PATTERN`"],
                     )
 
     def _check(self) -> None:
@@ -209,8 +209,8 @@ class QuantizationComparison:
         if one != other:
             raise_error(
                 "E0857",
-                "the two models do not take and give the same",
-                notes=[f"only one has {', '.join(n for n, _ in {*one} ^ {*other})}"],
+                "the two models have different inputs or outputs",
+                notes=[f"only in one: {', '.join(n for n, _ in {*one} ^ {*other})}"],
                 helps=["compile both from one spec, with the same config"],
             )
 

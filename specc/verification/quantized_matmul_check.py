@@ -61,10 +61,10 @@ def compare_products(
         if not apart <= RELATIVE_TOLERANCE:
             raise_error(
                 "E0855",
-                f"a product by rounded weights differs by {apart:.1e} of its largest value",
+                f"a quantized matrix product differs by {apart:.1e} of its largest value",
                 notes=[f"`{product.values['y']}`, a {product.kind}", shown],
                 helps=[
-                    "this processor multiplies whole numbers in another way; compile "
+                    "this processor multiplies integers differently; compile "
                     "with `--quantize int8-weights`, or report it"
                 ],
             )

@@ -254,10 +254,10 @@ def _too_large(graph: Graph, value: Value, number: float) -> None:
     where = next(iter((*named, *graph.origin(value.node).scopes)), graph.name)
     raise_error(
         "E0980",
-        f"a number of `{escape_text(where)}` does not fit into {dtype}",
+        f"a value of `{escape_text(where)}` overflows {dtype}",
         notes=[f"it is {number:.4g}, and the largest of {dtype} is {HALF_FORMATS[dtype].most:.5g}"],
         helps=[
-            "compile with `--dtype bf16`, which reaches as far as f32",
+            "compile with `--dtype bf16`, which has the range of f32",
             "or without `--dtype`, in f32",
         ],
     )

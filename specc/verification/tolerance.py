@@ -36,7 +36,7 @@ def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
     got = np.asarray(got, np.float64)
     if odd := _odd(got, want):
         return ResultDifference(
-            np.inf, f"`{name}` differs from the reference in what is a number", (odd,)
+            np.inf, f"`{name}` differs from the reference in NaN or infinity", (odd,)
         )
     apart, largest = _apart(got, want)
     size = float(apart.max(initial=0)) / largest
@@ -69,7 +69,7 @@ def _odd(got: Array, want: Array) -> str:
         return ""
     at = tuple(int(n) for n in np.argwhere(wrong)[0])
     where = ", ".join(map(str, at))
-    places = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "in one place"
+    places = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "at one position"
     return (
         f"{places}, first at [{where}]: {float(got[at])} where the reference has {float(want[at])}"
     )

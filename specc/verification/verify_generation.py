@@ -75,7 +75,7 @@ def _asked(
 ) -> GenerationRequest:
     """Sample inputs of the model, with its compiled settings."""
     session, growing = writer.itself, writer.entrance.growing
-    assert session is not None, "a model that decodes by itself runs by itself"
+    assert session is not None, "a standalone generator has a session"
     takes = {*session.inputs, *session.optional}
     made = random_inputs(graph, sizes, rng, density)
     inputs = {n: v for n, v in made.items() if n in takes}
@@ -125,7 +125,7 @@ class _Decode:
     def got(self) -> dict[str, Array]:
         """Return the results of the model."""
         session = self.asked.writer.itself
-        assert session is not None, "a model that decodes by itself runs by itself"
+        assert session is not None, "a standalone generator has a session"
         made = run_standalone(session, self.asked)
         if made.log_probs is not None:
             width = self.asked.bounded.max_tokens

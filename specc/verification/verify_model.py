@@ -291,7 +291,7 @@ def _rounds_alone(model: LoadedModel, seed: int, rounds: int) -> Iterator[Verifi
     decodes = model.manifest.decodes is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
-    why = "it writes into buffers, which only the package tells of that it was made for"
+    why = "it writes to buffers that only its package describes"
     return iter(
         (VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}"),)
     )
@@ -315,7 +315,7 @@ def iterate_package_rounds(
     """Compare the graphs that have a manifest, round by round. E0930 at the first difference."""
     for role in (package.role(graph),) if graph else package.roles:
         if not package.described(role):
-            why = "not compared, because it does not say what it computes"
+            why = "not compared, because it has no description"
             yield VerificationRound(graph=escape_text(role), compared=False, agrees=None, note=why)
             continue
         model = package.load(role, provider=provider)

@@ -167,14 +167,14 @@ def describe_visible_keys(node: Node) -> str:
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)
     if mask is None:
-        return "all rows"
+        return "all positions"
     seen = find_band_interval(mask, 2, 3)
     if seen.empty:
-        return "no rows"
-    back = "all rows before" if seen.hi == math.inf else f"{seen.hi:.0f} rows before"
-    ahead = "all rows behind" if seen.lo == -math.inf else f"{-seen.lo:.0f} rows behind"
+        return "no positions"
+    back = "all positions before" if seen.hi == math.inf else f"{seen.hi:.0f} positions before"
+    ahead = "all positions after" if seen.lo == -math.inf else f"{-seen.lo:.0f} positions after"
     if seen.lo == -math.inf and seen.hi == math.inf:
-        return "all rows that a mask shows"
+        return "all positions visible in a mask"
     return f"itself and {back}" if seen.lo == 0 else f"{back} and {ahead}"
 
 

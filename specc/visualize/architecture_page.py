@@ -139,7 +139,7 @@ def _graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Pla
             f'<section class="graph" id="g{n}"{hidden}>',
             f'<ul class="ports">{"".join(ports)}</ul>',
             '<div class="columns"><div class="tree" role="tree">',
-            '<div class="titles"><span>block</span><span>gives</span>'
+            '<div class="titles"><span>block</span><span>output</span>'
             "<span>weights</span><span>multiply-adds</span></div>",
             *_rows(n, tree, shown.at, places, 0),
             '</div><div class="panels">',
@@ -204,7 +204,7 @@ def _panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -
     facts = [("gives", block.gives), ("weights", format_dim_formula(block.weights, {}))]
     facts.append(("multiply-adds", _work(block, shown.at)))
     if block.spared.terms:
-        facts.append(("all at once", _kept(format_dim_formula(block.work, shown.at))))
+        facts.append(("full forward", _kept(format_dim_formula(block.work, shown.at))))
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts

@@ -76,7 +76,7 @@ def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Ite
     yield curve("attention", attention, less)
     yield curve("all but attention", work - attention, none)
     if any(less):
-        yield curve("all at once", work, none)
+        yield curve("full forward", work, none)
     saved = [sum(_saved(node, at) for node in attends) for at in places]
     if any(saved) and not _has_window(graph, attends):
         yield curve(f"with a window of {COMPARED_WINDOW}", work, saved)

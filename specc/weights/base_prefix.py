@@ -47,10 +47,10 @@ class ParameterNaming:
     def __str__(self) -> str:
         said: list[str] = []
         if self.minus:
-            said.append(f"without `{escape_text(self.minus)}` in front")
+            said.append(f"without the prefix `{escape_text(self.minus)}`")
         if self.plus:
-            said.append(f"with `{escape_text(self.plus)}` in front")
-        said += [f"below `{escape_text(p)}` {inner}" for p, inner in self.parts]
+            said.append(f"with the prefix `{escape_text(self.plus)}`")
+        said += [f"under `{escape_text(p)}` {inner}" for p, inner in self.parts]
         return ", ".join(said) or "as declared"
 
 
@@ -98,7 +98,7 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
     winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
     # Two spellings of one prefix find the same tensors; then either will do.
     if len(set(map(spelled, winners))) > 1:
-        _several(path, [f"{best} of {len(names)} names are found {n}" for n in winners])
+        _several(path, [f"{best} of {len(names)} names match {n}" for n in winners])
     return winners[0]
 
 
@@ -114,11 +114,10 @@ def _cut_and_put(naming: ParameterNaming) -> tuple[str, str]:
 def _several(path: Path, notes: list[str]) -> NoReturn:
     raise_error(
         "E0515",
-        f"`{escape_text(str(path))}` holds the weights under several prefixes",
+        f"`{escape_text(str(path))}` has the weights under several prefixes",
         notes=notes[:6],
         helps=[
-            "say which are meant: give the spec's names that prefix with `under`, "
-            "and `ignore` the others"
+            "select one: add the prefix to the spec's names with `under`, and `ignore` the others"
         ],
     )
 

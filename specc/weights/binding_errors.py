@@ -68,7 +68,7 @@ def report_mismatches(
     if left := [n for n in unused if n not in proposed]:
         found.append(_unused(checkpoint, left))
     if len(found) > MAX_ERRORS:
-        more = f"{len(found) - MAX_ERRORS} more faults like these are not shown"
+        more = f"{len(found) - MAX_ERRORS} more errors like these are not shown"
         last = found[MAX_ERRORS - 1]
         found[MAX_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
     return found
@@ -90,7 +90,7 @@ def warn_different_copies(
             "each is used as it is in the checkpoint, as transformers 5 does; before, "
             f"it used `{escape_text(root)}` for both",
         ),
-        helps=("if the model was trained with two separate weights, take the `tie` away",),
+        helps=("if the model was trained with two separate weights, remove the `tie`",),
         severity="warning",
     )
 
@@ -109,7 +109,7 @@ def _nothing_fits(
             have if unused else "it is empty",
         ),
         helps=(
-            "is this the checkpoint for this spec? If only names differ, say how with "
+            "is this the checkpoint for this spec? If only names differ, map them with "
             "`load` in `weights`",
         ),
     )
@@ -130,11 +130,11 @@ def _missing(
     help_ = (
         f'{format_suggestion(escape_text(close))} Write  {rule}"{generalize_name(close)}"'
         if close
-        else f"if another tensor holds it, write  {rule}…  in `weights`"
+        else f"if another tensor has it, write  {rule}…  in `weights`"
     )
-    notes = [f"looked for `{escape_text(tensor)}` in `{escape_text(str(checkpoint.path))}`"]
+    notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(str(checkpoint.path))}`"]
     if naming != ParameterNaming():
-        notes.append(f"names of this checkpoint are looked for {naming}")
+        notes.append(f"names of this checkpoint are searched {naming}")
     if len(family) > 1:
         notes.append(f"all of them: {escape_text(format_names([w.name for w, _ in family]))}")
     return (
@@ -152,7 +152,7 @@ def _missing(
 def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
     """Add a hint about `--init-missing`, or why it does not apply."""
     if why:
-        note = f"it is no part of a new head, which could be drawn: {why}"
+        note = f"it is not part of a new head, which could be initialized: {why}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
     help = "if it is a head that is still to be trained, `--init-missing 0` draws it"
     return replace(diagnostic, helps=(*diagnostic.helps, help))
@@ -173,24 +173,22 @@ def _meant(
 def _misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
     first = group[0]
     wanted = first.wanted
-    label = Label.at(wanted.span, wanted.made_by or f"makes {list(wanted.shape)}")
-    others = (Label(first.rule, "made by this rule"),) if first.rule else ()
+    label = Label.at(wanted.span, wanted.made_by or f"has shape {list(wanted.shape)}")
+    others = (Label(first.rule, "loaded by this rule"),) if first.rule else ()
     notes = tuple(_held(checkpoint, n) for n in first.tensors[:4])
     name = escape_text(wanted.name)
     if first.why:
-        title = f"`{name}` cannot be made as its `load` says{_more(group)}"
-        help = f"it must give {list(wanted.shape)}; look at the shapes above and mend the rule"
+        title = f"`{name}` does not match its `load` rule{_more(group)}"
+        help = f"it must return {list(wanted.shape)}; compare the shapes above and correct the rule"
         return Diagnostic("E0511", title, label, others, (first.why, *notes), (help,))
     if first.shape != wanted.shape:
         if first.rule:
-            notes = (f"the rule gives {list(first.shape)}", *notes)
-        notes = (f"the spec makes it {wanted.dtype}{list(wanted.shape)}", *notes)
+            notes = (f"the rule returns {list(first.shape)}", *notes)
+        notes = (f"the spec declares {wanted.dtype}{list(wanted.shape)}", *notes)
         title = f"`{name}` has the wrong shape{_more(group)}"
         help = _size_help(checkpoint, first) or _shape_help(first)
         return Diagnostic("E0503", title, label, others, notes, (help,))
-    title = (
-        f"`{name}` should be {wanted.dtype}, but the checkpoint holds {first.dtype}{_more(group)}"
-    )
+    title = f"`{name}` should be {wanted.dtype}, but the checkpoint has {first.dtype}{_more(group)}"
     help = "numbers are converted between float types and between whole-number types, not across"
     if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
         help = (
@@ -213,7 +211,7 @@ def _size_help(checkpoint: Checkpoint, misfit: TensorMismatch) -> str:
         return ""
     return (
         f"axis {odd[0]} is {shape[odd[0]]} in the adapter and {wanted.shape[odd[0]]} in "
-        f"the spec; say  --set {name}={shape[odd[0]]}"
+        f"the spec; use  --set {name}={shape[odd[0]]}"
     )
 
 
@@ -238,7 +236,7 @@ def _shape_help(misfit: TensorMismatch) -> str:
             axis = odd[0]
             return (
                 f"axis {axis} is {shape[axis]} in the checkpoint and {wanted[axis]} in the spec; "
-                "compare the config values it is made from with config.json"
+                "compare the config values of its shape with config.json"
             )
     return "is this the checkpoint, and the config.json, for this spec?"
 
@@ -252,13 +250,13 @@ def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     return Diagnostic(
         "E0505",
         f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
-        f"{'is' if one else 'are'} used by nothing",
+        f"{'is' if one else 'are'} unused",
         notes=(
             f"in `{escape_text(str(checkpoint.path))}`: "
             f"{escape_text(format_names(sorted(names), 8))}",
-            *([f"{len(short)} kinds of names in all"] if len(short) > 8 else []),
+            *([f"{len(short)} name patterns in total"] if len(short) > 8 else []),
         ),
-        helps=(f"if they are really not needed, write in `weights`:  {ignores}{more}",),
+        helps=(f"to ignore them, write in `weights`:   {ignores}{more}",),
     )
 
 
@@ -315,7 +313,7 @@ def explain_not_fresh(
         like, other = kinds.get(name_skeleton(wanted.name)), calls.get(_call(wanted))
         # The nearest reason first: it names the tensor that can be looked up.
         if not found:
-            why = "nothing of the model is in the checkpoint"
+            why = "no weight of the model is in the checkpoint"
         elif made_of:
             why = f"`{escape_text(made_of[0])}`, a part of it, is in the checkpoint"
         elif like:
@@ -323,7 +321,7 @@ def explain_not_fresh(
         elif other:
             why = f"`{escape_text(other)}`, of the same call, is in the checkpoint"
         elif wanted.name in body:
-            why = "it belongs to the body, which every graph of the spec has"
+            why = "it belongs to the base model, which every graph of the spec has"
         else:
             continue
         reasons[wanted.name] = why
@@ -347,12 +345,12 @@ def warn_random_weights(
     return Diagnostic(
         "W0528",
         f"{len(drawn)} weight{'s are' if many else ' is'} not in the checkpoint and "
-        f"{'were' if many else 'was'} drawn from the seed {fresh.seed}",
+        f"{'were' if many else 'was'} initialized with the seed {fresh.seed}",
         Label.at(first.span, first.made_by),
         notes=(
             *(f"{escape_text(format_names(names, 8))}: {way}" for way, names in ways.items()),
             f"all others are in `{escape_text(path)}`",
         ),
-        helps=("what such a head gives means nothing before it is trained",),
+        helps=("outputs of a new head are meaningless before training",),
         severity="warning",
     )

@@ -22,8 +22,8 @@ _OTHER_FORMATS = {
     ".msgpack": "is of Flax, and specc reads only safetensors",
     ".ot": "is of Rust's torch, and specc reads only safetensors",
     ".gguf": "is of llama.cpp, and specc reads only safetensors",
-    ".incomplete": "is a download that did not end: get it again",
-    ".part": "is a download that did not end: get it again",
+    ".incomplete": "is an incomplete download: download it again",
+    ".part": "is an incomplete download: download it again",
 }
 """Descriptions of weight files in other formats, by suffix."""
 
@@ -166,37 +166,37 @@ def _names_in(folder: Path) -> list[str]:
     except OSError as error:
         raise_error(
             "E0802",
-            f"cannot look into the folder `{escape_text(str(folder))}`: "
+            f"cannot list the directory `{escape_text(str(folder))}`: "
             f"{str(error.strerror).lower()}",
-            helps=["check the permissions of the folder"],
+            helps=["check the permissions of the directory"],
         )
 
 
 def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
     """Raise an error for a directory with several sets of weights, or none."""
     where = escape_text(str(folder))
-    listed = "there are " + ", ".join(map(escape_text, found[:8]))
+    listed = "found: " + ", ".join(map(escape_text, found[:8]))
     stems = {_SHARD_SUFFIX.sub("", name) for name in found if _SHARD_SUFFIX.search(name)}
     if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, found)):
         lacking = escape_text(stems.pop()) + INDEX_SUFFIX
         raise_error(
             "E0518",
-            f"the folder `{where}` holds shards, and not the index that lists them",
+            f"the directory `{where}` has shards, but no index",
             notes=[listed],
-            helps=[f"get `{lacking}`, which belongs to them"],
+            helps=[f"download `{lacking}`"],
         )
     if found:
         raise_error(
             "E0518",
-            f"the folder `{where}` holds several sets of weights",
+            f"the directory `{where}` has several sets of weights",
             notes=[listed],
             helps=[f"name the file you mean, e.g. --weights {escape_text(str(folder / found[0]))}"],
         )
     raise_error(
         "E0518",
-        f"the folder `{where}` holds no weights",
+        f"the directory `{where}` has no weights",
         notes=[
-            "looked for model.safetensors, an index of shards, and any other .safetensors file",
+            "searched for model.safetensors, an index of shards, and any other .safetensors file",
             *_unreadable(names),
         ],
         helps=[
@@ -265,10 +265,10 @@ def _check_shard(index: Path, shard: str) -> None:
         _bad_index(
             index,
             f"it names the file `{escape_text(shard[:200])}`, which is not the name of "
-            "a file beside it",
+            "a file next to it",
         )
     if not (index.parent / shard).exists():
-        _bad_index(index, f"it names the file `{escape_text(shard)}`, which is not there")
+        _bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")
 
 
 def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
@@ -306,7 +306,7 @@ def _weight_map(path: Path) -> dict[str, str]:
     try:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
-        _bad_index(path, f"it is no UTF-8 text: byte {error.start} cannot be read")
+        _bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
     except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
         _bad_index(path, escape_text(str(error)))
     files = _table_of(fields)
@@ -327,7 +327,7 @@ def _table_of(fields: Json) -> dict[str, str]:
 def _bad_index(path: Path, why: str) -> NoReturn:
     raise_error(
         "E0509",
-        f"the index `{escape_text(str(path))}` and its files do not fit together",
+        f"the index `{escape_text(str(path))}` and its files do not match",
         notes=[why],
         helps=["download the whole checkpoint again"],
     )

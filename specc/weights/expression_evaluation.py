@@ -77,7 +77,7 @@ def _rows_of(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
         return expr.bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
         raise PatternMismatch(
-            f"rows {expr.start} to {expr.stop} are not all in an axis of {length}"
+            f"slice {expr.start}:{expr.stop} is out of range for an axis of length {length}"
         )
     return expr.start, expr.stop
 
@@ -93,7 +93,7 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
             found = {infer_expression_dtype(p, dtypes) for p in parts}
             if len(found) > 1:
                 raise PatternMismatch(
-                    f"tensors of {' and '.join(sorted(found))} cannot be joined; cast one of them"
+                    f"cannot concatenate {' and '.join(sorted(found))}; cast one of them"
                 )
             return found.pop()
         case FirstPresentExpr():
@@ -187,14 +187,14 @@ def _part_of(
 def _length(shape: Shape, axis: int) -> int:
     if not 0 <= axis < len(shape):
         raise PatternMismatch(
-            f"there is no axis {axis} in a tensor of shape {list(shape)}; the first axis is 0"
+            f"axis {axis} is out of range for shape {list(shape)}; the first axis is 0"
         )
     return shape[axis]
 
 
 def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     if not shapes:
-        raise PatternMismatch("there is nothing to join")
+        raise PatternMismatch("nothing to concatenate")
     axis, total = expr.axis, sum(_length(s, expr.axis) for s in shapes)
     rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
     if len(rests) > 1:
@@ -207,21 +207,21 @@ def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
 def _check_pairs(rows: int, heads: int) -> None:
     # Each head's rows are swapped in pairs.
     if heads < 1 or rows % (2 * heads):
-        raise PatternMismatch(f"{rows} rows are not {heads} heads of whole pairs")
+        raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _stack_shape(shapes: list[Shape]) -> Shape:
     if not shapes:
-        raise PatternMismatch("there is nothing to stack")
+        raise PatternMismatch("nothing to stack")
     if len(set(shapes)) > 1:
         differ = sorted({str(list(s)) for s in shapes})
-        raise PatternMismatch(f"{' and '.join(differ)} cannot be rows of one axis")
+        raise PatternMismatch(f"cannot stack {' and '.join(differ)}")
     return (len(shapes), *shapes[0])
 
 
 def _reshaped(shape: Shape, wanted: Shape) -> Shape:
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
-        raise PatternMismatch(f"{list(wanted)} is no shape; one length may be -1")
+        raise PatternMismatch(f"{list(wanted)} is not a valid shape; one length may be -1")
     count, found = math.prod(shape), wanted
     if -1 in wanted:
         at, known = wanted.index(-1), -math.prod(wanted)
@@ -237,10 +237,10 @@ def _reshaped(shape: Shape, wanted: Shape) -> Shape:
 
 def _grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
     if len(shape) < 2:
-        raise PatternMismatch(f"a table of positions has at least two axes, not {list(shape)}")
+        raise PatternMismatch(f"a position table needs at least two axes, got {list(shape)}")
     points = shape[-2] - expr.prefix
     if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
-        raise PatternMismatch(f"{shape[-2]} rows less {expr.prefix} are no square grid")
+        raise PatternMismatch(f"{shape[-2]} rows minus {expr.prefix} are not a square grid")
     if expr.rows < 1 or expr.columns < 1:
         raise PatternMismatch("the new grid must have at least one row and one column")
     return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])

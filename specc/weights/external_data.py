@@ -99,7 +99,7 @@ def link_location(path: Path, folder: Path) -> str | tuple[str]:
         file, home = os.path.realpath(path), os.path.realpath(folder)
     except OSError as error:
         return (
-            f"`{escape_text(str(path))}` cannot be looked at: "
+            f"`{escape_text(str(path))}` cannot be read: "
             f"{(error.strerror or 'unknown error').lower()}"
         )
     name = escape_text(str(path))
@@ -109,8 +109,8 @@ def link_location(path: Path, folder: Path) -> str | tuple[str]:
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
     if os.path.commonpath([file, home]) != home:
-        what = f"what `{name}` is a link to" if os.path.islink(path) else f"`{name}`"
-        return f"{what} does not lie in the folder of the output or below it"
+        what = f"the target of the link `{name}`" if os.path.islink(path) else f"`{name}`"
+        return f"{what} is outside the output directory"
     location = os.path.relpath(file, home).replace(os.sep, "/")
     try:
         location.encode("utf-8")

@@ -30,12 +30,12 @@ def check_finite(block: Array, place: str) -> None:
             "E0507",
             f"the weights hold {what}",
             notes=[
-                f"in {place}, {wrong} of the first {block.size} values looked at",
+                f"in {place}, {wrong} of the first {block.size} values checked",
                 "nothing was written",
             ],
             helps=[
                 "such a file is mostly a broken download or a training run that "
-                "diverged; get it again"
+                "diverged; download it again"
             ],
         )
 

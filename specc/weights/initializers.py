@@ -53,7 +53,7 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
             return Initializer(kind, value)
     return raise_error(
         "E0516",
-        f"`{text}` is no way to start a parameter",
+        f"`{text}` is not an initializer",
         span,
         helps=["write one of zeros, ones, constant(0.5), normal(0.02), uniform(0.1), fan_in(1.0)"],
     )

@@ -78,7 +78,7 @@ class LoraAdapter:
     def _instead(self) -> dict[str, AdapterChange]:
         """Map each tensor to a replacement under its own name. E0530 if there are none."""
         if not self.file.tensors:
-            self._broken("", "it holds no tensors")
+            self._broken("", "it has no tensors")
         return {name: AdapterChange(instead=name) for name in self.file.tensors}
 
     def _changes(self) -> dict[str, AdapterChange]:
@@ -86,7 +86,7 @@ class LoraAdapter:
         without tensors.
         """
         if not self.file.tensors:
-            self._broken("", "it holds no tensors")
+            self._broken("", "it has no tensors")
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
@@ -133,10 +133,10 @@ class LoraAdapter:
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
-            self._broken(module, f"of `{module}` it has one half, and not `lora_{half}`")
+            self._broken(module, f"it has no `lora_{half}` for `{module}`")
         if self.targets is not None and not self.targets.has(module):
             self._broken(
-                module, f"it changes `{module}`, which the modules of its config leave out"
+                module, f"it changes `{module}`, which is not in the modules of its config"
             )
         a, b = (parts[end] for end in ends)
         # The scale is alpha over the config's rank: with a file of another rank every product would
@@ -151,7 +151,7 @@ class LoraAdapter:
         return a, b
 
     def _strange(self, name: str) -> NoReturn:
-        self._broken(name, f"it holds `{name}`, whose part in a LoRA adapter is unknown")
+        self._broken(name, f"it has `{name}`, which is not a LoRA tensor")
 
     def _broken(self, name: str, why: str) -> NoReturn:
         raise_error(

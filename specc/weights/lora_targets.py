@@ -100,7 +100,7 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
             f"the adapter changes {len(lost)} weight{'s' if len(lost) > 1 else ''} that "
             "this graph does not have",
             notes=(escape_text(format_names(lost, 8)),),
-            helps=("is it made for another head? `--graph` chooses one",),
+            helps=("if it is for another head, select it with `--graph`",),
             severity="warning",
         )
         return replace(binding, warnings=(*binding.warnings, warning))
@@ -115,9 +115,9 @@ def _tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
         f"the adapter changes `{escape_text(tensor)}`, which `{escape_text(name)}` shares",
         label[0].span if label else None,
         label[0].text if label else "",
-        notes=["the adapter was trained beside the shared weight, which stayed as it was"],
+        notes=["the adapter was trained separately from the shared weight"],
         helps=[
-            "merge it where it was trained: `merge_and_unload` of peft says what to do "
+            "merge it with `merge_and_unload` of peft, which describes how to treat "
             "with shared weights"
         ],
     )

@@ -81,7 +81,7 @@ class FoldedValues(ValuesOverlay):
         return self.known[fold.gain]
 
 
-CHECKED_SCALES = "scales looked at, by which its numbers reach"
+CHECKED_SCALES = "scales checked, whose range is"
 """Description of the checked scales of a quantized weight."""
 
 

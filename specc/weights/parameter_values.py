@@ -168,7 +168,7 @@ class CheckpointBinding:
         runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
         for name in names:
             view, bound = self._view(name), self._own(name)
-            assert view is not None, f"{name} does not lie in a file as it is"
+            assert view is not None, f"{name} is not stored unchanged in a file"
             of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
             of_file.setdefault(view.tensor, []).append(_Seen(view, bound.dtype, self._place(bound)))
         return {file.path: self._looked_through(file, tensors) for file, tensors in runs.items()}
@@ -298,7 +298,7 @@ WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 """Pairs of a type and a type that represents all its values."""
 
 
-CHECKED_VALUES = "values looked at, the largest"
+CHECKED_VALUES = "values checked, the largest"
 """Description of out-of-range values, and of the worst."""
 
 

@@ -45,7 +45,7 @@ def fold_key(key: int, n: int) -> int:
 
 def stream_key(seed: int, name: str) -> int:
     """Return the stream key of a name under a seed."""
-    assert 0 <= seed <= UINT64_MASK, f"seed {seed} is no 64-bit number"
+    assert 0 <= seed <= UINT64_MASK, f"seed {seed} is not a 64-bit number"
     return fold_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
 

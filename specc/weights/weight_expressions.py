@@ -141,9 +141,13 @@ class PartExpr:
         else:
             sizes = self.parts
         if min(sizes, default=0) < 0 or sum(sizes) != length:
-            raise PatternMismatch(f"parts of {list(sizes)} do not make up an axis of {length}")
+            raise PatternMismatch(
+                f"parts {list(sizes)} do not add up to an axis of length {length}"
+            )
         if not 0 <= self.index < len(sizes):
-            raise PatternMismatch(f"there is no part {self.index} of {len(sizes)}; the first is 0")
+            raise PatternMismatch(
+                f"part {self.index} is out of range for {len(sizes)} parts; the first is 0"
+            )
         start = sum(sizes[: self.index])
         return start, start + sizes[self.index]
 
@@ -336,9 +340,9 @@ def _pattern(text: str) -> RearrangePattern:
     for side in (pattern.before, pattern.after):
         for name in side:
             if side.count(name) > 1:
-                raise PatternMismatch(f"`{name}` stands twice on one side of the pattern")
+                raise PatternMismatch(f"duplicate `{name}` on one side of the pattern")
     if odd := pattern.odd():
-        raise PatternMismatch(f"`{odd[0]}` stands on one side of the pattern only")
+        raise PatternMismatch(f"`{odd[0]}` is on one side of the pattern only")
     return pattern
 
 
@@ -354,7 +358,7 @@ def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[
     # one unknown can be solved for, of two only the product is known
     if len(left) > 1:
         raise PatternMismatch(
-            f"say how long `{left[0]}` or `{left[1]}` is: both are open in `({text})`"
+            f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"
         )
     if left and not _divides(given, length):
         raise PatternMismatch(
@@ -362,6 +366,6 @@ def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[
         )
     if not left and given != length:
         raise PatternMismatch(
-            f"an axis of {length} cannot be split as `({text})`, which makes {given}"
+            f"an axis of {length} cannot be split as `({text})`, which needs {given}"
         )
     known |= told | dict.fromkeys(left, length // max(given, 1))

@@ -170,7 +170,7 @@ def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules)
         if wanted[name].shape != wanted[root].shape:
             raise_error(
                 "E0510",
-                f"`{name}` is tied to `{root}`, which has another shape",
+                f"`{name}` is tied to `{root}`, which has a different shape",
                 direct[name].span,
                 notes=[f"they are {list(wanted[name].shape)} and {list(wanted[root].shape)}"],
                 helps=["tie only weights of the same shape; a transposed copy is a `load`"],
@@ -204,7 +204,7 @@ def _root(name: str, direct: Mapping[str, TieRule]) -> str:
                 f"`{name}` is tied to itself",
                 direct[name].span,
                 notes=[" = ".join(seen)],
-                helps=["take one of these `tie` rules away"],
+                helps=["remove one of these `tie` rules"],
             )
     return seen[-1]
 
@@ -228,8 +228,8 @@ def _no_such(
     otherwise, notes = "`specc show` lists the names of all weights", []
     if not close and "{" in name:
         # a loop with zero iterations creates no weights
-        notes = ["no weight fits it: is a number of layers 0 in the config?"]
-        otherwise = "give the model a layer, or leave the rule out"
+        notes = ["no weight matches it; a number of layers in the config may be 0"]
+        otherwise = "add a layer, or remove the rule"
     raise_error(
         "E0510",
         f"the model has no weights `{name}`",

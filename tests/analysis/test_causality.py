@@ -65,7 +65,7 @@ def test_an_attention_without_a_mask() -> None:
     (fault,) = faults(build, attention(build, x, None))
     assert fault.code == "E0712"
     assert fault.title == (
-        "`logits` cannot be generated along `tgt`: without a mask a position sees every later one"
+        "`logits` cannot be generated along `tgt`: without a mask every position attends to later ones"
     )
     assert fault.primary is not None
     assert (fault.primary.span, fault.helps) == (ASKED, ("write `mask=causal`",))
@@ -77,7 +77,7 @@ def test_a_mask_that_is_one_too_wide_says_by_how_much() -> None:
     i, j = rows(build, x)
     ahead = build.one(ops.Arith("add"), i, build.one(ops.Constant(1, "i64")))
     (fault,) = faults(build, attention(build, x, build.one(ops.Compare("le"), j, ahead)))
-    assert fault.title.endswith("its mask lets a position see 1 later position")
+    assert fault.title.endswith("its mask lets a position attend to 1 later position")
     assert fault.notes == ("q - k can be as low as -1 here",)
     assert fault.helps == ("add `& causal` to the mask",)
 
@@ -106,8 +106,8 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
         "E0711",
         lambda b, x: b.one(ops.Softmax(1), x),
     ),
-    "this turns the sequence around": ("E0711", lambda b, x: b.one(ops.Flip(1), x)),
-    "two parts that grow along `tgt` are put one behind the other": (
+    "this reverses the sequence": ("E0711", lambda b, x: b.one(ops.Flip(1), x)),
+    "this concatenates two parts that grow along `tgt`": (
         "E0711",
         lambda b, x: b.one(ops.Concat(1), x, x),
     ),
@@ -115,20 +115,20 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
         "E0713",
         lambda b, x: widened(b, x, b.one(ops.Last(1), x)),
     ),
-    "this is the final length of `tgt`, which is not known while generating": (
+    "this is the final length of `tgt`, which is unknown during generation": (
         "E0714",
         lambda b, x: b.one(ops.Arith("mul"), x, b.one(ops.Cast("f32"), b.one(ops.Size(T)))),
     ),
     "this scan runs backwards": ("E0715", lambda b, x: scanned(b, x, True)),
-    "its rows hold values for later positions": (
+    "it contains values for later positions": (
         "E0712",
         lambda b, x: b.one(ops.MatMul(), b.one(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
     ),
-    "this takes as many of every position, which at first there are not": (
+    "this selects a fixed number of positions, which do not exist at first": (
         "E0711",
         lambda b, x: b.add(ops.TopK(1, Dim.of(2)), x)[0],
     ),
-    "of the rows of a time axis none but the first can be picked by number": (
+    "only the first position of a time axis can be selected by its index": (
         "E0711",
         lambda b, x: b.one(ops.Index(1, Dim.of(1)), x),
     ),
@@ -165,7 +165,7 @@ def test_peeking_ahead_is_refused_although_a_delay_makes_up_for_it() -> None:
     peek = build.one(along(2, 1, 1), x, w, None)
     (fault,) = faults(build, build.one(ops.Delay(1, 1, 0.0), peek))
     assert fault.title.endswith("this convolution reads 1 later position")
-    assert "a later `delay` makes up for this" in fault.notes[0]
+    assert "a later `delay` compensates for this" in fault.notes[0]
 
 
 def test_an_output_that_does_not_depend_on_the_growing_input() -> None:
@@ -182,7 +182,7 @@ def test_an_attention_map_is_causal_when_its_mask_is() -> None:
     mask = build.one(ops.Insert(0), build.one(ops.Insert(0), build.one(ops.Compare("le"), j, i)))
     assert faults(build, build.add(ops.Attend(1.0), heads, heads, heads, mask)[1]) == []
     (fault,) = faults(build, build.one(ops.Einsum("b q d, b k d -> b q k"), x, x))
-    assert fault.title.endswith("its rows hold values for later positions")
+    assert fault.title.endswith("it contains values for later positions")
 
 
 def test_the_growing_axis_is_the_one_behind_the_batch() -> None:
@@ -217,5 +217,5 @@ def test_what_the_proof_did_not_look_through_is_said_to_be_so(
         cached.cache_clear()
     assert fault.code == "E0712"
     assert fault.title.endswith(
-        "it was not found out whether its mask hides later positions: 50 000 values were looked at"
+        "the analysis of its mask did not finish: 50 000 values were visited"
     )

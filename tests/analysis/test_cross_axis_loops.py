@@ -117,10 +117,10 @@ def test_a_body_that_makes_row_numbers_is_refused_and_is_no_sound_graph() -> Non
     body = Body()
     at = body.inner.one(ops.Cast("f64"), body.inner.one(ops.Extent(1), body.carry))
     after = body.inner.one(ops.Arith("add"), body.carry, body.inner.one(ops.Insert(1), at))
-    why = "row numbers are made inside this loop; they would begin anew in every step"
+    why = "position ids are computed inside this loop and would restart in every step"
     assert body.faults(after) == [f"E0717 {why}"]
     (fault,) = find_graph_errors(body.scan(after))
-    assert "the body of a loop makes row numbers" in fault
+    assert "the body of a loop computes position indices" in fault
 
 
 def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None:

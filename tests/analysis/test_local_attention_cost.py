@@ -62,4 +62,4 @@ def test_explain_says_the_form_of_each_attention_and_why(
     ) in out
     small += ["--set", "context=512"]
     assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0
-    assert "blocks pay above 512 rows, and there are at most" in capsys.readouterr().out
+    assert "blocks are faster above 512 positions, the maximum is" in capsys.readouterr().out

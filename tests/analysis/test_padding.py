@@ -43,7 +43,7 @@ def test_an_attention_needs_a_mask() -> None:
     model = Model()
     assert model.warnings(model.attend(True)) == []
     assert model.warnings(model.attend(False)) == [
-        "padded positions reach `y`: `attend` reads them, no mask stands between"
+        "padded positions reach `y`: `attend` reads them, without a mask"
     ]
 
 

@@ -59,5 +59,5 @@ def test_clean(body: str, tmp_path: Path) -> None:
 )
 def test_padded_rows_get_in(body: str, op: str, where: str, tmp_path: Path) -> None:
     ((title, text),) = warnings(tmp_path, body)
-    assert title == f"padded positions reach `found`: `{op}` reads them, no mask stands between"
+    assert title == f"padded positions reach `found`: `{op}` reads them, without a mask"
     assert text == where

@@ -137,7 +137,7 @@ def test_rows_made_longer_are_as_alone_where_it_says_so(
     )
     spec = opened(str(path))
     (said,) = check_padding(spec.model.graph)
-    assert f"the {rows} are then as they are alone" in said.helps[0]
+    assert f"the {rows} are then correct" in said.helps[0]
     weights, rng = random_weights(spec), np.random.default_rng(0)
     x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3
     padded = by_reference(spec, weights, {"x": x, "keep": keep})["y"]

@@ -245,5 +245,5 @@ def test_the_status_tells_of_jobs_without_any_result(
     data.write_text("".join(f'{{"x": {known[row]}}}\n' for row in rows))
     words = [str(tmp_path / "m.onnx"), str(data), "-o", str(tmp_path / "out")]
     assert main(["map", *words, "--engine", "serial"]) == status
-    told = "NaN or infinity, which JSON Lines store as null" in capsys.readouterr().err
+    told = "NaN or infinity, stored as null in JSON Lines" in capsys.readouterr().err
     assert told == bool(nulls)

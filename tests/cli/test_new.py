@@ -170,7 +170,7 @@ def test_a_draft_of_an_unknown_type_says_what_it_could_not_place(
     assert cli.main(["new", str(strange / "mine.specc"), "--from-checkpoint", str(strange)]) == 0
     told = capsys.readouterr().out
     assert "an instance of llama" in told
-    assert "this is the nearest" in told
+    assert "the most similar one" in told
     for name in ("weird_scale", "model.norm.weight", "self_attn.extra.weight"):
         assert name in told
     assert "d = 160" in (strange / "mine.specc").read_text()

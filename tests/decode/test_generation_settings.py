@@ -100,14 +100,14 @@ def test_an_unknown_name_and_what_was_meant(name: str, meant: str) -> None:
 def test_what_does_not_go_together() -> None:
     assert refusal({}, num_beams=4, temperature=0.7)[0][0] == "E0733"
     assert refusal(BEAM, strategy="beam", top_k=4) == [
-        ("E0733", "`top_k` means nothing to the strategy `beam`")
+        ("E0733", "`top_k` has no effect with the strategy `beam`")
     ]
     assert refusal({}, strategy="greedy", num_return_sequences=2)[0][0] == "E0733"
     assert refusal({}, num_beams=2, num_return_sequences=3) == [
         ("E0733", "3 sequences are requested from a beam search of 2 beams")
     ]
     assert refusal(BEAM, num_return_sequences=13)[0][0] == "E0733"
-    assert refusal({}, seed=3) == [("E0733", "`seed` means nothing to the strategy `greedy`")]
+    assert refusal({}, seed=3) == [("E0733", "`seed` has no effect with the strategy `greedy`")]
     assert refusal(BEAM, seed=3)[0][0] == "E0733"
     # a search is not begun for it
     assert refusal({}, renormalize_logits=True)[0][0] == "E0733"

@@ -43,7 +43,7 @@ def test_identical_messages_fold_and_others_stay_in_order() -> None:
 
 def test_the_count_in_every_form() -> None:
     (many,) = merge_duplicate_diagnostics([fault()] * 20)
-    assert "= note: the same is to be said 20 times here" in render_full_diagnostic(many)
+    assert "= note: the same diagnostic occurs 20 times here" in render_full_diagnostic(many)
     assert render_short_diagnostic(many) == "a.specc:1:1: error[E0202]: no such thing (20 times)"
     assert json.loads(format_json_lines([many]))["count"] == 20
     assert json.loads(format_sarif([many], "1"))["runs"][0]["results"][0]["occurrenceCount"] == 20
@@ -77,4 +77,4 @@ generate t of ids from y { stop = 1 }
     assert main(["check", path]) == 1
     err = capsys.readouterr().err
     assert err.count("error[") == 1
-    assert "the same is to be said 12 times here" in err
+    assert "the same diagnostic occurs 12 times here" in err

@@ -162,7 +162,7 @@ def test_large_maps_keep_their_peaks():
     assert step == 3
     assert small[0, 411, 781] == small.max() == 1.0
     said = texts(draw_attention_maps(looks(attention(weights[:, :30, :1100]))))
-    assert any("a cell is the greatest of 2 × 2" in text for text in said)
+    assert any("a cell is the maximum of 2 × 2" in text for text in said)
 
 
 @pytest.mark.parametrize(

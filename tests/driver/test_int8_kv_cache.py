@@ -136,7 +136,9 @@ LATER = pytest.mark.parity
     ("spec", "more", "why"),
     [
         ("gpt2", [], "only a step graph has one"),
-        pytest.param("bert", ["--graphs", "step"], "only a generative model has one", marks=LATER),
+        pytest.param(
+            "bert", ["--graphs", "step"], "only a generative model has a KV cache", marks=LATER
+        ),
         ("gpt2", ["--graphs", "step", "--target", "onnx"], "`onnx` has no attention"),
         pytest.param(
             "gpt2", ["--graphs", "step", "--io-names", "hf"], "has no such states", marks=LATER
@@ -198,7 +200,7 @@ def test_a_spec_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     kinds = {i.type.tensor_type.elem_type for i in step_of(tmp_path / "m").graph.input}
     assert onnx.TensorProto.INT8 in kinds
     assert main([*args, "-o", str(tmp_path / "m.onnx")]) == 0
-    assert "only a step graph has one: add `--graphs step`" in capsys.readouterr().err
+    assert "only a step graph has a KV cache: add `--graphs step`" in capsys.readouterr().err
 
 
 @pytest.mark.parity

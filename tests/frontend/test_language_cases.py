@@ -135,7 +135,7 @@ def test_another_value_for_it_is_shown_where_it_is_given(tmp_path: Path) -> None
     assert said.primary is not None
     assert said.primary.span.source.name == "--set side"
     assert "left out, `side` is image / patch" in said.primary.text
-    assert "`side` does not fit what it follows from" in said.title
+    assert "`side` does not match the fields it is computed from" in said.title
 
 
 FREE = """\

@@ -143,34 +143,34 @@ def test_a_package_and_one_file_write_what_recomputing_writes(tmp_path: Path, wa
 REFUSED = {
     "keys": (
         GREATEST.replace("h,", "where(seen, z, -1e4),"),
-        "this max goes over keys, and the hidden ones hold -10000, not -inf: with more "
+        "this max reduces over keys, and masked keys have the value -10000, not -inf: with more "
         "of them it may change",
         "hide them by -inf: `where(seen, x, -inf)`, with a causal mask as `seen`",
         HIDDEN + GREATEST,
     ),
     "infinite sums": (
         WAYS["a sum of what is zero"].replace("0.0", "-inf"),
-        "this sum goes over keys, and the hidden ones hold -inf, not 0.0: with more of "
+        "this sum reduces over keys, and masked keys have the value -inf, not 0.0: with more of "
         "them it may change",
         "hide them by 0.0: `where(seen, x, 0.0)`, with a causal mask as `seen`",
         WAYS["a sum of what is zero"],
     ),
     "no mask": (
         "  y = weigh(softmax(z, axis=2), x)\n",
-        "this softmax goes over keys, later ones too",
+        "this softmax includes later keys",
         "hide them first: `where(seen, x, -inf)`, with a causal mask as `seen`",
         WAYS["a softmax"],
     ),
     "mean": (
         "  y = x * insert(mean(where(seen, z, 0.0), axis=2), axis=2)\n",
-        "this mean counts keys that are not there yet",
-        "divide a sum by how many the mask shows: "
+        "this mean counts keys of later positions",
+        "divide a sum by the number of visible keys: "
         "`sum(x, axis=-1) / sum(float(seen), axis=-1)`",
         WAYS["a mean of those shown"],
     ),
     "order": (
         "  up = sort(where(seen, z, -inf), axis=2)\n  y = x * insert(sum(up, axis=2), axis=2)\n",
-        "this sort goes over keys, and the hidden ones hold -inf, not inf: with more of "
+        "this sort reduces over keys, and masked keys have the value -inf, not inf: with more of "
         "them it may change",
         "hide them by inf: `where(seen, x, inf)`, with a causal mask as `seen`",
         WAYS["in ascending order"],

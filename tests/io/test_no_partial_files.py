@@ -91,7 +91,7 @@ def test_too_little_space_is_seen_before_writing(
     assert compiled("--set", "width=900000000000") == 3
     err = capsys.readouterr().err
     assert "error[E0813]" in err
-    assert "GB are to be written" in err
+    assert "GB needed" in err
     assert content(folder) == before
 
 

@@ -1,4 +1,4 @@
-"""Whoever is told to end takes away what was begun."""
+"""A terminated process removes its temporary files."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def test_a_signal_leaves_nothing(name: str, tmp_path: Path) -> None:
     process.send_signal(number)
     _, told = process.communicate(timeout=30)
     assert process.returncode == 128 + number
-    assert b"nothing more was written" in told
+    assert b"no further output was written" in told
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["t"]
 
 
@@ -97,7 +97,7 @@ def test_a_signal_that_became_another_exception(
     finally:
         for each, handler in zip(numbers, before, strict=True):
             signal.signal(each, handler)
-    assert "nothing more was written" in capsys.readouterr().err
+    assert "no further output was written" in capsys.readouterr().err
 
 
 def test_where_there_can_be_none_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_hover_says_shapes_signatures_and_docs(opened: Editor) -> None:
     assert "the width" in hover(opened, "linear(x, out=^d)")
     assert "eps=" in hover(opened, "^layer_norm")
     assert "close rows" in hover(opened, "mask=^near")
-    assert "a length" in hover(opened, "dims b, ^n")
+    assert "run-time length" in hover(opened, "dims b, ^n")
     assert "decided" not in hover(opened, "^return layer_norm")
     assert hover(opened, "model ^m") == ""
 
@@ -378,7 +378,7 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
     assert editor.process.stdin is not None
     editor.process.stdin.close()
     assert editor.gone(15) == 1
-    assert editor.errors == b"the editor went away without saying `shutdown`\n"
+    assert editor.errors == b"the editor closed the connection without `shutdown`\n"
 
 
 @pytest.mark.parametrize("said", [b"", pytest.param(b"hello\n", marks=pytest.mark.parity)])
@@ -391,4 +391,4 @@ def test_where_nobody_speaks_it_says_so(said: bytes) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"stdin ended before a message came")
+    assert done.stderr.startswith(b"stdin ended before the first message")

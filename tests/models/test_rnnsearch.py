@@ -103,7 +103,7 @@ def test_padding_is_not_seen_and_a_missing_mask_is(spec: Opened, tmp_path: Path)
     (warning,) = check_padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
     assert (
         warning.title
-        == "padded positions reach `logits`: `masked_softmax` reads them, no mask stands between"
+        == "padded positions reach `logits`: `masked_softmax` reads them, without a mask"
     )
     assert warning.primary
     assert "attend_by" in warning.primary.span.text, "the op inside the loop, not the loop"

@@ -45,7 +45,7 @@ def test_lengths_are_compared_within_an_input():
 
 def test_fixed_lengths():
     (fault,) = faults([PIXELS], {"pixels": np.zeros((1, 1, 8, 9))})
-    assert fault.title == "axis 3 of `pixels` has length 9, and the model takes 8"
+    assert fault.title == "axis 3 of `pixels` has length 9, expected 8"
 
 
 def test_computed_lengths_ask_the_caller():
@@ -58,7 +58,7 @@ def test_computed_lengths_ask_the_caller():
     given = {"patches": np.zeros((1, 10)), "source": ids(1, 3)}
     assert check_inputs([spec, SOURCE], given, solve=solve)["patches"].shape == (1, 10)
     (fault,) = faults([spec, SOURCE], given | {"source": ids(1, 2)}, solve=solve)
-    assert fault.title == "axis 1 of `patches` has length 10, and `src ** 2 + 1` is 5 here"
+    assert fault.title == "axis 1 of `patches` has length 10, but `src ** 2 + 1` is 5 here"
     # no solver, no opinion
     assert check_inputs([spec, SOURCE], given | {"source": ids(1, 2)})
 
@@ -112,7 +112,7 @@ def test_bounds():
     bounds = {"src": LengthBound(1, 4, "the table of positions has 4 rows")}
     for length in (1, 4):
         check_inputs([SOURCE], {"source": ids(2, length)}, bounds=bounds)
-    for length, text in ((0, "at least 1"), (5, "at most 4")):
+    for length, text in ((0, "minimum is 1"), (5, "maximum is 4")):
         (fault,) = faults([SOURCE], {"source": ids(2, length)}, bounds=bounds)
         assert fault.code == "E0912"
         assert text in fault.title

@@ -63,7 +63,7 @@ def test_no_pixel_is_0() -> None:
 def test_a_picture_larger_than_its_frame_is_refused(size: tuple[int, int]) -> None:
     with pytest.raises(Failed, match="E0990") as failed:
         normalize_image(drawn(90, 48), framed(size))
-    assert "becomes 96 × 51" in str(failed.value)
+    assert "resized to 96 × 51" in str(failed.value)
     assert "--set image=[96, " in str(failed.value)
 
 

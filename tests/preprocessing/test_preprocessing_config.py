@@ -141,7 +141,9 @@ def test_the_compiler_brings_its_own_complaint():
 
     with pytest.raises(KeyError):
         parse_input_record({"kind": "image", "size": [8, 8], "resize": "cubic"}, (), complain)
-    assert told == [(("resize",), "is none of bilinear, bicubic, box, nearest, lanczos, hamming")]
+    assert told == [
+        (("resize",), "is not one of bilinear, bicubic, box, nearest, lanczos, hamming")
+    ]
 
 
 def test_labels_follow_the_axes_of_a_result():

@@ -131,7 +131,7 @@ REFUSED = {
     "masked": (lambda: np.ma.array([1.0], mask=[True]), "E0907.*masked"),
     "null in Arrow": (arrow(lambda pa: pa.array([1, None, 3])), "E0907.*row 1"),
     "null in a row": (arrow(lambda pa: [pa.array([1, None])]), "E0907.*row 1"),
-    "a column that lies": (lambda: by_array([[1], [2, 3]]), "E0907.*cannot be seen"),
+    "a column that lies": (lambda: by_array([[1], [2, 3]]), "E0907.*cannot be converted"),
     "a generator": (lambda: (x for x in NUMBERS), r"E0906.*generator[\s\S]*list\("),
     "a set": (lambda: {1.0}, "E0906.*type set"),
     "a mapping": (lambda: {"a": 1.0}, "E0906.*type dict"),
@@ -156,7 +156,7 @@ def test_a_stranger_that_raises_is_no_exception() -> None:
 
         __dlpack__ = __dlpack_device__
 
-    with pytest.raises(Failed, match=r"E0907.*cannot be seen") as failed:
+    with pytest.raises(Failed, match=r"E0907.*cannot be converted") as failed:
         convert_input(READING, "x", Broken())
     assert "\x1b" not in str(failed.value)
 

@@ -21,17 +21,17 @@ def test_each_text_is_ids_or_says_what_is_wrong() -> None:
     assert isinstance(also, np.ndarray)
     assert also.shape == (0,)
     assert isinstance(odd, Diagnostic)
-    assert (odd.code, odd.notes[-1]) == ("E0908", "it is text 2 of 4")
+    assert (odd.code, odd.notes[-1]) == ("E0908", "text 2 of 4")
     assert isinstance(none, Diagnostic)
-    assert (none.code, none.notes[-1]) == ("E0906", "it is text 3 of 4")
+    assert (none.code, none.notes[-1]) == ("E0906", "text 3 of 4")
 
 
 @pytest.mark.parametrize(
     ("texts", "code", "note"),
     [
-        (["a", "b", "c"], "E0908", "it is text 3 of 3 in `ids`"),
-        (["a", None], "E0906", "it is text 2 of 2 in `ids`"),
-        (["a", 3], "E0906", "it is text 2 of 2 in `ids`"),
+        (["a", "b", "c"], "E0908", "text 3 of 3 in `ids`"),
+        (["a", None], "E0906", "text 2 of 2 in `ids`"),
+        (["a", 3], "E0906", "text 2 of 2 in `ids`"),
     ],
 )
 def test_a_fault_says_in_which_text_it_is(texts: list[object], code: str, note: str) -> None:

@@ -72,10 +72,10 @@ def test_nobody_writes_a_special() -> None:
 @pytest.mark.parametrize(
     ("text", "record", "help"),
     [
-        ("a the", WORDS, "leave it out"),
+        ("a the", WORDS, "remove it"),
         ("the catt", WORDS, "did you mean `cat`?"),
         ("the Cat", TextWords(LISTED), "`cat` is in it"),
-        ("the \x1b[31m", WORDS, "leave it out"),
+        ("the \x1b[31m", WORDS, "remove it"),
     ],
 )
 def test_an_unknown_word_is_shown_with_its_place(text: str, record: TextWords, help: str) -> None:

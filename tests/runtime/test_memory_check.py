@@ -85,7 +85,7 @@ def test_compiling_needs_no_such_room_and_says_who_will(
     left(monkeypatch, HELD - 1)
     folder = halves.parent
     made = specc.compile(folder / "m.specc", halves, weights=folder / "w.safetensors")
-    assert any("what fits is a model of at most" in r for r in made.remarks)
+    assert any("the maximum is" in r for r in made.remarks)
     left(monkeypatch, HELD)
     made = specc.compile(folder / "m.specc", halves, weights=folder / "w.safetensors")
     assert not any("what fits" in r for r in made.remarks)

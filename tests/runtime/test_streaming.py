@@ -94,7 +94,7 @@ def test_what_is_given_at_another_time(tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match=r"E0910.*no input `y`"):
         one.stream(y=all_["x"])
     stream = one.stream(memory=all_["memory"])
-    with pytest.raises(specc.Failed, match=r"E0978.*`memory` is the same for all rows"):
+    with pytest.raises(specc.Failed, match=r"E0978.*`memory` is the same for all positions"):
         stream.push(x=all_["x"], memory=all_["memory"])
     with pytest.raises(specc.Failed, match="E0910"):
         stream.push()

@@ -1,4 +1,4 @@
-"""Messages about text that cannot be read, as a person sees them."""
+"""Messages about text that, as a person sees them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -66,8 +66,8 @@ def test_verify_names_what_is_wrong() -> None:
         made={node: graph.made[node]},
     )
     said = find_graph_errors(wrong)
-    assert any("operand 1 is not made before it is used" in s for s in said)
-    assert any("something is said about a node that is not there" in s for s in said)
+    assert any("operand 1 is used before it is defined" in s for s in said)
+    assert any("provenance of a node that is not in the graph" in s for s in said)
 
 
 def test_rows_of_the_batch_are_seen_to_mix() -> None:
@@ -79,7 +79,7 @@ def test_rows_of_the_batch_are_seen_to_mix() -> None:
     assert find_batch_symbol(graph) == "batch"
     (warning,) = check_batch_independence(graph, "batch")
     assert (warning.code, warning.severity) == ("W0602", "warning")
-    assert warning.title == "`mean` mixes the rows of `batch`: what one gives depends on the others"
+    assert warning.title == "`mean` mixes elements along `batch`: each result depends on the others"
     apart = build.finish("main", {"y": build.one(ops.Reduce("sum", 1), x)})
     assert check_batch_independence(apart, "batch") == []
 

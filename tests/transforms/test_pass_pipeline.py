@@ -95,7 +95,7 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
         asked = ["show", str(package), "--graph", "step", "--print-after", name]
         assert main(asked) == 1
         said = capsys.readouterr().err
-        assert "error[E0701]: `g step` does not say what it generates" in said
+        assert "error[E0701]: `g step` has no generation settings" in said
         assert "ask for the graph that it was made from, `score`" in said
 
 

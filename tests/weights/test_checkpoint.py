@@ -154,5 +154,5 @@ def test_a_link_to_what_is_gone(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to("blobs/1")
     found = fault_of(tmp_path)
     assert found.startswith("E0802")
-    assert "it is a link to `blobs/1`, which is not there" in found
-    assert "fetch the file again" in found
+    assert "it is a link to `blobs/1`, which does not exist" in found
+    assert "download the file again" in found

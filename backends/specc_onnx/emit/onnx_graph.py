@@ -31,7 +31,7 @@ from specc_onnx.lower.onnx_nodes import iterate_node_bodies, iterate_node_inputs
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.rules import lower_nodes
 
-PADDING_SIDE_TEXT = {"left": " in front", "right": " behind", "any": ""}
+PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
 """On which side padding is, for the model's metadata."""
 
 
@@ -47,7 +47,7 @@ def format_input_doc(facts: Input) -> str:
     """`i64[batch, seq], from 0 to 50256`."""
     if facts.keep:
         side = PADDING_SIDE_TEXT[facts.keep]
-        return f"{facts.type}: which rows exist; padding stands{side or ' anywhere'}"
+        return f"{facts.type}: false at padded positions; padding{side or ' on any side'}"
     below = facts.below.number if facts.below is not None else None
     return str(facts.type) if below is None else f"{facts.type}, from 0 to {below - 1}"
 

@@ -118,9 +118,9 @@ def _is_true_for_tokens(value: Value) -> bool:
 def _raise_not_tokenwise(name: str, growing: str) -> NoReturn:
     raise_error(
         "E0944",
-        f"the default of `{name}` reads more than the row of `{growing}` that is written",
-        notes=["a model that decodes by itself knows the newest token alone"],
-        helps=["compile a package: --graphs step", f"make `{name}` of each token alone"],
+        f"the default of `{name}` reads other positions of `{growing}` than the generated one",
+        notes=["a standalone generator has only the newest token"],
+        helps=["compile a package: --graphs step", f"compute `{name}` from one token"],
     )
 
 

@@ -97,7 +97,7 @@ def _make_generation_context(
     told = {n: t for n, t in types.items() if n not in whole.optional}
     lengths = LengthResolver(told, graph.facts, graph.least)
     shape = graph.inputs[derived.growing].type.shape
-    assert len(shape) == 2, f"{derived.growing} is no row of tokens for each text"
+    assert len(shape) == 2, f"{derived.growing} is not a token sequence per batch element"
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
     handed = (derived.step.inputs[n].type for n in derived.handed)
@@ -159,12 +159,9 @@ def _list_model_inputs(work: GenerationContext) -> dict[str, Type]:
 def _raise_unknown_symbol(name: str, growing: str) -> NoReturn:
     raise_error(
         "E0944",
-        f"nothing says what `{name}` is for the rows of `{growing}` that are written",
-        notes=[
-            "inside a model that decodes by itself only an input that says which rows "
-            "exist is known"
-        ],
-        helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
+        f"`{name}` has no value for generated positions of `{growing}`",
+        notes=["inside a standalone generator only the padding mask is known"],
+        helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
     )
 
 

@@ -37,10 +37,10 @@ def check_sampling_opset(opset: int) -> None:
     if not onnx_targets.is_operator_available("BitwiseXor", opset):
         raise_error(
             "E0821",
-            f"a model that samples cannot be written at opset {opset}",
+            f"sampling is not supported at opset {opset}",
             notes=["random numbers need `BitwiseXor`, which came with opset 18"],
             helps=[
-                f"leave `--opset` out for the usual one, {onnx_targets.DEFAULT_OPSET}, or decode "
+                f"leave out `--opset` for the default, {onnx_targets.DEFAULT_OPSET}, or decode "
                 f"greedily"
             ],
         )

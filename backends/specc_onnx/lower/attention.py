@@ -56,9 +56,7 @@ def attend(
 ) -> tuple[str, str]:
     """Lower `Attend` to the result and its weights, "" where these are unused and hidden."""
     if is_kv_buffer(g, key):
-        record_attention_note(
-            g, query.type.dtype, {ATTENTION_FORM: "into buffers, which hold the rows before"}
-        )
+        record_attention_note(g, query.type.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, added), ""
     parts = AttentionParts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)
     local = _plan_attention_blocks(g, parts)
@@ -79,9 +77,9 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     if g.site.wanted[1]:
         return "its weights are read"
     if queries != keys:
-        return "queries and keys are rows of two axes, or of a step"
+        return "queries and keys are on two axes, or of a step"
     if parts.grid[1].number is None or parts.v.type.shape[3].number is None:
-        return "how wide it is, or how many heads it has, only an input tells"
+        return "its width or number of heads is dynamic"
     padded = [value for value, side in g.facts.padding_sides.items() if side]
     mask = parts.mask.value if parts.mask else None
     found = plan_mask_blocks(mask, queries, keys, padded)
@@ -90,7 +88,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     # A position table may be too short for this length.
     most = g.facts.max_lengths.get(queries.name or "", inf)
     if most <= found.above:
-        return f"blocks pay above {found.above} rows, and there are at most {most}"
+        return f"blocks are faster above {found.above} positions, the maximum is {most}"
     return found
 
 

@@ -340,7 +340,7 @@ def _emit_joined_blocks(
     """
     lead = blocks.type.rank - 2
     width = blocks.type.shape[-1].number
-    assert width is not None, "nothing is done in blocks whose width is not known"
+    assert width is not None, "blocked attention needs a static width"
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
     turned = g.node("Transpose", blocks.name, perm=order)
     side_by_side = g.node("Reshape", turned, g.vector(*[0] * lead, -1, width))

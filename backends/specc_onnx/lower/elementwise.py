@@ -111,7 +111,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit an integer to a constant power by repeated squaring, since `Pow` computes in floats."""
     times = find_tensor_constant(y)
-    assert isinstance(times, int), "the power of a whole number is known"
+    assert isinstance(times, int), "the exponent of an integer is static"
     assert times >= 0, "and not below 0"
     one = g.constant(1, x.type.dtype)
     # 1 in the shape of `x`.

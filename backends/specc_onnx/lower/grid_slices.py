@@ -117,7 +117,7 @@ class GridSlice:
     ) -> Value | None:
         """The node over other rows; None where the result is not the portion after all."""
         node = value.node
-        assert node is not None, "what no node makes is a leaf"
+        assert node is not None, "a value without a node is a leaf"
         wanted = list(value.type.shape)
         for axis, length in zip(axes, (self.queries, self.keys), strict=True):
             if axis is not None:

@@ -165,7 +165,7 @@ def emit_masked_softmax(
 def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
     """A convolution with stride = kernel, its result read row by row."""
     high, wide = w.type.shape[2], w.type.shape[3]
-    assert None not in (high.number, wide.number), "patch sizes are known when a model is built"
+    assert None not in (high.number, wide.number), "patch sizes are static"
     size = [high.number, wide.number]
     operands = (x.name, w.name, b.name if b else None)
     grid = emit_convolution(g, "Conv", operands, x.type.dtype, kernel_shape=size, strides=size)

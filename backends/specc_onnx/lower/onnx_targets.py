@@ -87,8 +87,8 @@ def check_opset(opset: int) -> None:
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise_error(
             "E0821",
-            f"opset {opset} cannot be written; opsets {MIN_OPSET} to {MAX_OPSET} can",
-            helps=[f"leave `--opset` out for the usual one, {DEFAULT_OPSET}"],
+            f"opset {opset} is not supported, only {MIN_OPSET} to {MAX_OPSET}",
+            helps=[f"leave out `--opset` for the default, {DEFAULT_OPSET}"],
         )
 
 
@@ -173,7 +173,7 @@ def get_target(name: str) -> Target:
     if name not in TARGETS:
         raise_error(
             "E0822",
-            f"there is no target `{name}`",
+            f"unknown target `{name}`",
             helps=[f"`--target {t.name}`: {t.about}" for t in TARGETS.values()],
         )
     return TARGETS[name]

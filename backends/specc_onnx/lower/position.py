@@ -21,7 +21,7 @@ from specc_onnx.lower.tensor_helpers import emit_cast, emit_expand, emit_slice, 
 @lower(ops.Sinusoid)
 def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     """Sines and cosines, side by side in pairs or one half after the other."""
-    assert op.dim.number is not None, "a width is known when a model is built"
+    assert op.dim.number is not None, "the width is static"
     half = op.dim.number // 2
     places = np.arange(half, dtype=np.float64)
     # fairseq's last frequency is 1 / base; the paper's is larger, since it divides by the number of
@@ -46,7 +46,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
 @lower(ops.RopeAngles)
 def rope_angles(op: ops.RopeAngles, g: Emitter, *rows: Tensor) -> tuple[str, str]:
     """Cosines and sines of rotary angles. Positions on several axes are gathered per pair."""
-    assert op.dim.number is not None, "a width is known when a model is built"
+    assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
         places = np.arange(0, op.dim.number, 2, dtype=np.float64)

@@ -386,7 +386,7 @@ def _scales(layer: _LoweredLayer) -> list[str]:
 def _lower_as_loop(layer: _LoweredLayer) -> tuple[str, ...]:
     """The layer as the loop it stands for."""
     g, b = layer.g, Builder()
-    assert not isinstance(layer.op, ops.LstmQ), "a target that lacks it plans none"
+    assert not isinstance(layer.op, ops.LstmQ), "targets without it plan none"
     inner = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)]
     results = expand_to_scan(b, layer.op, inner, g.site.scope)
     # A separate graph is lowered into the current one: its inputs are the operands.

@@ -194,7 +194,7 @@ class _AxisSampler:
     def averaged(self, x: str, axis: int, rank: int) -> str:
         """All rows that a point stands for, by their shares, which the lengths tell."""
         g, rows_, size = self.g, self.length.number, self.size.number
-        assert rows_ is not None, "the word asks for known lengths"
+        assert rows_ is not None, "`resize` requires static lengths here"
         assert size is not None, "of both"
         parts = []
         for row, share in compute_antialias_weights(self.op.mode, rows_, size):

@@ -274,7 +274,7 @@ def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
     """What holds of a value that has one of two types."""
     element, one, two = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:
-        raise OperandMismatchError("two ways to one value differ in element type")
+        raise OperandMismatchError("branches have different element types")
     if one is None or two is None or len(one) != len(two):
         return make_tensor_type(element, None)
     return make_tensor_type(element, [x if x == y else None for x, y in zip(one, two, strict=True)])

@@ -169,7 +169,7 @@ def _infer_scan(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
             shape = (*shape[:axis], *shape[axis:][1:])
         rows.append(make_tensor_type(found.element(name), shape))
     if len(many - {None}) > 1:
-        raise OperandMismatchError(f"rows of different number are scanned together: {many}")
+        raise OperandMismatchError(f"scanned sequences have different lengths: {many}")
     starts = [found.types[n] for n in carried]
     ends = _infer_body(found, get_node_attribute(node, "body"), [*starts, *rows])
     _check_carries(starts, ends)

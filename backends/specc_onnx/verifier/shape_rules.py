@@ -76,7 +76,7 @@ class OperatorShapes:
 
     def _check_form(self, found: InferredTypes, node: NodeProto, attributes: Attributes) -> None:
         if any(attributes.get(name, 0) != value for name, value in self.fixed.items()):
-            raise OperandMismatchError("this form of it is never written")
+            raise OperandMismatchError("this form is never emitted")
         for place, kind in self.kinds.items():
             if found.element(node.input[place]) != kind:
                 raise OperandMismatchError(f"operand {place} is not of element type {kind}")
@@ -111,17 +111,19 @@ def _list_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, in
 def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
     """A row of bytes holds whole blocks."""
     if "w" not in known:
-        raise OperandMismatchError("its table has no known shape")
+        raise OperandMismatchError("its table has no static shape")
     wide = known["w"] * 8 // a["bits"]
     if wide % a["block_size"]:
-        raise OperandMismatchError(f"{wide} numbers are no blocks of {a['block_size']}")
+        raise OperandMismatchError(
+            f"{wide} values cannot be divided into blocks of {a['block_size']}"
+        )
     return {"d": wide, "c": wide // a["block_size"]}
 
 
 def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
     """Queries and keys hold heads of one width side by side."""
     if "q" not in known or "k" not in known:
-        raise OperandMismatchError("its rows have no known shape")
+        raise OperandMismatchError("its rows have no static shape")
     width = known["q"] // a["num_heads"]
     groups = a["kv_num_heads"]
     return {"d": width, "q": width * a["num_heads"], "g": groups, "k": width * groups}
@@ -196,11 +198,11 @@ def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
         return [make_tensor_type(element, None), make_tensor_type(TensorProto.INT64, None)]
     axis = get_node_attribute(node, "axis", -1)
     if not -len(shape) <= axis < len(shape):
-        raise OperandMismatchError(f"there is no axis {axis} in {shape}")
+        raise OperandMismatchError(f"no axis {axis} in {shape}")
     sizes = list(shape)
     longest, sizes[axis] = sizes[axis], None if count is None else int(count.item())
     if longest is not None and (sizes[axis] or 0) > longest:
-        raise OperandMismatchError(f"the first {sizes[axis]} of {longest} are asked for")
+        raise OperandMismatchError(f"top-{sizes[axis]} of {longest}")
     return [make_tensor_type(element, sizes), make_tensor_type(TensorProto.INT64, sizes)]
 
 

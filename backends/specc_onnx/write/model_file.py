@@ -132,8 +132,7 @@ class OnnxModelFile:
             if name not in known:
                 raise_error(
                     "E0925",
-                    f"`{escape_text(str(self.path))}` holds no weights called "
-                    f"`{escape_text(name)}`",
+                    f"`{escape_text(str(self.path))}` has no weights named `{escape_text(name)}`",
                 )
             try:
                 found[parameter] = onnx.numpy_helper.to_array(known[name], str(self.path.parent))
@@ -143,7 +142,7 @@ class OnnxModelFile:
                     f"the weights `{escape_text(name)}` of `{escape_text(str(self.path))}` "
                     f"cannot be read",
                     notes=[escape_text(str(error))[:300]],
-                    helps=["the file beside the model may be missing or cut short: compile again"],
+                    helps=["the file next to the model may be missing or truncated: compile again"],
                 )
         return found
 
@@ -244,7 +243,7 @@ def _copy_model(model: ModelProto) -> ModelProto:
 
 
 def read_model(path: Path) -> OnnxModelFile:
-    """A model file. E0802 when it cannot be read, E0926 when it is no ONNX model."""
+    """A model file. E0802 when it cannot be read, E0926 when it is not an ONNX model."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
     except UnreadableFile as error:
@@ -275,8 +274,8 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
     if not model.graph.node and not model.graph.output:
         raise_error(
             "E0926",
-            f"`{escape_text(str(path))}` is no ONNX model",
-            helps=["`specc compile SPEC -o MODEL.onnx` makes one"],
+            f"`{escape_text(str(path))}` is not an ONNX model",
+            helps=["`specc compile SPEC -o MODEL.onnx` compiles one"],
         )
     return OnnxModelFile(path, model)
 

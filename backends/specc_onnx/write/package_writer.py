@@ -166,8 +166,8 @@ def _check_is_file(path: Path) -> None:
         return  # nothing there, or writing will report it
     if not stat.S_ISREG(mode):
         kinds = (
-            (stat.S_ISDIR, "a folder"),
-            (stat.S_ISLNK, "a link, and a package holds the files themselves"),
+            (stat.S_ISDIR, "a directory"),
+            (stat.S_ISLNK, "a link, and a package contains the files themselves"),
         )
         what = next((what for test, what in kinds if test(mode)), "a device or a pipe")
         raise_not_a_file(path, what)
@@ -182,12 +182,12 @@ def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
     facts = old.files[path.name] if old and path.name in _list_former_files(old) else None
     if facts is None or facts.bytes != size or file_sha256(path) != facts.sha256:
         what = (
-            "a model that specc did not make"
+            "a model that specc did not compile"
             if path.suffix == ".onnx"
             else "a file that no package of specc wrote"
         )
         raise_not_replaceable(
-            path, f"it is {what}", "give another folder with -o, or say --force to replace it"
+            path, f"it is {what}", "use another directory with -o, or --force to replace it"
         )
 
 

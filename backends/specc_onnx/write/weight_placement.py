@@ -98,10 +98,10 @@ def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: boo
     if inline and not can_store_inline(pieces):
         raise_error(
             "E0823",
-            f"{total / 2**30:.1f} GiB of weights do not fit into one ONNX file",
+            f"{total / 2**30:.1f} GiB of weights exceed the limit of one ONNX file",
             notes=["such a file can hold 2 GiB"],
             helps=[
-                "leave `--weights-as inline` out: the weights then go to a file beside the model"
+                "leave out `--weights-as inline` to write the weights to a file next to the model"
             ],
         )
     return inline
@@ -170,13 +170,15 @@ def _check_all_linked(decided: ExternalDataPlan, pieces: list[TensorPiece], fold
     left = [p.name for p in pieces if p.name not in decided.linked and p.nbytes]
     if left:
         reasons = list(decided.reasons.values()) or [
-            "no file has them as they are to be stored, beside the output"
+            "no file next to the output stores them in this form"
         ]
         raise_error(
             "E0824",
             f"{len(left)} of {len(pieces)} weights cannot be left where they are",
             notes=[*reasons, f"the first is `{left[0]}`"],
-            helps=["write the model into the folder of the checkpoint, or use `--weights-as copy`"],
+            helps=[
+                "write the model to the directory of the checkpoint, or use `--weights-as copy`"
+            ],
         )
 
 

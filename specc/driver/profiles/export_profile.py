@@ -27,7 +27,7 @@ def check_profile(profile: str) -> None:
     if profile not in PROFILES:
         raise_error(
             "E0751",
-            f"there is no export profile called `{escape_text(profile)}`",
+            f"unknown export profile `{escape_text(profile)}`",
             helps=suggest_similar_name(profile, PROFILES, f"profiles are {', '.join(PROFILES)}"),
         )
 

@@ -177,7 +177,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
         # what `encode` computes from the mask alone is recomputed from the mask
         if name not in named and depends_on_source(parts, name):
             fail_unsupported_profile(
-                "hf", f"`{name}` is passed to the decoder and is no key or value of an attention"
+                "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
             )
 
 
@@ -344,7 +344,7 @@ def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
     return Graph(**{**found.__dict__, "outputs": outputs}), end
 
 
-_ENCODER_OUTPUT = "the encoder's end"
+_ENCODER_OUTPUT = "the encoder output"
 """Contains a space, so that no graph output has this name."""
 
 

@@ -90,7 +90,7 @@ def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: Gri
     pairs = (q.shape[-2], k.shape[-2])
     if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
         title = (
-            f"the score `{score.name}` gives {describe_value(value)}, expected one number "
+            f"the score `{score.name}` returns {describe_value(value)}, expected one number "
             "per query and key"
         )
         helps = ["`dot(a, b)` sums over the features; a last axis of length 1 is dropped"]
@@ -195,7 +195,7 @@ def _apply_definition(
         context.errors.normalizer = outer
     if not isinstance(value, Tensor) or value.type != scores.type:
         title = (
-            f"the normalizer `{made.name}` gives {describe_value(value)} of scores "
+            f"the normalizer `{made.name}` returns {describe_value(value)} for scores "
             f"{describe_value(scores)}"
         )
         helps = ["the weights need the scores' shape: a sum needs `insert(…, axis=-1)`"]
@@ -219,7 +219,7 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
         if grid.shape[1] != 1:
             site.fail(
                 "E0603",
-                "this has a value per head, but there is no heads axis here",
+                "this has one value per head, but there is no heads axis here",
                 "mask",
                 describe_value(grid),
                 helps=[

@@ -177,7 +177,7 @@ def _check_exclusive_options(site: CallSite, kind: str, given: set[str]) -> None
         title = "`longest` selects `divisors` or `beyond`, and `beyond` is missing"
         site.fail("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
     if len(given & {*MSCALE_OPTIONS}) == 1:
-        title = "`mscale` and `mscale_all_dim` are only used together"
+        title = "`mscale` and `mscale_all_dim` require each other"
         site.fail("E0201", title, (given & {*MSCALE_OPTIONS}).pop())
 
 

@@ -266,12 +266,12 @@ class CallSite:
 
 def _raise_shape_conflict(known: Parameter, wanted: Parameter) -> NoReturn:
     """Raise E0519: two calls give one name to weights of different shapes."""
-    others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()
+    others = (Label(known.span, f"{known.type} here"),) if known.span else ()
     raise Failed(
         Diagnostic(
             "E0519",
             f"two weights of different shapes are called `{wanted.name}`",
-            Label(wanted.span, f"here it is {wanted.type}") if wanted.span else None,
+            Label(wanted.span, f"{wanted.type} here") if wanted.span else None,
             others,
             helps=("give each its own `@` name; calls that share weights need equal sizes",),
         )

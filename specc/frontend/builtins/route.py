@@ -102,8 +102,7 @@ def _raise_runtime_length(
         known[-1] if known else site.span,
         f"this reads {format_type(value.type)}",
         helps=[
-            "data that belongs to a token goes with it: `concat([x, …])`; tables need "
-            "a length from the config"
+            "concatenate per-token data: `concat([x, …])`; tables need a length from the config"
         ],
     )
 
@@ -279,7 +278,7 @@ def _elaborate_expert(
     if made is POISON:
         raise AlreadyReported
     if not isinstance(made, Tensor) or made.shape[:-1] != rows.type.shape[:-1]:
-        title = f"an expert must give one vector per token, not {describe_value(made)}"
+        title = f"an expert must return one vector per token, not {describe_value(made)}"
         helps = [f"return […, out] for the input {format_type(rows.type)}"]
         site.fail("E0331", title, "to", helps=helps)
     if made.type.dtype not in OPERAND_DTYPES["gates"][1]:

@@ -106,7 +106,7 @@ class Sliding(PaddedWindow):
             # Only a known length can be refused here; any other is checked at run time.
             spare = self.spare(length, n).number
             if spare is not None and spare < 0:
-                title = f"a window reaches over {self.span(n) + 1} rows, there are {length}"
+                title = f"a window spans {self.span(n) + 1} positions, the axis has {length}"
                 raise ShapeError(title, (0,), name=old)
             if not self.keeps(n):
                 axes[new] = (self.rows(length, n),)
@@ -167,7 +167,7 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
         # Groups divide the channels, so the weight has a fraction of them.
         taken, given = axes.one("j") * self.groups, axes.one("i")
         if taken != given:
-            title = f"the weight reads {taken} channels, {given} are there"
+            title = f"the weight has {taken} input channels, the input has {given}"
             raise ShapeError(title, (0, 1), (given, taken))
         self.bind(axes)
 
@@ -218,7 +218,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         if "o" not in axes.dims:
             axes["o"] = (out,)
         elif axes.one("o") != out:
-            title = f"the weight makes {out} channels, the bias has {axes.one('o')}"
+            title = f"the weight has {out} output channels, the bias has {axes.one('o')}"
             raise ShapeError(title, (1, 2), (out, axes.one("o")))
         for n, (old, new) in enumerate(self.axis_names()):
             axes[new] = (self.rows(axes.one(old), n),)

@@ -107,7 +107,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         outer = [*rows, *given.starts, *given.captured]
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
-                title = f"the body takes {inside} where {outside} is given"
+                title = f"the body expects {inside}, got {outside}"
                 raise ShapeError(title, (self.first + n,))
         after = [v.type for v in self.body.outputs.values()]
         carried = inner[self.scanned : self.scanned + self.carries]
@@ -125,13 +125,13 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         """Check that the carry that ends the loop exists and is boolean."""
         rows = len(self.body.outputs) - self.carries
         if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
-            raise ShapeError(f"{self.lasting} results cannot outlast the end of this loop")
+            raise ShapeError(f"this loop has fewer than {self.lasting} lasting results")
         if self.until == -1:
             return
         if not 0 <= self.until < self.carries:
-            raise ShapeError(f"a loop ends by a carry of its own, not by {self.until}")
+            raise ShapeError(f"the end condition must be a carry of the loop, not {self.until}")
         if carried[self.until].dtype != "bool":
-            raise ShapeError(f"a loop ends by booleans, not by {carried[self.until]}")
+            raise ShapeError(f"the end condition must be boolean, not {carried[self.until]}")
 
     def _length(self, rows: Sequence[Type]) -> Dim:
         """Return the number of iterations, equal for all scanned operands."""

@@ -143,6 +143,6 @@ def divide_image_size(length: Dim, size: Dim, word: str) -> Dim:
     """Return `length / size`, or raise ShapeError if the image size is not divisible."""
     if mod_dims(length, size).number:
         raise ShapeError(
-            f"a picture {length} {word} does not hold a whole number of patches of {size}", (0, 1)
+            f"an image {length} {word} is not divisible into patches of {size}", (0, 1)
         )
     return divide_dims_exactly(length, size)

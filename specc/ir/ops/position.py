@@ -24,7 +24,7 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     def solve(self, axes: AxisBindings) -> None:
         assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
         if self.dim.number is not None and self.dim.number % 2:
-            raise ShapeError(f"sines and cosines come in pairs: {self.dim} is odd")
+            raise ShapeError(f"sinusoidal embeddings need an even dimension, got {self.dim}")
         axes["d"] = (self.dim,)
 
 
@@ -48,7 +48,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
 
     def solve(self, axes: AxisBindings) -> None:
         if self.dim.number is not None and self.dim.number % 2:
-            raise ShapeError(f"rotary embedding turns pairs: {self.dim} is odd")
+            raise ShapeError(f"rotary embedding needs an even dimension, got {self.dim}")
         pairs = divide_dims_exactly(self.dim, 2)
         if self.axes and pairs.number not in (None, len(self.axes)):
             raise ShapeError(f"{pairs} pairs of features, but {len(self.axes)} have an axis")
@@ -69,4 +69,4 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
         assert self.pairs in ("half", "interleaved"), self.pairs
         d, r = axes.one("d").number, axes.one("r").number
         if d is not None and r is not None and 2 * r > d:
-            raise ShapeError(f"{2 * r} features cannot be turned, there are {d}", (0, 1))
+            raise ShapeError(f"cannot rotate {2 * r} features of {d}", (0, 1))

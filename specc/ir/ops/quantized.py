@@ -118,7 +118,7 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
         if "d" not in axes.dims:
             axes["d"] = (self.width,)
         if axes.one("d") != self.width:
-            title = f"rows of {axes.one('d')} numbers are not {self.width} wide"
+            title = f"rows have {axes.one('d')} values, expected {self.width}"
             raise ShapeError(title, (1,))
         if self.block:
             check_group_shape(axes, self.width, self.bits, self.block)
@@ -152,7 +152,7 @@ def check_group_shape(axes: AxisBindings, width: Dim, bits: int, block: int) -> 
     """Check that the groups and their bytes match this row width."""
     number, count = width.number, axes.one("k").number
     if number is None or count is None:
-        raise ShapeError("rounded weights are of known shapes", (1,))
+        raise ShapeError("quantized weights need static shapes", (1,))
     if count != count_groups(number, block):
         title = f"{number} numbers are not {count} blocks of {block}"
         raise ShapeError(title, (1, 2), (width, axes.one("k")), "k")

@@ -59,7 +59,7 @@ class RecurrentOperands(Generic[T]):
         """Assign a per-operand list of `rnn`, `gru` or `lstm`, or of `lstm_q`."""
         first = args[: 5 if quantized else 3]
         given = [a for a in first if a is not None]
-        assert len(given) == len(first), "rows and weights are given"
+        assert len(given) == len(first), "inputs and weights are present"
         rows, weights, state_weights, *own = given
         names = ("bias", "state_bias", "keep", "start", "first_cell", "peepholes", "projection")
         rest = dict(zip(names, args[len(first) :], strict=False))
@@ -104,7 +104,10 @@ class Gru(
         g, h = axes.one("g"), axes.one("h")
         if g != h * 3:
             raise ShapeError(
-                f"three gates of {h} are {h * 3} rows of weights, not {g}", (1, 2), (g, h * 3), "g"
+                f"three gates of size {h} need {h * 3} rows of weights, got {g}",
+                (1, 2),
+                (g, h * 3),
+                "g",
             )
 
 
@@ -135,13 +138,16 @@ class Lstm(
         if "h" not in axes.dims:
             if mod_dims(g, 4).number:
                 raise ShapeError(
-                    f"{g} rows of weights are not those of four gates", (1,), (g,), "g"
+                    f"{g} rows of weights are not divisible into four gates", (1,), (g,), "g"
                 )
             axes["h"] = (divide_dims_exactly(g, 4),)
         h = axes.one("h")
         if g != h * 4:
             raise ShapeError(
-                f"four gates of {h} are {h * 4} rows of weights, not {g}", (1, 7), (g, h * 4), "g"
+                f"four gates of size {h} need {h * 4} rows of weights, got {g}",
+                (1, 7),
+                (g, h * 4),
+                "g",
             )
         if "p" in axes.dims and axes.one("p") != h * 3:
             raise ShapeError(
@@ -153,7 +159,7 @@ class Lstm(
         out, cell = types[self.final_result].shape[1], types[self.cell_result].shape[1]
         if out != cell and self.projection.of(args) is None:
             raise ShapeError(
-                f"a state of {cell} is fed back as one of {out}", (1, 2), (cell, out), "r"
+                f"a state of size {cell} is fed back with size {out}", (1, 2), (cell, out), "r"
             )
         return types
 

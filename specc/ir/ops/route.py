@@ -57,7 +57,7 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         """The symbol of the number of tokens routed to an expert."""
         name = self.inner()[0].type.shape[-2].name
         if name is None:
-            raise ShapeError("the body does not say how many rows it is given")
+            raise ShapeError("the body has no token axis")
         return name
 
     def inner(self) -> "tuple[Value, ...]":
@@ -97,14 +97,14 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
     def solve(self, axes: AxisBindings) -> None:
         axes["o"] = self.result().type.shape[-1:]
         if self.stacked and axes.one("e") != self.experts:
-            title = f"there are {self.experts} experts, but weights for {axes.one('e')}"
+            title = f"{self.experts} experts, but weights for {axes.one('e')}"
             raise ShapeError(title, (self.first,))
 
     def _check_taken(self, outer: Sequence[Type]) -> None:
         """Check that the body's inputs have the types of the operands."""
         for n, (value, outside) in enumerate(zip(self.inner(), outer, strict=True)):
             if value.type != outside:
-                title = f"the body takes {value.type} where {outside} is given"
+                title = f"the body expects {value.type}, got {outside}"
                 raise ShapeError(title, (n and self.first - 1 + n,))
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
@@ -113,7 +113,7 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
             raise ShapeError(f"{len(args)} operands do not fit the body")
         given = self.parts(types)
         if given.x.rank < 2:
-            raise ShapeError("a single row is not sent anywhere", (0,))
+            raise ShapeError("routing needs a token axis", (0,))
         made = super().infer(*args)
         ones = (Dim.of(1),) * (given.x.rank - 2)
         rows = (*ones, Dim.symbol(self.rows))
@@ -125,5 +125,5 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         self._check_taken(outer)
         result = self.result().type
         if result != Type(made[0].dtype, (*rows, result.shape[-1])):
-            raise ShapeError(f"the body gives {result} for rows {list(map(str, rows))}")
+            raise ShapeError(f"the body returns {result} for tokens {list(map(str, rows))}")
         return made

@@ -39,7 +39,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     def solve(self, axes: AxisBindings) -> None:
         for length in (self.k, axes.one("t") - self.k):
             if length.number is not None and length.number < 0:
-                raise ShapeError(f"{self.k} rows are asked for of an axis of {axes.one('t')}", (0,))
+                raise ShapeError(f"top-{self.k} of an axis of length {axes.one('t')}", (0,))
         axes["u"] = (self.k,)
 
 
@@ -145,14 +145,12 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         assert self.mode in RESIZE_MODES, self.mode
         if self.interpolates and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
             raise ShapeError(
-                f"what {self.mode} makes between {axes.dtypes['a']} has no meaning;"
-                " nearest takes them as they are",
-                (0,),
+                f"mode {self.mode} cannot interpolate {axes.dtypes['a']}; use nearest", (0,)
             )
         for n, size in enumerate(self.sizes):
             for length in (size, axes.one(f"t{n}")):
                 if length.number is not None and length.number < 1:
-                    raise ShapeError(f"{length} rows cannot be resized", (0,))
+                    raise ShapeError(f"cannot resize an axis of length {length}", (0,))
             axes[f"u{n}"] = (size,)
 
     @property

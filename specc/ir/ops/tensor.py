@@ -223,7 +223,8 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
     def solve(self, axes: AxisBindings) -> None:
         if axes.one("one") != 1:
             raise ShapeError(
-                f"only an axis of length 1 can be dropped, this one is {axes.one('one')}", (0,)
+                f"only an axis of length 1 can be squeezed, this one has length {axes.one('one')}",
+                (0,),
             )
 
 
@@ -236,7 +237,8 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
     def solve(self, axes: AxisBindings) -> None:
         if axes.one("one") != 1:
             raise ShapeError(
-                f"only an axis of length 1 is repeated, this one is {axes.one('one')}", (0,)
+                f"only an axis of length 1 can be expanded, this one has length {axes.one('one')}",
+                (0,),
             )
         axes["t"] = (self.length,)
 
@@ -291,7 +293,9 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
     def solve(self, axes: AxisBindings) -> None:
         length = axes.one("t")
         if _is_negative_number(self.at) or _is_negative_number(length - self.at - 1):
-            raise ShapeError(f"there is no row {self.at} in an axis of {length}", (0,))
+            raise ShapeError(
+                f"index {self.at} is out of range for an axis of length {length}", (0,)
+            )
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
@@ -334,7 +338,7 @@ class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
 
     def solve(self, axes: AxisBindings) -> None:
         if self.by < 0:
-            raise ShapeError(f"a delay by {self.by} would read rows to come", (0,))
+            raise ShapeError(f"a delay by {self.by} would read later positions", (0,))
 
 
 class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):

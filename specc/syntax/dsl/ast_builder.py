@@ -76,10 +76,10 @@ class AstBuilder:
             span = self.fragment.span(start, start + len(match.group()))
             self.fault(
                 "E0118",
-                f"`{match.group()}` means nothing inside a text",
+                f"unknown escape sequence `{match.group()}`",
                 span,
                 "here",
-                'a text knows `\\"`, `\\\\`, `\\n`, `\\t`, `\\r` and `\\u{1F4A1}`',
+                'strings support `\\"`, `\\\\`, `\\n`, `\\t`, `\\r` and `\\u{1F4A1}`',
             )
             return ""
 
@@ -98,7 +98,7 @@ class AstBuilder:
                 "E0115",
                 f"`{token.text}` cannot be used as a name",
                 self.span(token),
-                "this word is a value",
+                "this is a literal",
                 f"another name, such as `{token.text.lower()}_`",
             )
         return token.text
@@ -123,7 +123,7 @@ class AstBuilder:
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()
-                title = f"{what} `{name}` is given twice"
+                title = f"{what} `{name}` is duplicated"
                 self.fault("E0116", title, span, "again here", help, others=others)
             seen.setdefault(name, span)
 

@@ -65,11 +65,11 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
 
     def exceeded(code: str, first: int) -> Diagnostic:
         token = lexed.tokens[first]
-        title = f"operators inside each other more than {lexer.MAX_EXPRESSION_DEPTH} deep"
+        title = f"operators nested more than {lexer.MAX_EXPRESSION_DEPTH} deep"
         if code == "E0111":
-            title = f"an expression of more than {lexer.MAX_EXPRESSION_TOKENS} words and signs"
+            title = f"an expression of more than {lexer.MAX_EXPRESSION_TOKENS} tokens"
         label = Label(fragment.span(token.start, token.end), "starts here")
-        return Diagnostic(code, title, label, helps=("give parts of it names of their own",))
+        return Diagnostic(code, title, label, helps=("bind parts of it to names",))
 
     run = ParseRun(
         table=table,
@@ -154,8 +154,7 @@ def check_source_characters(source: Source) -> Source:
             Span(source, found.start(), found.end()),
             "here",
             notes=[
-                "many of these mean that the file is not a text, or is in another "
-                "encoding than UTF-8"
+                "many of these mean that the file is not text, or is in another encoding than UTF-8"
             ],
             helps=["delete it"],
         )

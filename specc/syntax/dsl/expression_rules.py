@@ -87,7 +87,7 @@ def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
             f"`{name.path}` is not a value here; {format_suggestion(meant)}",
             span,
             f"write `{meant}`",
-            "the values without quotes are `true`, `false` and `none`",
+            "the literals are `true`, `false` and `none`",
         )
     return name
 

@@ -66,7 +66,7 @@ class LalrTable:
     def after(self, state: int, origin: str) -> int | None:
         """Return the next state after reducing to `origin`."""
         row = self.states[state]
-        assert not isinstance(row, int), "nothing is read in a state that reduces"
+        assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)
 
     def renamed(self, below: int, action: int, kind: str) -> int:

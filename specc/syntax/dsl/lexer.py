@@ -104,14 +104,14 @@ MAX_NUMBER_LENGTH = 400
 """Maximum number of characters of a number; the longest useful one has about 310."""
 
 CHARACTER_HINTS = {
-    "'": 'texts stand in double quotes: "…"',
-    "“": 'texts stand in straight double quotes: "…"',
-    "”": 'texts stand in straight double quotes: "…"',
-    ";": "nothing separates statements; leave it out",
-    "!": "negation is the word `not`; “differs from” is `!=`",
-    "~": "negation is the word `not`; a missing value is `none`",
+    "'": 'strings use double quotes: "…"',
+    "“": 'strings use straight double quotes: "…"',
+    "”": 'strings use straight double quotes: "…"',
+    ";": "statements need no separator; leave it out",
+    "!": "negation is `not`; inequality is `!=`",
+    "~": "negation is `not`; a missing value is `none`",
     "^": "a power is written `**`",
-    "\\": "lines need no mark to go on: newlines mean nothing",
+    "\\": "lines need no continuation mark",
     "−": "minus is the hyphen on the keyboard, `-`",
     "×": "a product is written `*`",
 }
@@ -170,11 +170,11 @@ class Lexer:
         if self.fragment.scalar:
             self.fault(
                 "E0106",
-                "a comment inside a quoted text",
+                "comment inside a string",
                 start,
                 end,
-                "this belongs to the text",
-                "write the comment behind the closing quote",
+                "this is part of the string",
+                "write the comment after the closing quote",
             )
             return
         span = self.fragment.span(start, end)
@@ -216,10 +216,10 @@ class Lexer:
         self.found.faults.append(
             Diagnostic(
                 "E0104",
-                "a text that is never closed",
+                "unterminated string",
                 Label(fragment.span(at, at + 1), "opened here"),
-                (Label(last, "the line ends before it is closed"),),
-                helps=('close it with `"`; a line break inside a text is written `\\n`',),
+                (Label(last, "the line ends here"),),
+                helps=('close it with `"`; write a line break as `\\n`',),
             )
         )
         self.found.tokens.append(Token("STRING", '""', at, end))
@@ -235,11 +235,11 @@ class Lexer:
                 if depth > MAX_NESTING:
                     self.fault(
                         "E0110",
-                        f"brackets inside each other more than {MAX_NESTING} deep",
+                        f"brackets nested more than {MAX_NESTING} deep",
                         token.start,
                         token.end,
                         f"bracket number {depth}",
-                        "give the inner part a name of its own",
+                        "bind the inner part to a name",
                     )
                     return
             elif token.text in CLOSERS:
@@ -264,11 +264,11 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
         mend = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
         return f"the number `{truncate_token_text(text)}` starts with 0", mend
     if len(text) > MAX_NUMBER_LENGTH:
-        mend = "numbers are doubles: 17 digits say all there is"
+        mend = "numbers are doubles, which have 17 digits"
         return f"a number of {len(text)} characters", mend
     # 16 digits are checked before `int`, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
-        title = f"the whole number {truncate_token_text(text)} is too large"
+        title = f"the integer {truncate_token_text(text)} is too large"
         return title, "whole numbers stay below 2 ** 53"
     if float(text) == float("inf"):
         title = f"the number {truncate_token_text(text)} is too large"
@@ -285,8 +285,8 @@ def _suggest_for_character(character: str) -> str:
         return CHARACTER_HINTS[character]
     if character.isalpha() or code > 127:
         name = unicodedata.name(character, f"U+{code:04X}")
-        return f"this is {name}; names are made of the letters a to z, digits and `_`"
-    return "it has no meaning here"
+        return f"this is {name}; names consist of the letters a to z, digits and `_`"
+    return "not allowed here"
 
 
 def truncate_token_text(text: str) -> str:

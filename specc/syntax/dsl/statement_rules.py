@@ -94,8 +94,8 @@ def _scan(b: AstBuilder, span: Span, head: ScanHeader | None, *children: object)
     return node
 
 
-UNBOUNDED_SCAN_LABEL = "nothing says how often it turns at most"
-UNBOUNDED_SCAN_HELP = "say how often at most: `scan step in 8 carry … until all(…) { … }`"
+UNBOUNDED_SCAN_LABEL = "the maximum number of iterations is missing"
+UNBOUNDED_SCAN_HELP = "add the maximum: `scan step in 8 carry … until all(…) { … }`"
 
 
 @register_rule("scan_head")
@@ -168,7 +168,7 @@ def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> as
         least = int(bound.text)
     elif bound is not None:  # `>= 1.5`
         b.fault(
-            "E0108", "the least length is not a whole number", b.span(bound), "here", "write `>= 1`"
+            "E0108", "the minimum length is not an integer", b.span(bound), "here", "write `>= 1`"
         )
     return ast.DimName(b.bound(name), least, span=span)
 
@@ -227,7 +227,7 @@ def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     # one list, as a YAML key can occur only once
     unread = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in unread for key in e.keys))
-    b.twice("the list", unread, f"one list names them all: `ignore {keys}`")
+    b.twice("the list", unread, f"write one list: `ignore {keys}`")
     return node
 
 
@@ -269,10 +269,10 @@ def _generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
         if setting.name in ("of", "from") and setting.span is not None:
             b.fault(
                 "E0116",
-                f"`{setting.name}` is given twice",
+                f"`{setting.name}` is duplicated",
                 setting.span,
                 "again here",
-                f"`{setting.name} …` stands in the first line of `generate`",
+                f"`{setting.name} …` belongs in the first line of `generate`",
             )
     return node
 
@@ -315,13 +315,13 @@ def _file(
     if version.text != "1":
         b.fault(
             "E0113",
-            f"version {version.text} of the language is not known",
+            f"unknown language version {version.text}",
             b.span(version),
             "here",
             "this compiler reads version 1: `specc 1`",
         )
     last = extends.span if extends else b.span(doc) if doc else model.span
-    assert last is not None, "what was read has a span"
+    assert last is not None, "a parsed node has a span"
     file = ast.File(
         version=1,
         model=model.value,

@@ -97,7 +97,7 @@ def _explain_stray_closer(here: UnexpectedToken, last_open: Token | None) -> Dia
     return Diagnostic(
         "E0103",
         f"a `{here.token.text}` without its opening bracket",
-        Label(here.span(here.token), "closes nothing"),
+        Label(here.span(here.token), "no bracket to close"),
         tuple(others),
         helps=("delete it, or open the bracket before",),
     )
@@ -109,7 +109,7 @@ def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, at: int) -> 
     token, before = here.tokens[at], here.tokens[at - 1]
     if token.kind == "$END":
         last = here.end_of(before) if len(here.tokens) > 1 else here.span(token)
-        primary = Label(last, f"the text ends without its `{wanted}`")
+        primary = Label(last, f"the file ends without `{wanted}`")
     elif here.on_new_line(token, before) and opener.text != "{":
         # a `)` belongs to the line where it is missing, a `}` to a line of its own
         primary = Label(here.end_of(before), f"expected `{wanted}` after this")
@@ -157,11 +157,11 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
     mend = "a product of matrices is `matmul(x, w)`"
     if here.before is not None and here.before.text == ")":
         # `(f(x)) @ name`: a call in parentheses is a value like any other
-        mend = "put the name right behind the call, inside the parentheses: `(f(x) @ name)`"
+        mend = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
         "E0107",
         "`@` names the weights of a call; a product is matmul(x, w)",
-        Label(here.span(here.token), "nothing before it is a call"),
+        Label(here.span(here.token), "not preceded by a call"),
         notes=(
             "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`",
         ),
@@ -174,15 +174,15 @@ def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
     # at most `specc` and the version are on the stack, above the start state
     if here.run.start != "file" or here.at > 2 or len(here.run.states) > 3:
         return None
-    title = "a spec begins with `specc 1` and `model` with its name"
+    title = "a spec starts with `specc 1` and `model NAME`"
     if here.token.kind == "$END" and here.at == 0:
         title = "this spec is empty"
-    label = "`specc 1` belongs here" if here.at == 0 else "this does not fit"
+    label = "`specc 1` belongs here" if here.at == 0 else "unexpected"
     return Diagnostic(
         "E0113",
         title,
         Label(here.span(here.token), label),
-        helps=('begin with\n  specc 1\n  model my_model "what it is"',),
+        helps=('start with\n  specc 1\n  model my_model "what it is"',),
     )
 
 
@@ -195,7 +195,7 @@ def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0115",
         f"`{token.text}` cannot be used as a name",
-        Label(here.span(token), "this word belongs to the language"),
+        Label(here.span(token), "reserved word"),
         helps=(f"another name, such as `{token.text}_`",),
     )
 
@@ -206,7 +206,7 @@ def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
     in_body = {"RETURN", "RBRACE"} <= here.expected
     if here.token.kind != "STRING" or not (between_items or in_body):
         return None
-    place = "first inside the braces of a block or graph, or behind the default of a config value"
+    place = "first inside the braces of a block or graph, or after the default of a config value"
     # tokens that are not yet part of a rule: after a definition its first word is
     kinds = [p.value.kind for p in here.run.parts if isinstance(p.value, Token)]
     last = next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
@@ -215,9 +215,9 @@ def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
         place = f'before the `=`: `{word} name(…) "what it is" = …`'
     return Diagnostic(
         "E0117",
-        "a text that describes nothing",
-        Label(here.span(here.token), "nothing here takes a text"),
-        helps=(f"a description stands {place}",),
+        "misplaced description",
+        Label(here.span(here.token), "no description is allowed here"),
+        helps=(f"write a description {place}",),
     )
 
 
@@ -240,8 +240,8 @@ def explain_unfinished_line(here: UnexpectedToken) -> Diagnostic | None:
         "E0101",
         f"the line before `{name.text} {token.text}` is not finished",
         Label(here.span(before), "a value is missing after this"),
-        (Label(something_new, "here begins something new"),),
-        helps=(f"write the value that belongs behind `{before.text}`, or delete it",),
+        (Label(something_new, "a new statement starts here"),),
+        helps=(f"write the value after `{before.text}`, or delete it",),
     )
 
 
@@ -269,11 +269,11 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_operator(here: UnexpectedToken, name: Token) -> Diagnostic:
     """Explain `y = a b`."""
-    mend = "write an operator between the two, or begin a new statement: `name = …`"
+    mend = "write an operator between the two, or start a new statement: `name = …`"
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",
-        Label(here.span(name), "nothing joins this to what stands before it"),
+        Label(here.span(name), "expected an operator before this"),
         helps=(mend,),
     )
 
@@ -283,7 +283,7 @@ def explain_unnamed_result(here: UnexpectedToken, name: Token) -> Diagnostic:
     value = f"{name.text}(…)" if here.token.text == "(" else f"{name.text} …"
     return Diagnostic(
         "E0101",
-        "a statement must give its result a name",
+        "the result of a statement needs a name",
         Label(here.span(name), "this value has no name"),
         helps=(f"write `name = {value}`, or `return …` for a result",),
     )
@@ -294,15 +294,15 @@ def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
     token, before, expected = here.token, here.before, here.expected
     ends = token.kind == "$END"
     wanted = describe_terminals(expected)
-    found = "the text ends" if ends else f"found `{format_token(token)}`"
+    found = "the file ends" if ends else f"found `{format_token(token)}`"
     title = f"expected {wanted}, but {found}"
     if ends and here.at == 0:
         wanted = what
-        title = f"nothing is written here; expected {wanted}"
+        title = f"this is empty; expected {wanted}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
         # a complete value followed by another: `a b`
         wanted = "an operator" if "PLUS" in expected else "the end"
-        title = f"{what} ends before `{format_token(token)}`, and nothing joins the two"
+        title = f"{what} ends before `{format_token(token)}`; expected {wanted} between them"
     label = Label(here.span(token), f"expected {wanted} here")
     if before is not None:
         # a token that is missing at the end of a line is shown there, unless the next line may
@@ -326,7 +326,7 @@ def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
 
 
 SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
-    (lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected, "“is equal to” is written `==`"),
+    (lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected, "equality is written `==`"),
     (
         lambda _, t, before: t.text in ("&", "|") and before.text == t.text,
         "one `{token}` is enough",
@@ -344,13 +344,13 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     ),
     (
         lambda e, *_: e.expected == {"ARROW"},
-        "say what it gives: `-> float[batch, n, d]`, or `-> (name: type, …)`",
+        "add the return type: `-> float[batch, n, d]`, or `-> (name: type, …)`",
     ),
-    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected, "a value is given with `=`"),
+    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected, "assign with `=`"),
     (
         lambda e, *_: e.at >= 2 and e.tokens[e.at - 2].kind == "SCAN",
-        "a loop has an end: `scan row in x along n` walks along rows, `scan step in 8` turns eight "
-        "times",
+        "a loop needs a bound: `scan row in x along n` iterates over rows, "
+        "`scan step in 8` runs eight times",
     ),
 )
 """The condition of each hint: a predicate of the error, the unexpected token and the previous one.

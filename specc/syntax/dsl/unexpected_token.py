@@ -44,7 +44,7 @@ TERMINAL_SIGNS = {
     "ARROW": "`->`",
     "LBRACE": "`{`",
     "LPAR": "`(`",
-    "STRING": "a text in quotes",
+    "STRING": "a quoted string",
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
@@ -66,7 +66,7 @@ def describe_terminals(expected: frozenset[str]) -> str:
     signs = [TERMINAL_SIGNS[kind] for kind in TERMINAL_SIGNS if kind in left]
     listed = [*signs, *words]
     if not listed:
-        listed = ["an operator" if "PLUS" in left else "the end of the text"]
+        listed = ["an operator" if "PLUS" in left else "the end of the file"]
     if len(listed) == 1:
         return listed[0]
     # more than four are no help: the first are the most likely
@@ -144,16 +144,18 @@ def format_token(token: Token) -> str:
 
 
 LOOP_HELP = (
-    "turns that are counted while compiling: `repeat i in 3 { … }`",
-    "turns along an axis while the model runs: `scan x in xs along n carry h { … }`",
+    "iterations unrolled at compile time: `repeat i in 3 { … }`",
+    "iterations along an axis at run time: `scan x in xs along n carry h { … }`",
 )
 CONDITIONAL_HELP = (
     "between statements, while compiling: `when c { … } else { … }`",
     "between two values: `a if c else b`, or `where(c, a, b)` where a tensor decides",
 )
-ASSIGNMENT_HELP = ("a name is given by `name = value`, without a word before it",)
-BLOCK_HELP = ("what is used again is a block: `block f(x: float[...]) -> float[...] { … }`",)
-IMPORT_HELP = ('blocks of another file: `use "file.specc" as f`, outside of blocks and graphs',)
+ASSIGNMENT_HELP = ("assign with `name = value`, without a keyword",)
+BLOCK_HELP = ("define a block for reuse: `block f(x: float[...]) -> float[...] { … }`",)
+IMPORT_HELP = (
+    'import blocks of another file with `use "file.specc" as f`, outside of blocks and graphs',
+)
 FOREIGN_STATEMENTS = {
     "for": LOOP_HELP,
     "while": LOOP_HELP,
@@ -228,8 +230,8 @@ def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
         return None
     return Diagnostic(
         "E0101",
-        f"`{word.text}` begins no statement",
-        Label(here.span(word), "this word is of another language"),
+        f"`{word.text}` does not start a statement",
+        Label(here.span(word), "keyword of another language"),
         helps=FOREIGN_STATEMENTS[word.text],
     )
 
@@ -241,8 +243,8 @@ def _explain_foreign_value(here: UnexpectedToken) -> Diagnostic | None:
         return None
     return Diagnostic(
         "E0101",
-        f"`{token.text}` begins no value",
-        Label(here.span(token), "a value belongs here"),
+        f"`{token.text}` does not start a value",
+        Label(here.span(token), "expected a value"),
         helps=FOREIGN_VALUE_WORDS[token.kind],
     )
 
@@ -263,7 +265,7 @@ def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{word.text}` is written `{sign}`",
-        Label(here.span(word), f"`{sign}` belongs here"),
+        Label(here.span(word), f"expected `{sign}`"),
         helps=(f"write `a {sign} b` for `a {word.text} b`",),
         fixes=(Fix(here.span(word), sign),),
     )
@@ -280,7 +282,7 @@ def _explain_in_place_operator(here: UnexpectedToken) -> Diagnostic | None:
     sign = token.text
     return Diagnostic(
         "E0101",
-        f"`{sign}=` is no sign of the language",
+        f"`{sign}=` is not an operator of specs",
         Label(here.span(token).to(here.span(after)), "here"),
         helps=(f"write `{name.text} = {name.text} {sign} …`",),
     )

@@ -6,63 +6,67 @@ from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Source, Span
 
 PYYAML_REASONS: tuple[tuple[str, str, str], ...] = (
-    ("cannot start any token", "a character that YAML keeps for itself", "put the text in quotes"),
+    ("cannot start any token", "a character reserved by YAML", "put the string in quotes"),
     (
         "mapping values are not allowed",
         "a `:` where no key can be",
-        "put the text in quotes, or check the indentation",
+        "put the string in quotes, or check the indentation",
     ),
     (
         "could not find expected ':'",
-        "a line that is neither `key: value` nor part of a text",
+        "a line that is neither `key: value` nor part of a string",
         "write `key: value`, or check the indentation",
     ),
     (
         "did not find expected key",
         "a line that does not fit the lines before it",
-        "check the indentation; put a text with `: ` or quotes inside in quotes",
+        "check the indentation; quote strings that contain `: ` or quotes",
     ),
     (
         "expected <block end>",
         "a line that does not fit the lines before it",
-        "check the indentation; put a text with `: ` or quotes inside in quotes",
+        "check the indentation; quote strings that contain `: ` or quotes",
     ),
     (
         "did not find expected '-'",
         "a line that does not fit the list before it",
-        "begin it with `- `, or indent it",
+        "start it with `- `, or indent it",
     ),
     (
         "did not find expected ',' or",
         "a `[` or `{` that is not closed, or a missing `,`",
-        "close it, and put a text with `[`, `{` or `,` in quotes",
+        "close it, and quote strings with `[`, `{` or `,`",
     ),
     (
         "expected ',' or",
         "a `[` or `{` that is not closed, or a missing `,`",
-        "close it, and put a text with `[`, `{` or `,` in quotes",
+        "close it, and quote strings with `[`, `{` or `,`",
     ),
-    ("did not find expected node content", "a sign where a value is due", "put the text in quotes"),
-    ("expected the node content", "a sign where a value is due", "put the text in quotes"),
     (
-        "unexpected end of stream",
-        "a text in quotes that is never closed",
-        "close it with the same quote",
+        "did not find expected node content",
+        "an unexpected character, expected a value",
+        "put the string in quotes",
     ),
+    (
+        "expected the node content",
+        "an unexpected character, expected a value",
+        "put the string in quotes",
+    ),
+    ("unexpected end of stream", "unterminated quoted string", "close it with the same quote"),
     (
         "unknown escape",
-        "an escape that YAML does not know",
+        "an unknown YAML escape sequence",
         "write `\\\\` for a backslash, or use single quotes",
     ),
     (
         "undefined alias",
         "an alias is not part of the language",
-        "quote a text that starts with `*`",
+        "quote a string that starts with `*`",
     ),
     (
         "undefined tag handle",
         "a tag is not part of the language",
-        "quote a text that starts with `!`",
+        "quote a string that starts with `!`",
     ),
     (
         "directive",
@@ -86,7 +90,7 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
         context = _character_at(source, error.context_mark)
         # if both marks are at one location, the second adds nothing
         if context.start < here.start:
-            others.append(Label(context, "this begins here"))
+            others.append(Label(context, "starts here"))
     return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(mend,))
 
 
@@ -104,7 +108,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
     """Return the title of a YAML error, and its fix."""
     mark = error.problem_mark
     if mark and source.text[mark.index : mark.index + 1] == "\t":
-        return "a tab where YAML wants blanks", "indent with spaces"
+        return "a tab in place of spaces", "indent with spaces"
     problem = error.problem or ""
     for part, title, mend in PYYAML_REASONS:
         if part in problem:

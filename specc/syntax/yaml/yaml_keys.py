@@ -160,8 +160,8 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
     if "until" not in names:
         return parse_yaml_let(reader, node)
     span = node.entries[names.index("until")].key.span
-    what = "nothing says how often it turns at most"
-    mend = "say how often at most: `- scan: step in 8`, and `until` below it"
+    what = "the maximum number of iterations is missing"
+    mend = "add the maximum: `- scan: step in 8`, and `until` below it"
     reader.fault("E0728", "this loop has no bound", span, what, mend)
     return None
 
@@ -188,10 +188,10 @@ def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     meant = did_you_mean(entry.name, STATEMENT_FORMS)
     reader.fault(
         "E0125",
-        "a statement gives one value its names",
+        "a statement binds one value",
         entry.key.span,
         "a second key",
-        format_suggestion(meant) if meant else "begin a new statement with `- `",
+        format_suggestion(meant) if meant else "start a new statement with `- `",
     )
 
 

@@ -153,7 +153,7 @@ class YamlComposer:
                 "a second document in one file",
                 span,
                 "starts here",
-                helps=["write one spec a file"],
+                helps=["write one spec per file"],
             )
 
     def open(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
@@ -162,10 +162,10 @@ class YamlComposer:
         if len(self.stack) > lexer.MAX_NESTING:
             raise_error(
                 "E0110",
-                f"lists and maps inside each other more than {lexer.MAX_NESTING} deep",
+                f"lists and maps nested more than {lexer.MAX_NESTING} deep",
                 span,
                 f"number {len(self.stack)}",
-                helps=["give the inner part a name of its own"],
+                helps=["bind the inner part to a name"],
             )
 
     def close(self, span: Span) -> None:
@@ -204,7 +204,7 @@ class YamlComposer:
                 "a key that is a list or a map",
                 node.span,
                 "here",
-                helps=["a key is one word; quote a text that starts with `[` or `{`"],
+                helps=["a key is one word; quote a string that starts with `[` or `{`"],
             )
         # PyYAML merges only in its constructor, which is not used here
         if node.value == "<<":
@@ -213,7 +213,7 @@ class YamlComposer:
             self.faults.append(
                 Diagnostic(
                     "E0116",
-                    f"the key `{node.value}` is given twice",
+                    f"the key `{node.value}` is duplicated",
                     Label(node.span, "again here"),
                     (Label(top.keys[node.value].span, "first here"),),
                     helps=(self._mend(top, node.value),),
@@ -229,7 +229,7 @@ class YamlComposer:
         first = next(e.value for e in top.entries if e.key.value == key)
         section = isinstance(first, YamlMapping) and len(self.stack) == 1
         if section or isinstance(first, YamlSequence):
-            return f"put what both hold under one `{key}`, or leave one of the two out"
+            return f"merge both under one `{key}`, or leave one of the two out"
         # the last of the stack is the map itself
         if not top.flow and isinstance(self.stack[-2:][0], OpenSequence):
             return f"write `- {key}: …` for a further entry, or leave one of the two out"
@@ -265,7 +265,7 @@ def reject_yaml_feature(span: Span, what: str) -> NoReturn:
         f"{what} is not part of the language",
         span,
         "here",
-        notes=["specs know no anchors, aliases, merge keys or tags"],
+        notes=["specs support no anchors, aliases, merge keys or tags"],
         helps=[
             "for a part that is used twice write a `block`; quote a text that "
             "starts with `&`, `*` or `!`"

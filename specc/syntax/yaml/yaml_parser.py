@@ -231,7 +231,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
             "this spec is empty",
             Span(reader.source, 0, 0),
             "`specc: 1` belongs here",
-            "begin with\n  specc: 1\n  model: my_model",
+            "start with\n  specc: 1\n  model: my_model",
         )
         return nothing
     entries = reader.mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")

@@ -84,16 +84,16 @@ class YamlReader:
     def raw(self, node: YamlNode, what: str) -> str:
         """Return the text of a scalar."""
         if not isinstance(node, YamlScalar):
-            example = "it as a text, in quotes if it contains `: ` or brackets"
-            self.report_wrong_kind(node, what, "a text", example)
+            example = "it as a string, in quotes if it contains `: ` or brackets"
+            self.report_wrong_kind(node, what, "a string", example)
             return ""
         if is_empty_node(node):
             self.fault(
                 "E0101",
-                f"nothing is written for {what}",
+                f"{what} is empty",
                 node.span,
-                "expected a text here",
-                "write the text behind the `:`",
+                "expected a string here",
+                "write the string after the `:`",
             )
         return node.value
 
@@ -147,7 +147,7 @@ class YamlReader:
         others = [Label(first, "first here")] if first is not None else []
         self.fault(
             "E0116",
-            f"{what} is given twice",
+            f"{what} is duplicated",
             span,
             "again here",
             "leave one of the two out",
@@ -158,7 +158,7 @@ class YamlReader:
 REQUIRED_VALUES = {"specc": "1", "model": "my_model"}
 """Values of required keys that a message shows."""
 
-NODE_KIND_NAMES = {YamlScalar: "a text", YamlSequence: "a list", YamlMapping: "a map"}
+NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: "a map"}
 
 
 def get_entry_span(entry: YamlEntry) -> Span:

@@ -51,8 +51,8 @@ def parse_yaml_fragment(
 ) -> T | None:
     """Parse the text of a scalar; None after an error."""
     if not isinstance(node, YamlScalar):
-        example = "it as a text; quote what contains brackets"
-        reader.report_wrong_kind(node, what, "a text", example)
+        example = "it as a string; quote it if it contains brackets"
+        reader.report_wrong_kind(node, what, "a string", example)
         return None
     try:
         return parse_fragment(scalar_to_fragment(node), start)
@@ -134,20 +134,20 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
         keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
         reader.fault(
             "E0125",
-            "a value as a map has one key, the name of what is called",
+            "a value as a map has one key, the name of the function",
             get_first_line_span(node.span),
             f"its keys are {keys}" if keys else "it has no key",
             "write `{linear: {in: x, out: d, weights: q_proj}}`",
         )
         return ast.Name("_", span=node.span)
     entry = node.entries[0]
-    what = "the name of what is called"
+    what = "the name of the function"
     function = parse_yaml_fragment(reader, entry.key, DOTTED, what) or MISSING_NAME
     args: tuple[ast.Expr, ...] = ()
     options: list[ast.Option] = []
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
-    for given in reader.mapping(entry.value, f"what `{entry.name}` is given", example):
+    for given in reader.mapping(entry.value, f"the arguments of `{entry.name}`", example):
         # two keys are reserved: an option called `in` has to be written as text
         if given.name == "in":
             args = parse_yaml_expressions(reader, given.value)
@@ -210,7 +210,7 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
     said = reader.raw(entry.value, what)
     if said not in ("true", "false"):
         title = f"{what} is `true` or `false`"
-        reader.fault("E0125", title, entry.value.span, "this is neither", "write `true`")
+        reader.fault("E0125", title, entry.value.span, "expected a boolean", "write `true`")
     return said == "true"
 
 

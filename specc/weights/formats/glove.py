@@ -40,7 +40,7 @@ def read_glove(path: str | Path) -> WordVectors:
         for number, line in _lines(path):
             word, row = _vector(line, rows[0].size if rows else 0)
             if word in words:
-                raise _Wrong(f"the word `{escape_text(word)}` stood in line {words[word]} already")
+                raise _Wrong(f"duplicate word `{escape_text(word)}`, first in line {words[word]}")
             words[word] = number
             rows.append(row)
     except _Wrong as error:
@@ -57,7 +57,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     except UnreadableFile as error:
         title = f"cannot read the vectors `{escape_text(str(path))}`: {error.reason}"
         raise_error(
-            "E0802", title, helps=["check the path; it is taken relative to the folder you are in"]
+            "E0802", title, helps=["check the path, which is relative to the working directory"]
         )
     with os.fdopen(fd, "rb") as file:
         number = 0
@@ -81,12 +81,12 @@ def _vector(line: str, width: int) -> tuple[str, Array]:
     if not width:  # the first line decides
         width = _width(fields)
     if width < 1 or len(fields) <= width:
-        raise _Wrong(f"{max(width, 1)} numbers stand behind each word, here {len(fields) - 1}")
+        raise _Wrong(f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}")
     word = " ".join(fields[:-width])
     # A number inside a word means that a line has one number too many.
     extra = [f for f in fields[1:-width] if _number(f) is not None]
     if extra or not word:
-        counted = f"a word and {width} numbers belong here, there are {len(fields)} fields"
+        counted = f"expected a word and {width} numbers, got {len(fields)} fields"
         raise _Wrong(counted if extra else "it has no word")
     return word, _row(fields[-width:])
 
@@ -95,7 +95,7 @@ def _width(fields: list[str]) -> int:
     """Count the values after the word of the first line."""
     # `400000 300`: number of words and dimensions
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
-        raise _Wrong("this is the header of a word2vec file, which GloVe's format has not")
+        raise _Wrong("this is the header of a word2vec file; GloVe files have none")
     return len(fields) - 1
 
 
@@ -103,7 +103,7 @@ def _row(texts: list[str]) -> Array:
     """Parse the values of one word, f32[d]."""
     numbers = [_number(text) for text in texts]
     if None in numbers:
-        raise _Wrong(f"`{escape_text(texts[numbers.index(None)][:40])}` is no number")
+        raise _Wrong(f"`{escape_text(texts[numbers.index(None)][:40])}` is not a number")
     # 1e39 is a finite double and an infinite float
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
@@ -129,7 +129,7 @@ def _refuse(path: str | Path, why: str) -> NoReturn:
         f"`{escape_text(str(path))}` is not a file of word vectors",
         notes=[why],
         helps=[
-            "in GloVe's text format each line is a word and its numbers, with one "
+            "in the GloVe format each line is a word and its values, separated by one "
             "space between: `the 0.418 0.24968`"
         ],
     )

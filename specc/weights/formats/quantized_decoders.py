@@ -170,7 +170,7 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
     def layout(t: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
         whole = t[weight]
         if whole.ndim < 2:
-            raise TensorMisfit(f"the weight has the shape {list(whole.shape)} and is no matrix")
+            raise TensorMisfit(f"the weight has the shape {list(whole.shape)} and is not a matrix")
         grid, zeros = as_scale_grid(t[suffix], whole.ndim), t.get(".weight_zero_point")
         if grid.shape[:-2] not in ((), whole.shape[:-2]):
             raise TensorMisfit(f"scales of shape {list(grid.shape)} fit no {list(whole.shape)}")

@@ -134,13 +134,13 @@ class TensorFile(Closeable):
     def check_unchanged(self) -> None:
         """Raise E0512 if the file changed since its header was read."""
         if _identity(os.fstat(self._fd)) != self._seen:
-            self._changed("it was written to")
+            self._changed("it was modified")
         try:
             there = _identity(os.stat(self.path))
         except OSError:
-            self._changed("it is no longer there")
+            self._changed("it no longer exists")
         if there != self._seen:
-            self._changed("another file took its place")
+            self._changed("it was replaced")
 
     def close(self) -> None:
         """Close the file. Views returned by `array` stay valid."""
@@ -177,7 +177,7 @@ class TensorFile(Closeable):
             "E0512",
             f"`{escape_text(str(self.path))}` changed while it was read",
             notes=[how, "nothing was written"],
-            helps=["wait until whatever writes the file is done, then run the command again"],
+            helps=["wait until the file is complete, then run the command again"],
         )
 
 
@@ -191,9 +191,9 @@ def open_tensors(path: str | Path) -> TensorFile:
             "E0802",
             f"cannot read the weights `{escape_text(str(path))}`: {error.reason}",
             helps=[
-                "fetch the file again"
+                "download the file again"
                 if path.is_symlink()
-                else "check the path; it is taken relative to the folder you are in"
+                else "check the path, which is relative to the working directory"
             ],
         )
     try:

@@ -125,17 +125,16 @@ def _header_bytes(fd: int, size: int) -> bytes:
     # other files begin with any number, so this check comes before reading
     if length > MAX_HEADER_BYTES:
         raise _Wrong(
-            f"it begins with a header length of {length} bytes; at most "
-            f"{MAX_HEADER_BYTES} are allowed"
+            f"it has a header length of {length} bytes; at most {MAX_HEADER_BYTES} are allowed"
         )
     if length > size - 8:
         raise _Wrong(
             f"its header should have {length} bytes, but only {size - 8} follow: the "
-            "file is cut off"
+            "file is truncated"
         )
     data = read_at_offset(fd, length, 8)
     if len(data) != length:  # it has shrunk since its size was read
-        raise _Wrong("the file is cut off inside the header")
+        raise _Wrong("the file is truncated inside the header")
     return data
 
 
@@ -180,7 +179,7 @@ def _metadata(value: Json) -> dict[str, str]:
     if isinstance(value, dict):
         texts = {key: text for key, text in value.items() if isinstance(text, str)}
     if not isinstance(value, dict) or len(texts) != len(value):
-        raise _Wrong("its `__metadata__` is not a table of texts")
+        raise _Wrong("its `__metadata__` is not a map of strings")
     return texts
 
 
@@ -197,7 +196,7 @@ def _tensor(name: str, fields: Json) -> RawTensor:
         raise _Wrong(f"{what} has a shape that is not a list of at most 64 lengths")
     offsets = _lengths(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _Wrong(f"{what} has data_offsets that are not two growing numbers")
+        raise _Wrong(f"{what} has data_offsets that are not two increasing numbers")
     begin, end = offsets
     needed = _nbytes(what, dtype, shape)
     if end - begin != needed:
@@ -259,8 +258,8 @@ def _check_ranges(tensors: list[RawTensor], size: int) -> None:
     if at > size:
         first = next(t for t in tensors if t.end > size)
         raise _Wrong(
-            f"its tensors need {at} bytes of data, but {size} are there: the file is "
-            f"cut off, from `{escape_text(first.name[:200])}` on"
+            f"its tensors need {at} bytes of data, got {size}: the file is "
+            f"truncated, from `{escape_text(first.name[:200])}` on"
         )
     if at < size:
         raise _Wrong(f"{size - at} bytes follow its last tensor")

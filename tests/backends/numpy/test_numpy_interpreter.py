@@ -52,10 +52,7 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
         ),
         ({**GOOD, "ids": np.array([1])}, r"E0911\]: `ids` has 1 axes, 2 are expected"),
         ({**GOOD, "scale": np.ones(3)}, r"E0912\]: `batch` is 1 in `ids` but 3 in `scale`"),
-        (
-            {**GOOD, "ids": np.ones((1, 0), int)},
-            r"E0912\]: `seq` is 0, this model needs at least 1",
-        ),
+        ({**GOOD, "ids": np.ones((1, 0), int)}, r"E0912\]: `seq` is 0, the model needs at least 1"),
         (
             {**GOOD, "ids": np.array([[1, 5]])},
             r"E0913\]: an embedding table has rows 0 to 4, row 5 is asked for",
@@ -82,10 +79,7 @@ def test_lengths_are_solved_from_sums_and_multiples() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [
-        ((8, 3), "no possible length of `2\\*n \\+ 1`"),
-        ((9, 2), "`seq` is 2, but `n`, which it must equal, is 4"),
-    ],
+    [((8, 3), "no possible length of `2\\*n \\+ 1`"), ((9, 2), "`seq` is 2, but `n`, which is 4")],
 )
 def test_lengths_that_do_not_fit_are_refused(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(Failed, match=message):

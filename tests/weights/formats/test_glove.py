@@ -29,9 +29,9 @@ def test_rows_are_lines(tmp_path: Path) -> None:
     ("text", "wanted"),
     [
         ("", "it is empty"),
-        ("the\n", "line 1: 1 numbers stand behind each word, here 0"),
+        ("the\n", "line 1: 1 numbers after the word, got 0"),
         ("the 1 2\nof 1\n", "line 2: 2 numbers"),
-        ("the 1 2\nof 1 2 3\n", "line 2: a word and 2 numbers belong here, there are 4 fields"),
+        ("the 1 2\nof 1 2 3\n", "line 2: a word and 2 numbers, got 4 fields"),
         ("the 1 2\nof  2\n", "line 2: `` is no number"),
         ("the 1 2\n\n", "line 2: 2 numbers"),
         (" 1 2\n", "line 1: it has no word"),
