@@ -83,7 +83,7 @@ def compute_receptive_fields(graph: Graph, found: TimeFlow) -> dict[str, Interva
 
 
 def _explain_leak(graph: Graph, leak: Leak, found: TimeFlow) -> str:
-    """`attend` (bert.specc:88:9): nothing shows that its mask hides later positions."""
+    """`attend` (bert.specc:88:9): its mask is not proved to exclude later positions."""
     primary, _ = make_leak_labels(graph, leak, found)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # for an error inside std, the user's own call comes first

@@ -20,7 +20,7 @@ output reads, is not reported:
     output "y" %2
     end
     gives
-    E0712 `y` cannot be generated along `n`: without a mask a position sees every later one
+    E0712 `y` cannot be generated along `n`: without a mask every position attends to later ones
 
 A default is computed from the current input. Its values for existing positions must not change
 when more arrive, and a default without a time axis must not depend on one, since it is computed

@@ -22,7 +22,7 @@ axis does:
     output "mean" %3
     end
     gives
-    W0601 padded positions reach `mean`: `mean` reads them, no mask stands between
+    W0601 padded positions reach `mean`: `mean` reads them, without a mask
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -51,7 +51,7 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """The journal of a block, with the death that it tells of counted."""
+        """Open the journal of a block, counting the crash that it records."""
         try:
             journal = CrashJournal(path, lock=lock_journal(path))
         except BlockingIOError:
@@ -67,7 +67,7 @@ class CrashJournal:
         return journal
 
     def begin(self, rows: Sequence[int]) -> None:
-        """These rows are worked on from now."""
+        """Record the rows in progress."""
         self.now = journal_key(rows)
         if self.shared:
             return
@@ -75,11 +75,11 @@ class CrashJournal:
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def fatal(self, rows: Sequence[int]) -> bool:
-        """Whether processes died of these rows, twice."""
+        """Return whether these rows crashed a process twice."""
         return self.died.get(journal_key(rows), 0) >= MAX_ATTEMPTS
 
     def blamed(self) -> set[int]:
-        """The rows of which processes died twice, alone or together."""
+        """Return the rows that crashed processes twice, alone or together."""
         keys = (key for key, count in self.died.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -125,7 +125,7 @@ def lock_journal(path: Path) -> int | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file that is open still has this name."""
+    """Return whether the open file still has this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
@@ -141,7 +141,7 @@ def append_journal_line(path: Path, line: str) -> None:
 
 
 def _last(path: Path) -> object:
-    """Return the last whole line, None without a journal."""
+    """Return the last complete line; None without a journal."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -153,7 +153,7 @@ def _last(path: Path) -> object:
 
 
 def journal_key(rows: Sequence[int]) -> str:
-    """The numbers of some rows as one text."""
+    """Format row indices."""
     return " ".join(map(str, rows))
 
 

@@ -33,7 +33,7 @@ PROGRESS_INTERVAL = 0.1
 
 
 def run_worker(folder: str) -> None:
-    """Does the blocks it is told."""
+    """A worker that computes the blocks it receives."""
     # Output of libraries must not mix with the protocol.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -59,20 +59,20 @@ def run_worker(folder: str) -> None:
 
 @dataclass
 class _Told:
-    """Counts rows and reports them at intervals, as a message per row costs more than the row."""
+    """Counts rows and reports them at intervals: a message per row would cost more than the row."""
 
     answers: TextIO
     rows: int = 0
     last: float = field(default_factory=time.monotonic)
 
     def count(self, rows: int) -> None:
-        """So many rows more are done."""
+        """Count completed rows."""
         self.rows += rows
         if time.monotonic() - self.last >= PROGRESS_INTERVAL:
             self.now()
 
     def now(self) -> None:
-        """Says what was not said yet."""
+        """Report the rows that have not been reported."""
         if self.rows:
             _say(self.answers, rows=self.rows)
         self.rows, self.last = 0, time.monotonic()
@@ -105,7 +105,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """So many rows more, or a block that is done, or someone who is `ready` to begin."""
+    """Progress: more rows, a completed block, or a worker that is `ready`."""
 
     rows: int = 0
     done: BlockStatistics | None = None
@@ -126,7 +126,7 @@ class _Worker:
 
     @property
     def answers(self) -> IO[bytes]:
-        """What it says."""
+        """Return the message of the worker."""
         assert self.process.stdout is not None
         return self.process.stdout
 
@@ -158,7 +158,7 @@ class LocalEngine:
     deaths: int = 0
 
     def run(self, numbers: Iterable[int]) -> Iterator[BlockProgress]:
-        """Does blocks, in any order. Fails with what a process could not do."""
+        """Compute blocks in any order. Raise the error of a worker."""
         self.waiting.extend(numbers)
         with selectors.DefaultSelector() as answers:
             try:
@@ -193,13 +193,13 @@ class LocalEngine:
         worker.ask(END_MARKER if worker.block is None else worker.block)
 
     def _journal(self, block: int | None) -> bytes:
-        """What is written down of a block that is being done."""
+        """Path of the journal of a block in progress."""
         with suppress(OSError):
             return (self.out / PLAN_DIRECTORY / f"{block or 0:06}.now").read_bytes()
         return b""
 
     def _hear(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
-        """What a process says; nothing more is its end."""
+        """Handle a message of a worker; an empty one means that it exited."""
         data = os.read(worker.answers.fileno(), 1 << 16)
         *lines, worker.rest = (worker.rest + data).split(b"\n")
         for line in lines:
@@ -225,7 +225,7 @@ class LocalEngine:
                 raise Failed(fault)
 
     def _ended(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
-        """A process is gone. What it had not done, another one does."""
+        """Handle the exit of a worker: another one takes its block."""
         status = worker.end()
         self.alive.remove(worker)
         if worker.block is None:
@@ -239,7 +239,7 @@ class LocalEngine:
         self._start(answers)
 
     def _stop(self) -> None:
-        """Nobody is left behind, whatever happened."""
+        """Kill all workers."""
         for worker in self.alive:
             worker.process.kill()
             worker.end()
@@ -345,7 +345,7 @@ class RayEngine:
         return ray
 
     def check(self) -> Any:
-        """Ray, which is installed, and whose cluster answers. E0888 otherwise."""
+        """Return Ray, connected to a cluster. Raise E0888 otherwise."""
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray

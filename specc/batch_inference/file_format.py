@@ -61,7 +61,7 @@ def plain_value(value: object) -> Any:
 
 
 def merge_column_types(one: str, other: str) -> str:
-    """The kind of a column that holds values of both; "" is that of nothing."""
+    """Return the kind of a column that contains both; "" means no values."""
     if not one or one == other:
         return other
     if not other:
@@ -70,7 +70,7 @@ def merge_column_types(one: str, other: str) -> str:
 
 
 def infer_column_type(value: object) -> str:
-    """The kind of a value that JSON or a table gave; "" for nothing."""
+    """Return the kind of a JSON or table value; "" for a missing value."""
     match value:
         case None:
             return ""
@@ -99,7 +99,7 @@ Rows: TypeAlias = Mapping[str, Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """Why a row cannot be read."""
+    """The reason why a row cannot be read."""
 
     why: str
 
@@ -126,7 +126,7 @@ class FileFormat(Protocol):
         ...
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """The blocks of a file, of at most `rows` rows."""
+        """Yield the blocks of a file, of at most `rows` rows."""
         ...
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
@@ -139,7 +139,7 @@ READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files
 
 @contextmanager
 def translate_os_errors(path: Path) -> Iterator[None]:
-    """Turns what the system says of a file or a folder into E0802, whatever it says."""
+    """Convert operating system errors of a file or directory to E0802."""
     try:
         yield
     except OSError as error:
@@ -147,7 +147,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """E0802 for what is not a file that can be read from its beginning as often as it takes."""
+    """Raise E0802 for a file that is not seekable or readable."""
     try:
         descriptor = open_regular_file(path)
     except UnreadableFile as fault:

@@ -21,20 +21,20 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 
 
 def find_images(folder: Path) -> list[Path]:
-    """The pictures in a folder and those below it, sorted by path."""
+    """Return the images in a directory and its subdirectories, sorted by path."""
     found = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
 
 
 class ImageDirectory:
-    """`image` is the file to be read, `path` its path below the folder."""
+    """`image` is the file, `path` its path relative to the directory."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
         """The two columns."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """Blocks of neighboring pictures."""
+        """Yield blocks of consecutive images."""
         count = len(find_images(path))
         return [
             RowBlock(file=file, start=start, rows=min(rows, count - start))

@@ -26,7 +26,7 @@ ERRORS_FILE = f"{PLAN_DIRECTORY}/errors.jsonl"
 
 @dataclass(kw_only=True)
 class JobReport:
-    """What came of a job; while it runs, what has so far."""
+    """The result of a job; while it runs, its progress."""
 
     plan: JobPlan
     out: Path
@@ -52,17 +52,17 @@ class JobReport:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
+        """Return the elapsed time in seconds."""
         return (self.ended or time.monotonic()) - self.began
 
     @property
     def start_up(self) -> float:
-        """Seconds until somebody began."""
+        """Return the seconds until the first worker started."""
         return 0.0 if self.ready is None else self.ready - self.began
 
     @property
     def rate(self) -> float:
-        """Rows a second of this run, since somebody began."""
+        """Return the rows per second of this run, since the first worker started."""
         # blocks of an earlier run took no time of this one
         done = self.rows - self.before
         return done / max(self.seconds - self.start_up, 1e-9)
@@ -74,7 +74,7 @@ class JobReport:
 
     @property
     def predicted(self) -> float | None:
-        """Seconds of `computing` by the cost formulas, at the speed of the first block; None for
+        """Return the seconds of `computing` estimated from the first block and the cost formulas; None for
         one block.
         """
         seconds, work = self.computed[0] if self.computed else (0.0, 0)
@@ -85,7 +85,7 @@ class JobReport:
 
     @property
     def waste(self) -> float:
-        """Padding, as a share of what is not padding."""
+        """Return the share of padding."""
         return self.padding / max(self.places - self.padding, 1)
 
     def take(self, done: BlockStatistics) -> None:
@@ -101,7 +101,7 @@ Watch = Callable[[JobReport], None]
 
 
 def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
-    """Does what is not done yet, and tells what came of all."""
+    """Compute the remaining blocks and return the result of the whole job."""
     began = time.monotonic()
     out, plan = Path(job.out), make_plan(job)
     _check_engine(job, out)
@@ -136,7 +136,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
                 _check_errors(job, report)
             watch(report)
         _errors_of(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # left behind by a process that was killed
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # from killed processes
         left.unlink(missing_ok=True)
     report.ended = time.monotonic()
     return report
@@ -144,7 +144,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
 
 @contextmanager
 def _noting_complete_parts(report: JobReport) -> Iterator[None]:
-    """Replace the note that nothing was written by the number of parts that are complete."""
+    """Replace the note that nothing was written by the number of complete parts."""
     try:
         yield
     except Failed as failed:
@@ -168,14 +168,14 @@ def _ray(job: JobRequest, out: Path) -> RayEngine:
 
 
 def _check_writable(out: Path) -> None:
-    """E0812 before anything is computed for a folder that takes no files."""
+    """Raise E0812 for a directory that is not writable, before anything is computed."""
     for folder in (out, out / PLAN_DIRECTORY):
         if not os.access(folder, os.W_OK):
             raise_os_error(PermissionError(errno.EACCES, "Permission denied"), folder)
 
 
 def _check_empty(out: Path) -> None:
-    """E0875 for a folder of parts that no plan explains: they would be mixed up."""
+    """Raise E0875 for a directory with parts but without a plan."""
     if out.is_dir() and any(out.glob("part-*")):
         raise_error(
             "E0875",
@@ -187,7 +187,7 @@ def _check_empty(out: Path) -> None:
 def _progress(
     job: JobRequest, plan: JobPlan, out: Path, todo: Sequence[int]
 ) -> Iterator[BlockProgress]:
-    """The work, by the engine that is asked for."""
+    """Run the job with the requested engine."""
     if not todo:
         return
     if job.engine == "ray":
@@ -211,7 +211,7 @@ def count_cores() -> int:
 
 
 def _check_errors(job: JobRequest, report: JobReport) -> None:
-    """E0887 where more rows are wrong than is granted."""
+    """Raise E0887 if more rows failed than allowed."""
     if job.most_errors is not None and report.errors > job.most_errors:
         _errors_of(report)
         raise_error(
@@ -227,7 +227,7 @@ def _rows(count: int) -> str:
 
 
 def _errors_of(report: JobReport) -> None:
-    """Writes down which rows have no result, in the order of the rows."""
+    """Write the rows without results, in order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
         done = read_block_statistics(plan, report.out, number)

@@ -66,7 +66,7 @@ class JobRequest:
 
 
 def make_plan(job: JobRequest) -> JobPlan:
-    """The plan of a job. E0870 to E0885 for what cannot be read, mapped or written."""
+    """Plan a job. Raise E0870 to E0885 for data that cannot be read, mapped or written."""
     files = _files(job)
     columns = _table(files)
     to = _format_to(job, files)
@@ -108,7 +108,7 @@ def make_plan(job: JobRequest) -> JobPlan:
 
 
 def _files(job: JobRequest) -> list[Path]:
-    """What is read; no parts that the job itself has written into the same folder."""
+    """Return the input files, without parts that this job wrote to the same directory."""
     files, out = find_files(job.data), Path(job.out).resolve()
     # a directory without a plan contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
@@ -169,7 +169,7 @@ def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
 
 
 def _both(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None:
-    """The kind of a column that is of these kinds in two files; None for no such kind."""
+    """Return the kind of a column that has these kinds in two files; None for a conflict."""
     if one is None or other is None or one == other:
         return other if one is not None else None
     # a column of nulls is compatible with any type
@@ -182,7 +182,7 @@ def _both(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None
 
 
 def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
-    """What is written: as asked for, else as what is read."""
+    """Return the output format: the requested one, else that of the input."""
     tables = any(p.suffix.lower() == ".parquet" for p in files)
     to = job.to or ("parquet" if tables else "jsonl")
     if to not in OUTPUT_FORMATS:
@@ -249,7 +249,7 @@ def _kept(
     read: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
-    """The columns that stand beside the results. E0886 for two of one name."""
+    """Return the columns that are copied. Raise E0886 for duplicate names."""
     made = {c.name for c in results}
     if job.keep is None:
         # input images are too large to be written again

@@ -49,7 +49,7 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 @dataclass
 class ParquetFile:
-    """A file of row groups. The group that was read last is kept for the next block."""
+    """A file of row groups. The last row group is cached for the next block."""
 
     opened: dict[Path, Arrow] = field(default_factory=dict)
     group: tuple[Path, int, tuple[str, ...], Arrow] | None = None
@@ -83,7 +83,7 @@ class ParquetFile:
         return tuple(TableColumn(f.name, _kind(f.type)) for f in schema)
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """Blocks of at most `rows` rows, none across two groups."""
+        """Yield blocks of at most `rows` rows, none across two groups."""
         metadata = self._file(path).metadata
         found, start = [], 0
         for group in range(metadata.num_row_groups):
@@ -115,7 +115,7 @@ class ParquetFile:
 
 
 def _read(name: str, column: Arrow) -> list[object]:
-    """Values as Python's own, one by one where there is none that is like it."""
+    """Convert values to Python objects, one by one if there is no bulk conversion."""
     try:
         if _finer(column.type):
             return [_value(name, value) for value in column]
@@ -167,13 +167,13 @@ def _kind(type: Arrow) -> ColumnType:
 
 
 def _texts(type: Arrow) -> bool:
-    """Whether values are numbers of texts in a table of their own."""
+    """Return whether values are indices into a dictionary."""
     types = import_pyarrow().types
     return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
 
 
 def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[object]]) -> bytes:
-    """A Parquet file of one row group, the same bytes for the same rows."""
+    """A Parquet file of one row group; equal rows give equal bytes."""
     pa = import_pyarrow()
     arrays = [_column(c.kind, rows[c.name]) for c in columns]
     names = [_utf8(c.name) for c in columns]

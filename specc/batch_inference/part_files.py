@@ -69,7 +69,7 @@ def write_part(
 
 
 def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatistics | None:
-    """What is said of a block, if somebody has done it."""
+    """Return the statistics of a block; None if it is not complete."""
     if not (out / plan.part(number)).is_file():
         return None
     try:
@@ -101,7 +101,7 @@ def encode_part(
 
 
 def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[object]]) -> None:
-    """What has no type of its own becomes JSON text."""
+    """Convert values without a column type to JSON text."""
     for column in columns:
         if column.kind.of == "json" and not column.kind.sizes:
             values[column.name] = [
@@ -110,7 +110,7 @@ def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[objec
 
 
 def _json(value: object) -> object:
-    """A value as JSON has it: no number that is none, bytes as base64."""
+    """Convert a value to JSON: NaN and infinity to null, bytes to base64."""
     match value:
         # table readers do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):

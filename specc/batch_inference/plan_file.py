@@ -25,7 +25,7 @@ OUTPUT_FORMATS = ("parquet", "jsonl")
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file of rows, and what tells whether it is still the same one."""
+    """A file of rows, with its size and hash to detect changes."""
 
     path: str
     bytes: int
@@ -67,16 +67,16 @@ class JobPlan:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return sum(b.rows for b in self.blocks)
 
     @cached_property
     def firsts(self) -> list[int]:
-        """The number that the first row of each block has in all data."""
+        """Return the index of the first row of each block in the data set."""
         return [0, *accumulate(block.rows for block in self.blocks)]
 
     def part(self, number: int) -> str:
-        """The file that a block becomes. Names sort into the order of the rows."""
+        """Return the part file of a block. Names sort in row order."""
         return f"part-{number:06}.{self.to}"
 
     def as_json(self) -> dict[str, object]:
@@ -99,7 +99,7 @@ class JobPlan:
         }
 
     def write(self, out: Path) -> None:
-        """Leaves the plan in the folder of the parts."""
+        """Write the plan to the directory of the parts."""
         # file names may contain undecodable bytes, which round-trip
         text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
@@ -164,14 +164,14 @@ def _columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
 
 
 def differing_fields(one: JobPlan, other: JobPlan) -> list[str]:
-    """What two plans do not have in common, by name."""
+    """Return the differences of two plans, by name."""
     a, b = one.as_json(), other.as_json()
     # the model's path does not matter as long as its content is the same
     return [key for key in a if a[key] != b[key] and key != "model"]
 
 
 def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
-    """E0875 where a folder holds the parts of another plan."""
+    """Raise E0875 if a directory contains the parts of another plan."""
     if apart := differing_fields(found, wanted):
         raise_error(
             "E0875",
@@ -182,7 +182,7 @@ def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
 
 
 def _told(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
-    """What differs, with both values where they are short."""
+    """Describe the differences, with both values if they are short."""
     a, b = found.as_json(), wanted.as_json()
     for key in apart:
         there, here = (json.dumps(x[key], ensure_ascii=False) for x in (a, b))
@@ -200,7 +200,7 @@ def hash_model(path: Path) -> str:
 
 
 def describe_file(path: Path) -> PlannedFile:
-    """A file as it is now; a folder of pictures by what is in it."""
+    """Describe the current state of a file, or of the images in a directory."""
     if not path.is_dir():
         facts = path.stat()
         return PlannedFile(str(path), facts.st_size, facts.st_mtime_ns)

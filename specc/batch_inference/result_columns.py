@@ -46,7 +46,7 @@ class GraphResults:
     raw: tuple[str, ...] = ()
 
     def plan(self) -> list[tuple[str, OutputReading]]:
-        """The outputs that are given, and how."""
+        """The selected outputs and their formats."""
         # by default, everything
         shows = list(self.reading.shows)
         if not shows and not self.raw:
@@ -54,7 +54,7 @@ class GraphResults:
         return [*shows, *((name, NumbersOutput()) for name in self.raw)]
 
     def columns(self) -> Iterator[TableColumn]:
-        """The columns of the results. E0879 for an output without a row of its own."""
+        """Yield the result columns. Raise E0879 for an output without one value per row."""
         for name, record in self.plan():
             if name.startswith(ATTENTION_PREFIX):
                 heads, _, _ = self._of_attention(name)
@@ -80,7 +80,7 @@ class GraphResults:
 
     @property
     def attends(self) -> bool:
-        """Whether weights of attentions are asked for."""
+        """Return whether attention weights are requested."""
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw)
 
     @cached_property
@@ -115,7 +115,7 @@ class GraphResults:
     def values(
         self, outputs: Mapping[str, Array], rows: Sequence[InputRow], padded: "LengthPadding"
     ) -> list[dict[str, object]]:
-        """The results of each row of a batch."""
+        """Yield the results of each row of a batch."""
         return [
             {
                 column: value
@@ -128,7 +128,7 @@ class GraphResults:
         ]
 
     def _own(self, name: str, value: Array, row: InputRow, padded: "LengthPadding") -> Array:
-        """The part of a result that is the row's own, without its padding."""
+        """Return the part of an output that belongs to one row, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padded.cut(value, self._of_attention(name), row)
         return padded.cut(value, self.graph.outputs[name].type.shape[1:], row)
@@ -157,7 +157,7 @@ class LengthPadding:
         return value
 
     def _lengths(self, row: InputRow) -> dict[str, int]:
-        """Run-time lengths as they are for a row alone."""
+        """Return the run-time lengths of a single row."""
         # each padded input determines the length of its second axis
         found = {}
         for name in self.sides:
@@ -198,7 +198,7 @@ def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColu
 
 
 def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[str, object]]:
-    """The values of one row. Fails with E0916 for what is not as its reading says."""
+    """Format the values of one row. Raise E0916 for values that do not match `reading`."""
     match record:
         case LabelsOutput():
             labels, shares = _best(record, value)
@@ -219,7 +219,7 @@ def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[st
 
 
 def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
-    """The most probable labels of one row, and their shares."""
+    """Return the most probable labels of one row and their probabilities."""
     scores = value.reshape(-1, value.shape[-1])
     if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):
         due = f"{len(record.labels) or 'some'} scores"
@@ -235,7 +235,7 @@ def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
     return labels, [float(shares[i]) for i in best]
 
 
-# --- what is written --------------------------------------------------------------------
+# --- output columns ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class GeneratedResults:
             yield TableColumn("log_probs", ColumnType("f64", (*lists, None)))
 
     def values(self, results: Sequence[GenerationResult]) -> dict[str, object]:
-        """The texts of one row, the best first."""
+        """Return the texts of one row, the best first."""
         found: dict[str, list[object]] = {
             "written": [r.text for r in results],
             "tokens": [list(r.tokens) for r in results],

@@ -34,23 +34,23 @@ UNREADABLE_ROW_CODE = "E0877"
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """What one row gives a model: arrays without a batch axis."""
+    """Model inputs of one row: arrays without a batch axis."""
 
     number: int
     arrays: Mapping[str, Array]
 
     def length(self, padded: Sequence[str]) -> int:
-        """How many places it takes along what is padded: the longest of its inputs."""
+        """Return the padded length: the maximum over its inputs."""
         return max((len(self.arrays[n]) for n in padded), default=1)
 
     def shape(self, padded: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """The lengths in which rows of a batch must agree."""
+        """Return the lengths that must be equal in a batch."""
         return tuple(a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items())
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Makes rows, and batches of them. `columns` names the column of each input."""
+    """Reads rows and batches them. `columns` maps each input to its column."""
 
     entrance: ModelInputs
     columns: Mapping[str, str]
@@ -58,12 +58,12 @@ class RowReader:
 
     @cached_property
     def padded(self) -> tuple[str, ...]:
-        """The inputs whose rows may have different lengths in one batch."""
+        """Return the inputs whose lengths may differ within a batch."""
         graph = self.entrance.graph
         return tuple(n for n in self.columns if find_mask_input(graph, n) or self._prompt(n))
 
     def _prompt(self, name: str) -> bool:
-        """Whether it is what is written behind, which is padded as its texts need it."""
+        """Return whether it is the generated input, which is padded on the declared side."""
         return (
             self.writes
             and name == self.entrance.growing
@@ -72,7 +72,7 @@ class RowReader:
         )
 
     def rows(self, table: Rows, count: int) -> list[InputRow | Diagnostic]:
-        """Every row, or what is wrong with it: first what cannot be read from its file."""
+        """Yield every row or its error: first errors from reading the file."""
         broken = _all_broken(table)
         # the column is read at once for all valid rows
         some = [number for number in range(count) if number not in broken]
@@ -87,7 +87,7 @@ class RowReader:
         return [broken.get(number) or made[number] for number in range(count)]
 
     def _column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
-        """What stands in a column, or what is wrong with it, row by row."""
+        """Return the values of a column or their errors, row by row."""
         together = self._together(name, values)
         if together is not None:
             return [*together]
@@ -115,7 +115,7 @@ class RowReader:
         return None
 
     def _array(self, name: str, value: object) -> Array:
-        """One row of an input. Fails with E09xx."""
+        """Convert one row of an input. Raise E09xx."""
         record = self.entrance.reading.of_input(name)
         if value is None:
             raise Failed(Diagnostic("E0878", f"the column `{self.columns[name]}` is empty here"))
@@ -136,7 +136,7 @@ class RowReader:
         return cast_exactly(made, self.entrance.graph.inputs[name].type.dtype, name)
 
     def inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
-        """The rows as a batch; the keep inputs beside those that are padded."""
+        """Batch rows, adding padding masks."""
         graph, made = self.entrance.graph, dict[str, object]()
         for name in self.columns:
             some = [row.arrays[name] for row in rows]
@@ -151,7 +151,7 @@ class RowReader:
 
 
 def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diagnostic:
-    """A row, or the first thing that is wrong with it."""
+    """Return a row or its first error."""
     arrays = {n: value for n, value in made.items() if not isinstance(value, Diagnostic)}
     if len(arrays) == len(made):
         return InputRow(number, arrays)
@@ -159,7 +159,7 @@ def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diag
 
 
 def _all_broken(table: Rows) -> dict[int, Diagnostic]:
-    """The rows that cannot be read from their file."""
+    """Return the rows that cannot be read from their file."""
     return {
         number: _broken(table, number)
         for values in table.values()
@@ -169,13 +169,13 @@ def _all_broken(table: Rows) -> dict[int, Diagnostic]:
 
 
 def _broken(table: Rows, number: int) -> Diagnostic:
-    """The first thing that cannot be read of a row."""
+    """Return the first read error of a row."""
     why = next(v.why for c in table.values() if isinstance(v := c[number], BadRow))
     return Diagnostic(UNREADABLE_ROW_CODE, f"the row cannot be read: {why}")
 
 
 def _whole_numbers(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
-    """Lists of whole numbers as arrays of a type; None where something else is in one."""
+    """Convert lists of integers to arrays; None if a list has other values."""
     lists = [value for value in values if isinstance(value, list)]
     flat = [*chain.from_iterable(lists)]
     if not {*map(type, flat)} <= {int}:
@@ -188,7 +188,7 @@ def _axes(count: int) -> str:
 
 
 def _pixels(value: object, record: ImageRecord) -> Array:
-    """A picture by its path or its bytes, as tables of pictures hold them."""
+    """Decode an image from its path or bytes, as tables contain them."""
     # an image column of the `datasets` library
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
@@ -254,7 +254,7 @@ def _bears(memory: Cost, limits: BatchLimits, count: int, longest: int) -> bool:
 
 
 def count_padding(rows: Sequence[InputRow], padded: Sequence[str]) -> tuple[int, int]:
-    """How many places a batch has, and how many of them are padding."""
+    """Return the number of positions of a batch and the number of padded ones."""
     lengths = [row.length(padded) for row in rows]
     places = len(rows) * max(lengths, default=0)
     return places, places - sum(lengths)
@@ -273,7 +273,7 @@ class CostFormulas:
 
     @staticmethod
     def of(graph: Graph) -> "CostFormulas":
-        """The sizes of what stands beside each other at each node, and all work."""
+        """Return the live sizes at each node, and the total work."""
         batch = batch_symbol(graph)
         sizes = {_beside(node, results) for node, results in graph.nodes}
         return CostFormulas(
@@ -310,7 +310,7 @@ class CostFormulas:
 
 
 def _beside(node: Node, results: Sequence[Value]) -> Dim:
-    """How many numbers a node reads and makes; of an attention its weights as well."""
+    """Count the elements that a node reads and writes; of attention also its weights."""
     held = [a for a in node.args if a is not None and a.node is not None]
     numbers = [multiply_dims(v.type.shape) for v in (*held, *results)]
     if isinstance(node.op, ops.Attend):
@@ -320,7 +320,7 @@ def _beside(node: Node, results: Sequence[Value]) -> Dim:
 
 
 def batch_symbol(graph: Graph) -> Dim | None:
-    """The length that all rows together have: the first of the first input."""
+    """Return the batch size: the first length of the first input."""
     # a scalar input is a setting such as a temperature, not a row
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
     return first.shape[0] if first else None

@@ -30,7 +30,7 @@ from specc.runtime.open_model import OpenedModel, computes_at_once, open_compile
 
 @dataclass(frozen=True)
 class RowGenerator:
-    """A model that writes behind the rows that `taking` makes."""
+    """A model that generates from the rows that `taking` prepares."""
 
     writer: Generator
     taking: RowReader
@@ -38,7 +38,7 @@ class RowGenerator:
 
     @property
     def flow(self) -> bool:
-        """Whether texts that have ended make room for others."""
+        """Return whether finished sequences are replaced by new ones (continuous batching)."""
         return can_refill(self.writer, self.settings)
 
     @property
@@ -48,7 +48,7 @@ class RowGenerator:
 
     @property
     def written(self) -> GeneratedResults:
-        """What is given of each."""
+        """Return the output names."""
         chosen = self.settings
         beam = chosen.strategy == "beam"
         return GeneratedResults(
@@ -79,7 +79,7 @@ class RowGenerator:
 
 @dataclass
 class RowModel:
-    """What is computed of each row: results of a graph, or generated text. `columns` is the
+    """Computes rows: outputs of a graph, or generated text. `columns` is the
     column of each input, `settings` those of generation, `raw` outputs given as numbers.
     """
 
@@ -99,7 +99,7 @@ class RowModel:
         provider: str = "cpu",
         threads: int = 1,
     ) -> "RowModel":
-        """Open a model for rows. E0880 for a column without an input."""
+        """Open a model for rows. Raise E0880 for an input without a column."""
         opened = open_compiled(path, graph=graph, provider=provider, threads=threads)
         made = RowModel(opened, columns, dict(settings or {}), tuple(raw))
         made.check()  # before any row is read
@@ -107,12 +107,12 @@ class RowModel:
 
     @property
     def writes(self) -> bool:
-        """Whether texts are written."""
+        """Return whether the model generates text."""
         return not computes_at_once(self.opened, self.columns, self.settings)
 
     @cached_property
     def taking(self) -> RowReader:
-        """How rows become inputs."""
+        """Return the conversion of rows to inputs."""
         return RowReader(self.entrance, self.columns, self.writes)
 
     @property
@@ -121,7 +121,7 @@ class RowModel:
         return self.opened.entrance if self.writes else self.opened.whole.entrance
 
     def check(self) -> None:
-        """E0880 for what is given to no input, and for inputs that nothing is given to."""
+        """Raise E0880 for columns mapped to unknown inputs, and for inputs without a column."""
         entrance = self.entrance
         known = entrance.graph.inputs
         for name in self.columns:
@@ -144,7 +144,7 @@ class RowModel:
                 )
 
     def _begins(self) -> bool:
-        """Whether a text needs no prompt."""
+        """Return whether generation needs no prompt."""
         writer = self.opened.writer
         start = self.settings.get("start")
         return writer is not None and (
@@ -170,14 +170,14 @@ class RowModel:
 
     @cached_property
     def texts(self) -> RowGenerator:
-        """What is written. E0731 to E0733 for settings."""
+        """Return the generation settings. Raise E0731 to E0733."""
         writer = self.opened.writer
         assert writer is not None, "it generates"
         return RowGenerator(writer, self.taking, writer.chosen(self.settings))
 
     @property
     def flows(self) -> bool:
-        """Whether texts that have ended make room for others."""
+        """Return whether finished sequences are replaced by new ones (continuous batching)."""
         return self.writes and self.texts.flow
 
     def result_columns(self) -> tuple[TableColumn, ...]:
@@ -186,7 +186,7 @@ class RowModel:
 
     @cached_property
     def formulas(self) -> CostFormulas:
-        """What a batch takes, of the graph that sees a whole row."""
+        """Return the cost of a batch, estimated from the full-forward graph."""
         return CostFormulas.of(self._graph)
 
     @property
@@ -207,7 +207,7 @@ class RowModel:
         return self.results.values(outputs, rows, self._padding)
 
     def _outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """All results of a batch; with the weights of attentions, where they are asked for."""
+        """Return all outputs of a batch, with attention weights if requested."""
         whole = self.opened.whole
         if not (isinstance(self.results, GraphResults) and self.results.attends):
             return whole.run(**inputs)

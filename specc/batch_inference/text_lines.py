@@ -36,7 +36,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class FileLine(NamedTuple):
-    """A row of a file: its bytes with the line end, and where the next one begins."""
+    """A row of a file: its bytes with the line end, and the offset of the next one."""
 
     data: bytes
     after: int
@@ -120,7 +120,7 @@ def _text(line: bytes) -> str | BadRow:
 
 
 class JsonLinesFile:
-    """An object a line. A blank line is not a row."""
+    """A JSON Lines file; blank lines are skipped."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
         """The names in any object, each with the kind that all its values have."""
@@ -142,7 +142,7 @@ class JsonLinesFile:
         return split_blocks(read_lines(path), file, rows, full=bytes.strip)
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
-        """The objects of a block, column by column; what one lacks is nothing."""
+        """Return the objects of a block as columns; missing keys are null."""
         rows = [_object(x) for x in _split(read_block_bytes(path, block)) if x.strip()]
         return {
             name: [r if isinstance(r, BadRow) else r.get(name) for r in rows] for name in columns
@@ -166,7 +166,7 @@ class CsvFile:
     """Comma-separated values with column names in the first row; quoted texts may span lines."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """The names of the first row; what stands below them is text."""
+        """Column names of the first row."""
         names, _ = self._head(path)
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
@@ -190,7 +190,7 @@ class CsvFile:
         return names, record.after
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """Blocks of records behind the first row."""
+        """Yield blocks of records after the header row."""
         _, begin = self._head(path)
         records = _records(path)
         next(records)
@@ -218,7 +218,7 @@ def _in_block(data: bytes) -> Iterator[bytes]:
 
 
 def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
-    """Lines put together until every quote is closed. A blank one is not a record."""
+    """Yield lines, joined until every quote is closed; blank ones are skipped."""
     record, after, size, inside = list[bytes](), 0, 0, False
     for line in lines:
         if not inside and not line.data.strip(b"\r\n"):
@@ -236,7 +236,7 @@ def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
 
 
 def _open(line: bytes, inside: bool) -> bool:
-    """Whether a value in quotes goes on behind this line, as one may before it."""
+    """Return whether a quoted value continues on the next line."""
     found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if inside else line)]
     return bool(found) and not found[-1]
 

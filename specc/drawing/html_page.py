@@ -332,7 +332,7 @@ def _picture(looks: AttentionMaps) -> Json:
 
 def _body(looks: AttentionMaps, step: int) -> str:
     pooled_note = (
-        f"<p class=note>Downsampled: a cell is the maximum of {step} × {step}. "
+        f"<p class=note>Downsampled: a cell is the maximum weight of {step} × {step}. "
         "Select fewer layers or heads (--layers, --heads) for full resolution.</p>"
         if step > 1
         else ""

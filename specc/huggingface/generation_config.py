@@ -371,4 +371,4 @@ def _lacking(file: _File) -> Iterator[str]:
         if value is not None and value not in idle and value != []:
             yield f"`{key}` {escape_text(value)[:60]}"
     if file.given(FORCED_BOS_KEY) is not None and "begin" not in file.settings:
-        yield f"`{FORCED_BOS_KEY}` {file.given(FORCED_BOS_KEY)}after a prompt of one token"
+        yield f"`{FORCED_BOS_KEY}` {file.given(FORCED_BOS_KEY)} after a prompt of one token"

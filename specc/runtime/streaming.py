@@ -271,7 +271,7 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
             end = "1 position" if left == 1 else f"{left} positions"
             raise_error(
                 "E0979",
-                f"the last {end} do not fill a chunk of {size}, but the full forward pass "
+                f"the last {end} cannot fill a chunk of {size}, but the full forward pass "
                 f"computes {all_ - few} more of `{name}` from them",
                 notes=["windows of this spec end before their chunk"],
                 helps=[f"pad to {size} positions, as the spec does", "or leave them out"],

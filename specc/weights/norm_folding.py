@@ -81,7 +81,7 @@ class FoldedValues(ValuesOverlay):
         return self.known[fold.gain]
 
 
-CHECKED_SCALES = "scales checked, whose range is"
+CHECKED_SCALES = "scales checked, with values up to"
 """Description of the checked scales of a quantized weight."""
 
 

@@ -199,5 +199,7 @@ def test_it_is_told_before_the_work_why_texts_wait(
     words = ["map", str(one), str(rows), "-o", str(out), "--engine", "serial"]
     assert main(words) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("note: every batch takes as long as its longest sequence: the model")
+    assert told[0].startswith(
+        "note: every batch takes as long as its longest sequence: a standalone"
+    )
     assert sum(line.startswith("note") for line in told) == 1

@@ -76,7 +76,7 @@ def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
     assert run_job(job_of(small, rows, tmp_path / "out")).errors == 1
     found = [r["error"] for r in rows_in(tmp_path / "out")]
     assert [e is None for e in found] == [True, False, True]
-    assert str(found[1]).startswith("E0877 the row cannot be read: the line is no JSON")
+    assert str(found[1]).startswith("E0877 the row cannot be read: the line is not JSON")
 
 
 def test_from_python(small: Path, data: Path, tmp_path: Path) -> None:

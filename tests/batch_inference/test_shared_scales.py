@@ -59,7 +59,7 @@ def test_what_a_row_depends_on_is_told_first(
     out = str(tmp_path / "out")
     given = [str(letters), "--column=text=ids", "--engine=serial", "-o", out]
     assert main(["map", str(models[kind]), *given]) == 0
-    told = "are rounded by one scale" in capsys.readouterr().err
+    told = "share one quantization scale" in capsys.readouterr().err
     assert told == (kind == "int8-tensor")
 
 

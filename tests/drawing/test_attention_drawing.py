@@ -212,8 +212,8 @@ def test_a_model_of_pictures_is_asked_through_its_first_token():
     drawing = draw_attention_maps(given_)
     said = texts(drawing)
     assert "layers.0.attn: [CLS] looks at 4 × 4 patches" in said
-    assert [t for t in said if t in ("what it saw", "mean of heads") or "head " in t] == [
-        "what it saw",
+    assert [t for t in said if t in ("input", "mean of heads") or "head " in t] == [
+        "input",
         "mean of heads",
         "head 0",
         "head 1",

@@ -61,10 +61,10 @@ def test_a_large_page_is_pooled_and_says_so():
     assert len(made["heads"]) * made["rows"] * made["columns"] <= MAX_CELLS
     found = np.frombuffer(base64.b64decode(made["weights"]), "<f4")
     assert found.max() == 0.5
-    assert "the greatest weight of 2 × 2" in text
+    assert "the maximum weight of 2 × 2" in text
     assert len(text) < 7_000_000
     small = render_attention_html(looks(attention(weights[:, :30, :30])))
-    assert "the greatest weight of" not in small
+    assert "the maximum weight of" not in small
 
 
 def test_a_picture_is_in_the_page():

@@ -75,7 +75,7 @@ def test_the_file_of_a_step_is_compared_as_its_package_says(
     alone = Path(shutil.copy(step, tmp_path / "alone.onnx"))
     assert main(["verify", str(alone), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert "it writes into buffers" in found["rounds"][0]["note"]
+    assert "it writes to buffers" in found["rounds"][0]["note"]
     assert found["agrees"] is None
     assert main(["verify", str(alone), "--strict"]) == 5
     assert "error[E0933]: nothing was compared" in capsys.readouterr().err
@@ -135,7 +135,7 @@ LATER = pytest.mark.parity
 @pytest.mark.parametrize(
     ("spec", "more", "why"),
     [
-        ("gpt2", [], "only a step graph has one"),
+        ("gpt2", [], "only a step graph has a KV cache"),
         pytest.param(
             "bert", ["--graphs", "step"], "only a generative model has a KV cache", marks=LATER
         ),

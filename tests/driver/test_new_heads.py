@@ -102,7 +102,7 @@ def _first(found: Any) -> str:
     ("left_out", "why"),
     [
         ("transformer.layer.1.ffn.lin1.*", "of the same kind"),
-        ("embeddings.position_embeddings.weight", "the body"),
+        ("embeddings.position_embeddings.weight", "the base model"),
         ("embeddings.LayerNorm.bias", "of the same call"),
         ("transformer.*", ""),
     ],

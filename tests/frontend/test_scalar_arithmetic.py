@@ -102,7 +102,7 @@ return x * (d ** -0.5) * sum(a) / whole"""
     assert check_spec(open_spec(path, sets=["whole=2.0"])).model
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(path, sets=["whole=2.0", "d=20"]))
-    assert "5 is odd" in failed.value.diagnostics[0].title
+    assert "even dimension, got 5" in failed.value.diagnostics[0].title
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_fault_of_sizes_that_are_tried_says_which(tmp_path: Path) -> None:
         trials_of(str(path))
     found = failed.value.diagnostics[0]
     assert found.code == "E0203"
-    assert any(n.startswith("seen with") and "d = 2" in n for n in found.notes)
+    assert any(n.startswith("with ") and "d = 2" in n for n in found.notes)
 
 
 def test_what_is_wrong_of_forbidden_sizes_is_no_fault(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(folder: Path) -> None:
     (folder / "large.specc").write_text(wrong)
     with pytest.raises(Failed) as failed:
         check_spec(spec_of(folder))
-    assert "seen with text = large.specc" in failed.value.diagnostics[0].notes
+    assert "with text = large.specc" in failed.value.diagnostics[0].notes
 
 
 def test_values_given_to_one_spec_are_not_tried_with_another(folder: Path) -> None:

@@ -99,12 +99,12 @@ def test_what_is_forced_behind_a_start_is_not_behind_a_prompt(tmp_path: Path) ->
     """There it is forced where one token stands before; a prompt has any number."""
     assert settings(tmp_path, {"start": 1}, forced_bos_token_id=4)["begin"] == [4]
     made = told(tmp_path, {}, forced_bos_token_id=4)
-    assert "`forced_bos_token_id` 4, behind a prompt of one token" in made.remarks[1]
+    assert "`forced_bos_token_id` 4 after a prompt of one token" in made.remarks[1]
 
 
 def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
     made = told(tmp_path, {}, guidance_scale=1.5, encoder_no_repeat_ngram_size=3)
-    assert "`encoder_no_repeat_ngram_size` 3 is not followed" in made.remarks[1]
+    assert "`encoder_no_repeat_ngram_size` 3 is not supported" in made.remarks[1]
     assert "`guidance_scale` 1.5" in made.remarks[2]
 
 

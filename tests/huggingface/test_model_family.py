@@ -94,7 +94,7 @@ def test_types_that_no_spec_can_reproduce_are_refused_with_the_reason(
 
 def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "model.safetensors", {})
-    with pytest.raises(Failed, match=r"holds no config\.json") as failed:
+    with pytest.raises(Failed, match=r"has no config\.json") as failed:
         open_spec(str(tmp_path))
     assert failed.value.diagnostics[0].code == "E0222"
 

@@ -143,22 +143,22 @@ def test_a_package_and_one_file_write_what_recomputing_writes(tmp_path: Path, wa
 REFUSED = {
     "keys": (
         GREATEST.replace("h,", "where(seen, z, -1e4),"),
-        "this max reduces over keys, and masked keys have the value -10000, not -inf: with more "
-        "of them it may change",
-        "hide them by -inf: `where(seen, x, -inf)`, with a causal mask as `seen`",
+        "this max reduces over keys, and masked keys have the value -10000, not -inf: more masked "
+        "keys may change the result",
+        "mask them with -inf: `where(seen, x, -inf)`, with a causal mask as `seen`",
         HIDDEN + GREATEST,
     ),
     "infinite sums": (
         WAYS["a sum of what is zero"].replace("0.0", "-inf"),
-        "this sum reduces over keys, and masked keys have the value -inf, not 0.0: with more of "
-        "them it may change",
-        "hide them by 0.0: `where(seen, x, 0.0)`, with a causal mask as `seen`",
+        "this sum reduces over keys, and masked keys have the value -inf, not 0.0: more masked "
+        "keys may change the result",
+        "mask them with 0.0: `where(seen, x, 0.0)`, with a causal mask as `seen`",
         WAYS["a sum of what is zero"],
     ),
     "no mask": (
         "  y = weigh(softmax(z, axis=2), x)\n",
         "this softmax includes later keys",
-        "hide them first: `where(seen, x, -inf)`, with a causal mask as `seen`",
+        "mask them first: `where(seen, x, -inf)`, with a causal mask as `seen`",
         WAYS["a softmax"],
     ),
     "mean": (
@@ -170,9 +170,9 @@ REFUSED = {
     ),
     "order": (
         "  up = sort(where(seen, z, -inf), axis=2)\n  y = x * insert(sum(up, axis=2), axis=2)\n",
-        "this sort reduces over keys, and masked keys have the value -inf, not inf: with more of "
-        "them it may change",
-        "hide them by inf: `where(seen, x, inf)`, with a causal mask as `seen`",
+        "this sort reduces over keys, and masked keys have the value -inf, not inf: more masked "
+        "keys may change the result",
+        "mask them with inf: `where(seen, x, inf)`, with a causal mask as `seen`",
         WAYS["in ascending order"],
     ),
 }  # fmt: skip

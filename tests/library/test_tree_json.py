@@ -37,5 +37,5 @@ def test_a_table_of_another_tree_is_refused() -> None:
     source = Source("a", "specc 1 model m")
     data = tree_to_json(parse_dsl(source))
     data["fields"]["File"] = ["version"]
-    with pytest.raises(AssertionError, match="File has other fields"):
+    with pytest.raises(AssertionError, match="File has different fields"):
         tree_from_json(data, source)

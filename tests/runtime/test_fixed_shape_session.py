@@ -63,10 +63,10 @@ def test_threads_take_turns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lengths", "words"),
     [
-        ({}, "nothing says how long `batch`"),
-        ({"batch": 0}, "a whole number from 1 on, not 0"),
+        ({}, "`batch` has no fixed length"),
+        ({"batch": 0}, "a positive integer, not 0"),
         ({"batch": True}, "not True"),
-        ({"batch": "\x1b[31m"}, "a whole number"),
+        ({"batch": "\x1b[31m"}, "a positive integer"),
         ({"batch": 1, "rows": 2}, "no length called `rows`"),
     ],
 )

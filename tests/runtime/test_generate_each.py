@@ -114,9 +114,9 @@ def test_a_bad_row_fails_no_other() -> None:
     faults = {n: r.code for n, r in enumerate(found) if isinstance(r, specc.Diagnostic)}
     assert faults == {3: "E0913", 4: "E0906", 5: "E0943"}
     assert [r.notes[-1] for r in found if isinstance(r, specc.Diagnostic)] == [
-        "it is row 4",
-        "it is row 5",
-        "it is row 6",
+        "prompt 4",
+        "prompt 5",
+        "prompt 6",
     ]
     assert len(found) == len(rows)
 
@@ -194,7 +194,7 @@ def test_a_token_that_there_is_not(word: str) -> None:
 def test_an_input_that_there_is_not(value: Any) -> None:
     (made,) = model("gpt2").generate_each([{"input_idz": value}])
     assert isinstance(made, specc.Diagnostic)
-    assert (made.code, made.notes) == ("E0910", ("it is row 1",))
+    assert (made.code, made.notes) == ("E0910", ("prompt 1",))
 
 
 def test_several_texts_of_a_row() -> None:

@@ -153,7 +153,7 @@ def test_a_weight_too_large_is_named_when_it_is_compiled(
     rows, *wide = SHAPES[large]
     rounded = bool(given) and bool(wide)
     many = rows if rounded else rows * math.prod(wide)
-    counted = f" 1 of {many} {'scales' if rounded else 'values'} looked at"
+    counted = f" 1 of {many} {'scales' if rounded else 'values'} checked"
     assert fits or counted in told
 
 

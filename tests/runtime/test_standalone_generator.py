@@ -159,8 +159,8 @@ def test_what_nothing_reads_may_be_given_or_left_out(way: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        ({"kinds": [[1, 1, 1]]}, "computes `kinds` by itself"),
-        ({"seen": [[True, False, False]]}, "which tokens exist"),
+        ({"kinds": [[1, 1, 1]]}, "computes `kinds` itself"),
+        ({"seen": [[True, False, False]]}, "the padding mask itself"),
     ],
 )
 def test_what_the_model_computes_is_not_given_otherwise(
@@ -234,7 +234,7 @@ def test_scores_that_are_no_numbers_end_it(ill: str, strategy: str, tmp_path: Pa
             PROMPT[::2], late=LATE[::2], strategy=strategy, max_tokens=8
         ).results()
         assert [len(row[0].tokens) for row in fine] == [8, 8]
-        with pytest.raises(specc.Failed, match=r"E0961.*text 2"):
+        with pytest.raises(specc.Failed, match=r"E0961.*sequence 2"):
             model.generate(PROMPT, late=LATE, strategy=strategy, max_tokens=8).results()
     names = {i.name for i in one.whole.session.session.get_inputs()}
     scalars = {"seed": 0, "top_k": 0, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0}

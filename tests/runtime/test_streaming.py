@@ -74,7 +74,7 @@ def test_rows_that_make_some_may_not(tmp_path: Path) -> None:
     one, all_ = model(tmp_path, pad="[5, 0]"), given(7)
     assert one.run(**all_)["y"].shape[1] == 4
     stream = one.stream(memory=all_["memory"])
-    with pytest.raises(specc.Failed, match=r"E0979.*1 row fills no chunk of 2"):
+    with pytest.raises(specc.Failed, match=r"E0979.*last 1 position cannot fill a chunk of 2"):
         stream.push(x=all_["x"], last=True)
 
 
@@ -89,7 +89,7 @@ def test_rows_that_are_no_chunk(tmp_path: Path, rows: int) -> None:
 
 def test_what_is_given_at_another_time(tmp_path: Path) -> None:
     one, all_ = model(tmp_path), given(4)
-    with pytest.raises(specc.Failed, match=r"E0978.*`x` comes row by row"):
+    with pytest.raises(specc.Failed, match=r"E0978.*`x` is streamed"):
         one.stream(x=all_["x"])
     with pytest.raises(specc.Failed, match=r"E0910.*no input `y`"):
         one.stream(y=all_["x"])

@@ -46,7 +46,7 @@ def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     passes = (pass_pipeline.CompilerPass("lose", "loses every node", lose),)
     monkeypatch.setattr(pass_pipeline, "ALL_PASSES", passes)
-    with pytest.raises(AssertionError, match="behind the pass `lose`"):
+    with pytest.raises(AssertionError, match="after the pass `lose`"):
         pass_pipeline.run_passes(pass_pipeline.PassState(graph=graph), ("lose",))
 
 
@@ -96,7 +96,7 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
         assert main(asked) == 1
         said = capsys.readouterr().err
         assert "error[E0701]: `g step` has no generation settings" in said
-        assert "ask for the graph that it was made from, `score`" in said
+        assert "use the graph that it was derived from, `score`" in said
 
 
 def test_every_pass_is_in_the_docs() -> None:

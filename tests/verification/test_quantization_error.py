@@ -31,7 +31,7 @@ def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixt
     for kind in ("int8", "int4"):
         assert main(["verify", models[f"gpt2{kind}"], "--baseline", models["gpt2"]]) == 0
         line = capsys.readouterr().out.splitlines()[-1]
-        assert line.startswith("`logits` beside the other: error ")
+        assert line.startswith("`logits` against the baseline: error ")
         told.append(dict(part.split() for part in line.split(": ")[1].split(", ")))
     for measure in ("error", "angle", "kl", "changed"):
         assert 0 <= float(told[0][measure]) <= 1

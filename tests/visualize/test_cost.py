@@ -44,7 +44,7 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
 
 def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
     found = curves(graph_of(ATTENTION.replace("MASK", "causal & window(32)"), tmp_path))
-    whole, done = found["all at once"], found["all of it"]
+    whole, done = found["full forward"], found["all of it"]
     assert whole[MAX_LENGTH] == MAX_LENGTH * MAX_LENGTH * 2 * 8 + 4 * 8 * 8 * MAX_LENGTH
     assert done[MAX_LENGTH] < whole[MAX_LENGTH] / 50
     assert f"with a window of {COMPARED_WINDOW}" not in found

@@ -53,8 +53,8 @@ def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
     [
         ("act=gelu", "act=relu", ArchitectureChange(kind="block", where="h.0 … 2.mlp", how="activation gelu → relu")),
         ("eps=1e-5", "eps=1e-6", ArchitectureChange(kind="block", where="h.0 … 2.norm", how="layer norm eps 1e-05 → 1e-06")),
-        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → itself and 3 rows before")),
-        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → all positions visible in a mask")),
+        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all positions before → itself and 3 positions before")),
+        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all positions before → all positions visible in a mask")),
         ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", ArchitectureChange(kind="removed", where="h.0 … 2.mlp", how="")),
         ("return x", "return layer_norm(x, eps=1e-5) @ last", ArchitectureChange(kind="added", where="last", how="")),
         ("size=11", "size=12", ArchitectureChange(kind="block", where="table", how="weight [11 × 8] → [12 × 8]")),

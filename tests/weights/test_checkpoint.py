@@ -65,10 +65,10 @@ def test_of_one_file_and_shards_the_one_file_is_meant(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"a": "../model-1.safetensors"}, "not the name of a file beside it"),
-        ({"a": "/etc/model.safetensors"}, "not the name of a file beside it"),
-        ({"a": ".safetensors"}, "not the name of a file beside it"),
-        ({"a": "model-3.safetensors"}, "which is not there"),
+        ({"a": "../model-1.safetensors"}, "not the name of a file next to it"),
+        ({"a": "/etc/model.safetensors"}, "not the name of a file next to it"),
+        ({"a": ".safetensors"}, "not the name of a file next to it"),
+        ({"a": "model-3.safetensors"}, "which does not exist"),
         ({"a": "model-2.safetensors"}, "should be in model-2.safetensors, but is not"),
         ({"c": "model-1.safetensors"}, "should be in model-1.safetensors, but is not"),
         ({"b": None}, "weight_map"),
@@ -132,7 +132,7 @@ def test_shards_whose_index_is_missing(tmp_path: Path) -> None:
         write_safetensors(tmp_path / f"m-0000{n}-of-00002.safetensors", {"a": ONE})
     found = fault_of(tmp_path)
     assert found.startswith("E0518")
-    assert "get `m.safetensors.index.json`" in found
+    assert "download `m.safetensors.index.json`" in found
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_shards_whose_index_is_missing(tmp_path: Path) -> None:
     [
         ("tf_model.h5", "is of TensorFlow"),
         ("flax_model.msgpack", "is of Flax"),
-        ("model.safetensors.incomplete", "is a download that did not end"),
+        ("model.safetensors.incomplete", "is an incomplete download"),
     ],
 )
 def test_what_holds_weights_that_cannot_be_read(name: str, said: str, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_unused_tensors_are_an_error_unless_ignored(tmp_path: Path) -> None:
     tensors = {"a": numbers(2), **{f"h.{i}.attn.bias": numbers(1) for i in range(3)}}
     (fault,) = faults(tmp_path, wanted(a=(2,)), tensors)
     assert fault.code == "E0505"
-    assert fault.title == "3 tensors in the checkpoint are used by nothing"
+    assert fault.title == "3 tensors in the checkpoint are unused"
     assert "h.{0..2}.attn.bias" in text(fault)
     assert 'ignore "h.{i}.attn.bias"' in text(fault)
     rules = WeightRules(ignores=(IgnoreRule("h.{i}.attn.bias"), IgnoreRule("not.there")))
@@ -286,7 +286,8 @@ def test_a_head_beside_the_base_keeps_its_own_name(tmp_path: Path) -> None:
         tmp_path, {**{f"bert.{n}": t for n, t in BASE.items()}, "head": numbers(2)}
     ) as checkpoint:
         assert (
-            str(bind_parameters(want, WeightRules(), checkpoint).naming) == "with `bert.` in front"
+            str(bind_parameters(want, WeightRules(), checkpoint).naming)
+            == "with the prefix `bert.`"
         )
 
 

@@ -79,10 +79,10 @@ def test_an_offset_the_provider_cannot_use_is_copied(tmp_path: Path, weights: Pa
 def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
     inside = tmp_path / "ck" / "out"
     inside.mkdir()
-    assert "does not lie in the folder" in str(link_location(weights, inside))
+    assert "is outside the output directory" in str(link_location(weights, inside))
     os.link(weights, tmp_path / "second")
     assert "2 links" in str(link_location(weights, tmp_path))
-    assert "cannot be looked at" in str(link_location(tmp_path / "absent", tmp_path))
+    assert "cannot be read" in str(link_location(tmp_path / "absent", tmp_path))
     found = plan_external_data(
         [piece("a", 16, weights), piece("b", 16, weights, 16)], tmp_path, link=True
     )
@@ -95,7 +95,9 @@ def test_symlinks_are_resolved_because_loaders_refuse_them(tmp_path: Path, weigh
     outside = tmp_path / "out"
     outside.mkdir()
     (outside / "alias.safetensors").symlink_to(weights)
-    assert "does not lie" in str(link_location(outside / "alias.safetensors", outside))
+    assert "is outside the output directory" in str(
+        link_location(outside / "alias.safetensors", outside)
+    )
 
 
 def test_sizes() -> None:

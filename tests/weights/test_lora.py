@@ -214,5 +214,5 @@ def test_a_module_that_was_trained_whole_is_there(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_changes_nothing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="it holds no tensors"):
+    with pytest.raises(Failed, match="it has no tensors"):
         merged(tmp_path, {"m.weight": drawn(4, 4)}, {})

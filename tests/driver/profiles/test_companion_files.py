@@ -94,7 +94,7 @@ def test_what_is_missing_is_said(
     assert (
         main(["compile", "gpt2", *SMALL, "--graphs", "step", "--io-names", names, "-o", out]) == 0
     )
-    assert f"{lacks} beside" in capsys.readouterr().err
+    assert f"{lacks} next to" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:

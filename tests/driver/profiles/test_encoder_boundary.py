@@ -120,4 +120,4 @@ def test_what_is_no_key_or_value_cannot_go_over() -> None:
         build_encoder_decoder(step(encoder("more")[0]), "logits")
     (found,) = caught.value.diagnostics
     assert found.code == "E0752"
-    assert "`sum` is passed to the decoder and is no key or value of an attention" in found.title
+    assert "`sum` is passed to the decoder and is not a key or value of an attention" in found.title

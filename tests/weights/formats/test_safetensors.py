@@ -117,13 +117,13 @@ def with_a(**changes: object) -> dict[str, object]:
         (with_a(shape=[1 << 30, 1 << 30, 0]), "more elements"),
         (with_a(shape=[3]), "takes 12 bytes, but its data_offsets span 8"),
         (with_a(dtype="F4", shape=[15]), "whole bytes"),
-        (with_a(data_offsets=[8, 0]), "two growing numbers"),
-        (with_a(data_offsets=[0]), "two growing numbers"),
+        (with_a(data_offsets=[8, 0]), "two increasing numbers"),
+        (with_a(data_offsets=[0]), "two increasing numbers"),
         (with_a(data_offsets=[4, 12]), "unused bytes before it"),
         ({"a": A, "b": A}, "overlaps"),
-        ({"a": A, "b": {**A, "data_offsets": [8, 16]}}, "cut off"),
+        ({"a": A, "b": {**A, "data_offsets": [8, 16]}}, "truncated"),
         ({}, "8 bytes follow"),
-        ({"__metadata__": {"a": 1}, "a": A}, "table of texts"),
+        ({"__metadata__": {"a": 1}, "a": A}, "map of strings"),
     ],
 )
 def test_broken_headers(tmp_path: Path, header: object, words: str) -> None:
@@ -136,7 +136,7 @@ def test_lengths_of_the_header(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"1234567")
     assert "7 bytes" in fault_of(tmp_path / "short")
     assert "at most 100000000" in fault_of(raw_file(tmp_path / "c", {"a": A}, length=100_000_001))
-    assert "cut off" in fault_of(raw_file(tmp_path / "d", {"a": A}, length=1000))
+    assert "truncated" in fault_of(raw_file(tmp_path / "d", {"a": A}, length=1000))
 
 
 def test_spaces_around_the_header_are_padding(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     for name, words in {
         "absent": "no such file",
         "pipe": "a pipe or a device",
-        ".": "a folder",
+        ".": "a directory",
         "loop": "symbolic links",
         "a\0b": "NUL",
     }.items():
