@@ -74,8 +74,8 @@ class JobReport:
 
     @property
     def predicted(self) -> float | None:
-        """Return the seconds of `computing` estimated from the first block and the cost formulas; None for
-        one block.
+        """Seconds of `computing` estimated from the first block and the cost formulas; None for one
+        block.
         """
         seconds, work = self.computed[0] if self.computed else (0.0, 0)
         if len(self.computed) < 2 or not work:
