@@ -56,6 +56,20 @@ def queried(queries: int, length: int, end: int) -> Callable[[Random, int], Arra
     return draw
 
 
+def prompted(*kinds: str) -> Callable[[Random, int], Arrays]:
+    """Images with two prompts each, of points with every label, of a box, or of both."""
+
+    def draw(rng: Random, batch: int) -> Arrays:
+        made = {
+            "input_points": rng.uniform(0, 16, (batch, 2, 4, 2)).astype(np.float32),
+            "input_labels": rng.permuted(np.tile([1, 0, -1, -10], (batch, 2, 1)), axis=2),
+            "input_boxes": rng.uniform(0, 16, (batch, 2, 4)).astype(np.float32),
+        }
+        return pixels(3, 16, 16)(rng, batch) | {n: made[n] for n in kinds}
+
+    return draw
+
+
 @dataclass(frozen=True, kw_only=True)
 class Detector:
     """A class of transformers, its config, its inputs, and the results to compare."""
@@ -66,6 +80,7 @@ class Detector:
     results: tuple[str, ...]
     config: str = ""
     sets: Mapping[str, object] = field(default_factory=dict)
+    graph: str = ""
     seed: int = 0
 
     def configure(self) -> Any:
@@ -137,6 +152,16 @@ SHALLOW = transformers.RTDetrResNetConfig(
     depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 12, 12], embedding_size=4, out_indices=[2, 3, 4]
 )
 ENCODED = ("last_hidden_state", "encoder_last_hidden_state")
+SAM_IMAGE: dict[str, Any] = {
+    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 2, "mlp_ratio": 2.0,
+    "window_size": 3, "global_attn_indexes": [1], "output_channels": 16, "num_pos_feats": 8,
+}  # fmt: skip
+SAM: dict[str, Any] = {
+    "vision_config": SAM_IMAGE, "prompt_encoder_config": {"hidden_size": 16, "image_size": 16, "patch_size": 2},
+    "mask_decoder_config": {"hidden_size": 16, "mlp_dim": 20, "num_attention_heads": 2, "iou_head_hidden_dim": 10,
+                            "iou_head_depth": 4, "attention_downsample_rate": 4, "num_multimask_outputs": 2},
+}  # fmt: skip
+SEGMENTED = ("iou_scores", "pred_masks")
 FRAME: dict[str, object] = {"image": [64, 96]}
 FOUND = ("logits", "pred_boxes")
 STATES = ("last_hidden_state", "pooler_output")
@@ -193,6 +218,20 @@ CASES = {
         model="DeformableDetrModel", draw=padded(3, 64, 96, whole=True), results=ENCODED, sets=FRAME,
         settings=DEFORMABLE | {"num_feature_levels": 1, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage4"])},
     ),
+    "sam": Detector(
+        model="SamModel", settings=SAM, draw=prompted("input_points", "input_labels"), results=SEGMENTED
+    ),
+    "sam, boxes": Detector(
+        model="SamModel", settings=SAM, draw=prompted("input_boxes"), results=SEGMENTED, graph="segment_boxes"
+    ),
+    "sam, points and boxes": Detector(
+        model="SamModel", settings=SAM | {"vision_config": SAM_IMAGE | {"use_rel_pos": False, "qkv_bias": False}},
+        draw=prompted("input_points", "input_labels", "input_boxes"), results=SEGMENTED, graph="segment_points_and_boxes",
+    ),
+    "sam, images": Detector(
+        model="SamVisionModel", settings=SAM_IMAGE | {"use_abs_pos": False, "mlp_dim": 14}, draw=pixels(3, 16, 16),
+        results=("last_hidden_state",),
+    ),
     "table-transformer": Detector(
         model="TableTransformerForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME
     ),
@@ -217,7 +256,7 @@ def test_detection(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     theirs = randomize(getattr(transformers, case.model)(case.configure()))
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path, **case.sets)
+    ours = loaded(str(tmp_path), tmp_path, graph=case.graph, **case.sets)
     theirs.double()
     rng, worst = np.random.default_rng(case.seed), 0.0
     for batch in (1, 3):

@@ -65,6 +65,13 @@ def seeing(
     return Asked(case=case)
 
 
+def with_point_labels(given: Samples) -> Samples:
+    """Prompts of two points, one on the object and one off it."""
+    for row in given.rows:
+        row["input_labels"] = np.array([[1, 0]])
+    return coarse(given)
+
+
 SIDE: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2,
 }  # fmt: skip
@@ -288,6 +295,23 @@ VISION = {
                num_labels=2, backbone_config={"model_type": "rt_detr_resnet", "depths": [1, 1, 1, 1], "embedding_size": 4,
                                               "hidden_sizes": [4, 6, 6, 8], "layer_type": "basic", "out_indices": [2, 3, 4]}),
         sets={"image": 32},
+    ),
+    "sam": Asked(
+        case=Case(
+            config="SamConfig", model="SamModel",
+            tiny={
+                "vision_config": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 8,
+                                  "patch_size": 4, "mlp_dim": 12, "window_size": 2, "global_attn_indexes": [1],
+                                  "output_channels": 8, "num_pos_feats": 4},
+                "prompt_encoder_config": {"hidden_size": 8, "image_size": 8, "patch_size": 4},
+                "mask_decoder_config": {"hidden_size": 8, "mlp_dim": 10, "num_attention_heads": 2, "iou_head_hidden_dim": 6,
+                                        "num_hidden_layers": 1},
+            },
+            given=with_point_labels(
+                samples({"pixel_values": Numbers((3, 8, 8)), "input_points": Numbers((1, 2, 2)), "input_labels": Numbers((1, 2))}, {})
+            ),
+            results={"iou_scores": "", "pred_masks": ""},
+        )
     ),
     "deformable_detr": Asked(
         case=Case(

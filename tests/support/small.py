@@ -133,6 +133,17 @@ FAMILIES: dict[str, dict[str, object]] = {
         "depths": [1, 1, 1, 1],
         "widths": [4, 4, 8, 8],
     },
+    "sam": IMAGE
+    | {
+        "window": 1,
+        "global_layers": [1],
+        "width": 16,
+        "position_width": 8,
+        "decoder_heads": 2,
+        "decoder_hidden": 8,
+        "iou_hidden": 8,
+        "masks": 2,
+    },
     "deit": IMAGE,
     "beit": IMAGE | {"visual_vocab": 7, "layers": 3, "out_indices": [1, 2, 3, 4]},
     "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")}
