@@ -31,7 +31,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.time_axis import TimeAxis
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
-CAUSAL_MASK_SUFFIX = ", with a causal mask as `seen`"
+CAUSAL_MASK_SUFFIX = ", `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]"
 """What determines which keys are masked, for help texts: a mask, or a normalizer's scores."""
 
 

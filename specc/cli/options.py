@@ -213,10 +213,16 @@ def describe_unknown_option(
     name = word.replace("_", "-")
     meant = OTHER_TOOLS.get(name, name)
     ours = meant.split(" ")[0]
-    near = meant if ours in options else did_you_mean(name, options)
+    near = meant if ours in options else _find_option(name, options)
     if near:
         return f"unknown option `{escape_text(word)}`; {format_suggestion(near)}"
     return f"there is no option `{escape_text(word)}`{_format_commands(ours, others)}"
+
+
+def _find_option(name: str, options: Collection[str]) -> str | None:
+    """Return the option that was probably meant: similar, or the only one that begins so."""
+    longer = [option for option in options if option.startswith(f"{name}-")]
+    return did_you_mean(name, options) or (longer[0] if len(longer) == 1 else None)
 
 
 def _format_commands(option: str, others: Mapping[str, Collection[str]]) -> str:

@@ -316,7 +316,8 @@ EXAMPLE_VALUES = {
 def _raise_name_for_value(unknown: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
     """Raise E0202 for an unknown name where a value is expected (`layers: two`)."""
     kind = entry.type.name
-    default = entry.default.span.text if entry.default and entry.default.span else ""
+    written = entry.default.span.text if entry.default and entry.default.span else ""
+    default = "" if written == name.path else written
     example = f'"{name.path}"' if kind == "text" else default or EXAMPLE_VALUES[kind]
     takes = f"`{entry.name}` takes {kind}, for example {example}"
     near = [help for help in unknown.helps if help.startswith("did you mean")]

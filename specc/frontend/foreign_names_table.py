@@ -195,7 +195,9 @@ FOREIGN_OPERATIONS = (
         ("transformerencoderlayer", "transformerblock", "transformerlayer"),
     ),
     # functions of a number
-    ForeignOperation("x times its sigmoid is `silu(x)`", ("silu",), ("swish", "sigmoidlinearunit")),
+    ForeignOperation(
+        "write `silu`: x times its sigmoid", ("silu",), ("swish", "sigmoidlinearunit")
+    ),
     ForeignOperation(
         "write `where(x > 0.0, x, 0.01 * x)`, with your own slope",
         ("where",),

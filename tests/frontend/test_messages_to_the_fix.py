@@ -9,6 +9,7 @@ import pytest
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import check_spec, open_spec
+from specc.syntax.dsl.unexpected_token import MODULE_CALLS
 
 HEAD = """specc 1
 model m
@@ -19,6 +20,14 @@ graph g(x: float[batch, n, d]) -> (y: float[batch, n, d]) {
 CASES = {
     "nn.LayerNorm(d)(x)": (
         "return nn.LayerNorm(d)(x)", "layer_norm(x, eps=1e-5) @ norm", "return {}"
+    ),
+    **{
+        name: (f"return nn.{name}(d)(x)", MODULE_CALLS[name], "return {}")
+        for name in MODULE_CALLS
+        if name not in ("LayerNorm", "Embedding", "GELU")
+    },
+    "nn.Dropout of a call": (
+        "return nn.Dropout(0.1)(nn.Linear(d, d)(x))", "dropout(x, p=0.1)", "return {}"
     ),
     "act=swish": (
         "return mlp(x, hidden=16, act=swish) @ m", "silu", "return mlp(x, hidden=16, act={}) @ m"
@@ -77,6 +86,24 @@ def test_a_word_for_a_number(name: str, value: str, example: str) -> None:
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(spec, sets=[f"{name}={value}"]))
     assert failed.value.diagnostics[0].helps == (f"`{name}` takes int, for example {example}",)
+
+
+def test_a_word_for_a_number_in_the_spec() -> None:
+    text = HEAD.replace("layers: int = 2", "layers: int = two")
+    with pytest.raises(Failed) as failed:
+        check_spec(open_spec(Source("m.specc", f"{text}  return x\n}}\n")))
+    assert failed.value.diagnostics[0].helps == ("`layers` takes int, for example 12",)
+
+
+@pytest.mark.parametrize(
+    ("key", "item"), [("graph", "graph"), ("graphs", "graph"), ("blok", "block")]
+)
+def test_a_definition_beside_the_items_of_yaml(key: str, item: str) -> None:
+    text = f"specc: 1\nmodel: m\ndims: [batch]\n{key}: g\n"
+    with pytest.raises(Failed) as failed:
+        check_spec(open_spec(Source("m.yaml", text)))
+    helps = failed.value.diagnostics[0].helps
+    assert helps == (f"write it as an entry of `items:`: `- {item}: …`",)
 
 
 @pytest.mark.parametrize("path", ["model.gguf", "m.safetensors", "pytorch_model.bin", "a/b.PT"])

@@ -2,6 +2,7 @@
 terminals in messages; syntax of other languages: `for`, `if`, `x += 1`, `a and b`.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -202,19 +203,49 @@ def explain_foreign_syntax(here: UnexpectedToken) -> Diagnostic | None:
     )
 
 
+MODULE_CALLS: Mapping[str, str] = {
+    "LayerNorm": "layer_norm(x, eps=1e-5) @ norm",
+    "RMSNorm": "rms_norm(x, eps=1e-6) @ norm",
+    "Linear": "linear(x, out=8) @ proj",
+    "Conv1d": "conv(x, out=8, kernel=3, padding=same) @ conv",
+    "Embedding": "embedding(ids, size=100, dim=8) @ embed",
+    "MultiheadAttention": "attention(x, heads=2, mask=all) @ attn",
+    "Dropout": "dropout(x, p=0.1)",
+    "Softmax": "softmax(x, axis=-1)",
+    "GELU": "gelu(x)",
+    "ReLU": "relu(x)",
+    "SiLU": "silu(x)",
+    "Sigmoid": "sigmoid(x)",
+    "Tanh": "tanh(x)",
+}
+"""The call that replaces a module of PyTorch and its call."""
+
+
 def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `nn.Linear(8, 4)(x)`: a call of a call's result."""
     if here.token.text != "(" or here.before is None or here.before.text != ")":
         return None
+    module = _find_called_name(here.tokens[: here.at])
+    known = module if module in MODULE_CALLS else "LayerNorm"
     return Diagnostic(
         "E0101",
         "the result of a call cannot be called",
         Label(here.span(here.token), "this would call it"),
         helps=(
             "the input is the first argument, and `@` names the weights: "
-            "`layer_norm(x, eps=1e-5) @ norm` for `nn.LayerNorm(d)(x)`",
+            f"`{MODULE_CALLS[known]}` for `nn.{known}(…)(x)`",
         ),
     )
+
+
+def _find_called_name(tokens: Sequence[Token]) -> str:
+    """Return the last part of the name before the call that the tokens end with."""
+    depth = 0
+    for at in range(len(tokens) - 1, 0, -1):
+        depth += {")": 1, "(": -1}.get(tokens[at].text, 0)
+        if depth == 0:
+            return tokens[at - 1].text.rpartition(".")[2]
+    return ""
 
 
 def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:

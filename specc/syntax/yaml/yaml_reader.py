@@ -27,6 +27,10 @@ from specc.syntax.yaml.yaml_nodes import (
 N = TypeVar("N")
 
 
+ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
+"""Definitions, which YAML specs have in the list `items:`."""
+
+
 class YamlReader:
     """The reading of one YAML file."""
 
@@ -137,6 +141,8 @@ class YamlReader:
         names = list(allowed)
         meant = did_you_mean(entry.name, names)
         hint = format_suggestion(meant) if meant else f"{what} takes: {format_name_list(names)}"
+        if "items" in names and (item := did_you_mean(entry.name, ITEM_WORDS)):
+            hint = f"write it as an entry of `items:`: `- {item}: …`"
         self.fault(
             "E0201", f"{what} has no key `{entry.name}`", entry.key.span, "unknown key", hint
         )
