@@ -121,7 +121,7 @@ def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
         "spec",
         metavar="SPEC",
         help="the name of a built-in spec (see `specc list specs`), a spec file, a checkpoint "
-        f"directory with a config.json, {more}or - for the standard input",
+        f"directory with a config.json, a GGUF file, {more}or - for the standard input",
     )
     add_options(parser.add_argument_group("input"), SPEC_OPTIONS)
 

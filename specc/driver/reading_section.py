@@ -1,6 +1,5 @@
 """Read the `reading { ... }` section: preprocessing of inputs, display of outputs."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,11 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.vocabulary_checks import check_vocabulary_texts
 from specc.frontend.spec_modules import Program
+from specc.huggingface.checkpoint_tokenizer import (
+    find_tokenizer_file,
+    read_checkpoint_tokenizer,
+    read_tokenizer_file,
+)
 from specc.huggingface.image_processor_config import (
     describe_image_config,
     find_preprocessor_config,
@@ -24,8 +28,9 @@ from specc.huggingface.processor_files import (
     read_word_vocabulary,
     unused_preprocessor_keys,
 )
-from specc.huggingface.repository_files import chat_template_files, read_chat_template
-from specc.huggingface.tokenizer_settings import describe_ignored_settings, read_tokenizer_settings
+from specc.huggingface.repository_files import chat_template_files
+from specc.huggingface.tokenizer_settings import describe_ignored_settings
+from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import RaiseFieldError, to_json_value
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.model import ModelDefinition
@@ -42,8 +47,7 @@ from specc.preprocessing.records import (
     OutputReading,
     labels_for_rank,
 )
-from specc.preprocessing.tokenizer_files import MAX_BYTES, TOKENIZER_FILE, TokenizerFile
-from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
@@ -131,11 +135,11 @@ def _fail_unknown_reading(kind: str, what: str, span: Span | None) -> NoReturn:
 
 
 def tokenizer_directories(*paths: str) -> tuple[Path, ...]:
-    """Return the paths that are directories, which may hold a tokenizer."""
+    """Return the paths that are directories or GGUF files, which may hold a tokenizer."""
     found = []
     for path in dict.fromkeys(filter(None, paths)):
         try:
-            found += [Path(path)] if Path(path).is_dir() else []
+            found += [Path(path)] if is_gguf_path(path) or Path(path).is_dir() else []
         except (OSError, ValueError):
             # not a valid path; opening it as weights reports that
             continue
@@ -167,12 +171,13 @@ def _describe_text_files(
     asked = [name for name, data in entries if _needs_given_file(data, kind)]
     if asked and path is not None:
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
-        if kind == "tokenizer":
-            file = check_tokenizer_file(read_required_file(path, MAX_BYTES, what, None), str(path))
+        if kind == "tokenizer" and not is_gguf_path(path):
+            file = read_tokenizer_file(path, str(path), None)
             yield from describe_ignored_settings(path.parent, file.text)
     elif asked:
-        what = f"has no {what}: `{asked[0]}` takes token ids, not text"
-        yield f"`{escape_text(given[0])}` {what}"
+        what = "tokenizer that specc reads" if is_gguf_path(given[0]) else what
+        ids = f"`{asked[0]}` takes token ids, not text"
+        yield f"`{escape_text(given[0])}` has no {what}: {ids}"
 
 
 def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> Iterator[str]:
@@ -358,27 +363,13 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
     path = _resolve_path(args[0], place) if args else find_tokenizer_file(place.given)
     if path is None:
         return {"absent": _NO_VOCABULARY}
-    name = args[0] if args else str(path)
-    file = check_tokenizer_file(
-        read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", place.span),
-        name,
-        place.span,
-    )
-    if not args:
-        file = TokenizerFile.of(read_tokenizer_settings(path.parent, file.text).text)
+    if args:
+        file, chat = read_tokenizer_file(path, args[0], place.span), None
+    else:
+        file, chat = read_checkpoint_tokenizer(path, place.span)
     place.files[file.sha256] = file
-    # the chat template of the same repository as the tokenizer
-    chat = None if args else read_chat_template(path.parent, place.span)
     said = {"file": file.sha256}
     return {**said, "chat": to_json_value(chat)} if chat else said
-
-
-def find_tokenizer_file(folders: Sequence[Path]) -> Path | None:
-    """Return the tokenizer.json of the first directory that has one, else None."""
-    return next(
-        (folder / TOKENIZER_FILE for folder in folders if os.path.lexists(folder / TOKENIZER_FILE)),
-        None,
-    )
 
 
 def _resolve_path(given: str, place: _Place) -> Path:

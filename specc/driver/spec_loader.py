@@ -42,8 +42,8 @@ from specc.frontend.used_specs import (
     list_config_entries,
     show_use_in_errors,
 )
+from specc.huggingface import model_family
 from specc.huggingface.hub_download import download_model
-from specc.huggingface.model_family import find_spec_for_checkpoint, graph_for_architecture
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -52,9 +52,7 @@ from specc.library.spec_reader import (
     SpecLibrary,
     find_shadowed_path,
     format_shadow_note,
-    has_config_json,
     is_builtin_spec,
-    load_config_json,
 )
 from specc.syntax import ast
 
@@ -112,16 +110,16 @@ def open_spec(
     wrapped = _wrap_sentence_transformer(folder, own, library)
     if folder:
         config = config or encoder
-        spec = wrapped.source if wrapped else own or find_spec_for_checkpoint(config)
+        spec = wrapped.source if wrapped else own or model_family.find_spec_for_checkpoint(config)
         reader_name = escape_text(_display_name(spec))
         described = f"`{escape_text(folder)}` is read by the spec `{reader_name}`"
         remarks = wrapped.remarks if wrapped else (described,)
     else:
         remarks = _describe_named_spec(_display_name(spec), own)
     program = build_program(library.open(spec), library)
-    if not config and has_published_fields(program) and has_config_json(weights):
+    if not config and has_published_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
-        remarks += (f"config values come from the config.json in `{escape_text(weights)}`",)
+        remarks += (f"config values come from {model_family.describe_config(weights)}",)
     data = _load_config(config, wrapped)
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(sets))
@@ -146,7 +144,7 @@ def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
 
 def _load_config(config: str, wrapped: WrappedEncoder | None) -> JsonObject | None:
     """Return the config file as the spec reads it; None if none is named."""
-    data = load_config_json(config) if config else None
+    data = model_family.load_checkpoint_config(config) if config else None
     return encoder_config_table(data) if data is not None and wrapped else data
 
 
@@ -170,7 +168,7 @@ def _checkpoint_directory(spec: str | Source) -> str:
     """
     if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
-    return spec if has_config_json(find_encoder_directory(spec)) else ""
+    return spec if model_family.has_checkpoint_config(find_encoder_directory(spec)) else ""
 
 
 def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
@@ -227,7 +225,11 @@ def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagn
 
 def _default_graph(spec: OpenedSpec) -> str:
     """Return the graph that the config's `architectures` selects; empty for the first."""
-    return graph_for_architecture(spec.program, spec.reader.raw) if spec.reader.raw else ""
+    return (
+        model_family.graph_for_architecture(spec.program, spec.reader.raw)
+        if spec.reader.raw
+        else ""
+    )
 
 
 @dataclass
@@ -292,12 +294,8 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
     )
     _check_context_used(spec, model)
     unneeded = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
-    warnings = (
-        *spec.warnings,
-        *unneeded,
-        *model.warnings,
-        *_unreachable_word_warnings(spec, model),
-    )
+    unreachable = _unreachable_word_warnings(spec, model)
+    warnings = (*spec.warnings, *unneeded, *model.warnings, *unreachable)
     return CheckedSpec(trials, model, (), warnings, spec.remarks)
 
 

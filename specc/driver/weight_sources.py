@@ -22,7 +22,8 @@ from specc.frontend.spec_to_graph import create_context, evaluate_and_check_conf
 from specc.frontend.step_budget import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
-from specc.huggingface.quantization_config import CheckpointQuantization
+from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization
+from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import to_json_value
 from specc.io.memory_check import (
     describe_fitting_model,
@@ -205,6 +206,7 @@ def bind_checkpoint(
     """
     checkpoint = open_weights(path, modules or {})
     try:
+        quantization = GGUF_QUANTIZATION if is_gguf_path(checkpoint.path) else quantization
         if quantization:
             checkpoint = DequantizedCheckpoint(
                 checkpoint, quantization.method, quantization.settings

@@ -282,13 +282,15 @@ class _ScalingTable:
 
     def long(self) -> tuple[tuple[str, RopeNumber], ...]:
         """Return the divisors up to the original length, and those for longer sequences."""
+        short, long = self.divisors("short_factor"), self.divisors("long_factor")
         return (
             ("factor", self.factor()),
-            ("divisors", self.divisors("short_factor")),
-            ("beyond", self.divisors("long_factor")),
+            ("divisors", short),
+            ("beyond", long),
             ("attention", self.number(self.usual.attention)),
             ("original", self.original()),
-            ("longest", self.original()),
+            # equal divisors apply at every length
+            *([] if short == long else [("longest", self.original())]),
         )
 
     def divisors(self, key: str) -> tuple[float, ...]:

@@ -10,9 +10,11 @@ from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
+from specc.io.file_signatures import is_gguf_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import (
     CONFIG_FILE_NAME,
+    has_config_json,
     list_builtin_specs,
     load_config_json,
     read_spec_file,
@@ -37,9 +39,33 @@ EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re
 TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
+def load_checkpoint_config(path: str) -> JsonObject:
+    """Return the config.json in a file or directory, or the metadata of a GGUF file as one.
+
+    Raise the errors of `load_config_json` and `read_gguf_config`.
+    """
+    if not is_gguf_path(path):
+        return load_config_json(path)
+    # weight formats need NumPy, which a spec without a checkpoint does not
+    from specc.huggingface.gguf_config import read_gguf_config
+
+    return read_gguf_config(path)
+
+
+def has_checkpoint_config(path: str) -> bool:
+    """Return whether a path is a directory with a config.json, or that of a GGUF file."""
+    return is_gguf_path(path) or has_config_json(path)
+
+
+def describe_config(path: str) -> str:
+    """Return where `load_checkpoint_config` finds the config of a checkpoint."""
+    where = "metadata of" if is_gguf_path(path) else "config.json in"
+    return f"the {where} `{escape_text(path)}`"
+
+
 def find_spec_for_checkpoint(folder: str) -> str:
-    """Return the built-in spec for the `model_type` of a config.json. Raise E0419."""
-    data = load_config_json(folder)
+    """Return the built-in spec for the `model_type` of a directory or GGUF file. Raise E0419."""
+    data = load_checkpoint_config(folder)
     member, value = data.given(MODEL_TYPE_KEY), read_model_type(data)
     where = escape_text(Path(folder) / CONFIG_FILE_NAME)
     if not value:

@@ -8,11 +8,13 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.json_nodes import JsonMember, JsonObject, PlainJson
 from specc.io.safe_read import escape_text
 from specc.weights.formats.quantized_decoders import QuantizationSettings
-from specc.weights.formats.quantized_formats import WEIGHT_FORMATS
+from specc.weights.formats.quantized_formats import GGUF_METHOD, WEIGHT_FORMATS
 
 QUANTIZATION_KEY = "quantization_config"
 QUANTIZATION_METHODS = tuple(
-    dict.fromkeys(method for format in WEIGHT_FORMATS for method in format.methods)
+    method
+    for method in dict.fromkeys(m for format in WEIGHT_FORMATS for m in format.methods)
+    if method != GGUF_METHOD
 )
 """Supported values of `quant_method`."""
 ACTIVATIONS_NOTE = (
@@ -35,6 +37,8 @@ class CheckpointQuantization:
         return (ACTIVATIONS_NOTE,) if self.activations else ()
 
 
+GGUF_QUANTIZATION = CheckpointQuantization(method=GGUF_METHOD, settings=QuantizationSettings())
+"""How the weights of a GGUF file are quantized: each tensor has a type."""
 COMPRESSED_FORMATS = (
     "pack-quantized",
     "int-quantized",

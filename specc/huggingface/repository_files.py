@@ -28,6 +28,13 @@ def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
     # a separate file takes precedence, as in transformers
     if os.path.lexists(own):
         said, path = _text(own, span), own
+    return choose_chat_template(said, config, path, span)
+
+
+def choose_chat_template(
+    said: object, config: Mapping[str, object], path: Path, span: Span | None
+) -> ChatTemplate | None:
+    """Return the template in a setting, with the special tokens of `config`. Raise E0423."""
     if isinstance(said, list | dict):
         said = _usual(_named(said, path, span), path, span)
     if said is None:

@@ -41,7 +41,7 @@ _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip FILE"),
     (b"\x93numpy", "a NumPy array", _SAFETENSORS_HELP),
     (b"\x89hdf", "an HDF5 file", _SAFETENSORS_HELP),
-    (b"gguf", "a GGUF file", "get the checkpoint directory (config.json, safetensors)"),
+    (b"gguf", "a GGUF file", "give it a name that ends in .gguf"),
 )
 
 CONVERSION_COMMAND = (
@@ -51,6 +51,11 @@ CONVERSION_COMMAND = (
     'sys.argv[1])" {target} {source}'
 )
 """Converts a PyTorch checkpoint of one or several files to safetensors, with weights_only."""
+
+
+def is_gguf_path(path: str | Path) -> bool:
+    """Return whether a path names a GGUF file, the format of llama.cpp."""
+    return Path(path).suffix.lower() == ".gguf"
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:

@@ -121,7 +121,7 @@ def _raise_missing_config(folder: str) -> NoReturn:
 
 
 WEIGHT_FILES = {
-    ".gguf": "specc does not read GGUF: get the checkpoint directory (config.json, safetensors)",
+    ".gguf": "it tells its own architecture: specc compile FILE",
     ".safetensors": "compile the directory with its config.json, or SPEC --weights FILE",
     **dict.fromkeys(
         (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl"),

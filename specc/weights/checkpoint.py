@@ -7,10 +7,11 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io import safe_read
-from specc.io.file_signatures import format_conversion_command, identify_foreign_file
+from specc.io.file_signatures import format_conversion_command, identify_foreign_file, is_gguf_path
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import Closeable, UnreadableFile, escape_text, read_regular_file
 from specc.ir.array import Array
+from specc.weights.formats.gguf import open_gguf
 from specc.weights.formats.safetensors import AS_SPECIFIED, TensorEntry, TensorFile, open_tensors
 
 MAX_INDEX_BYTES = 100_000_000
@@ -21,7 +22,7 @@ _OTHER_FORMATS = {
     ".h5": "is of TensorFlow, and specc reads only safetensors",
     ".msgpack": "is of Flax, and specc reads only safetensors",
     ".ot": "is of Rust's torch, and specc reads only safetensors",
-    ".gguf": "is of llama.cpp, and specc reads only safetensors",
+    ".gguf": "is of llama.cpp: name the file itself",
     ".incomplete": "is an incomplete download: download it again",
     ".part": "is an incomplete download: download it again",
 }
@@ -33,8 +34,8 @@ ALL_ROWS = slice(None)
 
 class Checkpoint(Closeable):
     """The tensors of all files by name. `path` is the user's path. `computed` tensors are changed
-    by an adapter; `decoded` ones are quantized in the files and can be decoded by rows; `optional`
-    ones need no parameter.
+    by an adapter; `decoded` ones are quantized or changed in the files and can be decoded by rows;
+    `optional` ones need no parameter.
     """
 
     computed: Set[str] = frozenset()
@@ -231,7 +232,7 @@ def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
     files: list[TensorFile] = []
     try:
         for path in paths:
-            files.append(open_tensors(path))
+            files.append(open_gguf(path) if is_gguf_path(path) else open_tensors(path))
     except Failed:
         for file in files:
             file.close()

@@ -67,7 +67,7 @@ class DequantizedCheckpoint(Checkpoint):
     def __init__(self, base: Checkpoint, method: str, settings: QuantizationSettings) -> None:
         super().__init__(base.path, base.files)
         self.weights = {w.name: w for w in _find_weights(base, method, settings)}
-        self.decoded = frozenset(self.weights)
+        self.decoded = frozenset(self.weights).union(*(file.changed for file in base.files))
         inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
         left = {n: e for n, e in base.tensors.items() if n not in inner and not _is_ignored(n)}
         _check_complete(base, method, left)

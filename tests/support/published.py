@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 import specc
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import required_parameters
+from specc.huggingface.model_family import load_checkpoint_config
 from specc.huggingface.quantization_config import read_quantization_config
-from specc.library.spec_reader import load_config_json
+from specc.io.file_signatures import is_gguf_path
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import read_parameter
@@ -63,19 +64,20 @@ class Ours:
 
 
 def loaded(spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: object) -> Ours:
-    """A spec with the weights in a folder, and its config.json if there is one, for
+    """A spec with the weights in a folder, and its config.json if there is one, or in a GGUF file, for
     texts of up to `longest` tokens where that counts; `graph` names another than the usual.
     """
-    config = str(folder) if (folder / "config.json").exists() else ""
+    alone = is_gguf_path(folder)
+    config = str(folder) if alone or (folder / "config.json").exists() else ""
     found = opened(spec, config, longest, graph, **sets)
     values = loading.bind_checkpoint(
         required_parameters(found.model.graph),
         found.rules,
         str(folder),
-        quantization=read_quantization_config(load_config_json(config)) if config else None,
+        quantization=read_quantization_config(load_checkpoint_config(config)) if config else None,
     )
     weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
-    path = folder / "model.onnx"
+    path = (folder.parent if alone else folder) / "model.onnx"
     specc.compile(
         spec,
         path,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.ir.array import Array
+from specc.weights.formats.gguf_blocks import QUANTIZED_TYPES, make_block_decoder
+from specc.weights.formats.gguf_header import BlockType
 from specc.weights.formats.quantized_decoders import (
     FP4_DOUBLED,
     QUANT_STATES,
@@ -222,6 +224,22 @@ class WeightFormat:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
+def _gguf_format(kind: BlockType) -> WeightFormat:
+    """Return the format of a block type of GGUF; quantized tensors are named after it."""
+    mark = f":{kind.name}"
+    describe, decode = make_block_decoder(mark, kind)
+    return WeightFormat(
+        methods=(GGUF_METHOD,),
+        mark=mark,
+        weight="",
+        parts={mark: "u8"},
+        describe=describe,
+        decode=decode,
+    )
+
+
+GGUF_METHOD = "gguf"
+"""The method of a GGUF file, which needs no quantization config."""
 _INVERSE, _PLAIN = make_scaled_decoder("_scale_inv"), make_scaled_decoder(".weight_scale")
 
 WEIGHT_FORMATS = (
@@ -322,6 +340,7 @@ WEIGHT_FORMATS = (
         describe=describe_llm_int8,
         decode=decode_llm_int8,
     ),
+    *map(_gguf_format, QUANTIZED_TYPES),
 )
 """All formats. Formats with the same marker have different methods, and earlier markers take
 precedence: a weight with `.weight_shape` also has `.weight_packed`."""

@@ -5,11 +5,11 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from specc.weights.formats.safetensors_header import (
     read_header,
 )
 
+FileIdentity: TypeAlias = tuple[int, int, int, int]
+"""Device, inode, size and time of modification of a file."""
 AS_SPECIFIED = {"specc.layout": "spec"}
 """Metadata of a file with a spec's parameters under their own names: no `load` rules apply."""
 
@@ -51,7 +53,11 @@ class TensorEntry:
 
 
 class TensorFile(Closeable):
-    """An open safetensors file whose header has been checked."""
+    """An open safetensors file whose header has been checked. `changed` tensors have other values
+    than the bytes that are stored.
+    """
+
+    changed: Set[str] = frozenset()
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class TensorFile(Closeable):
         self.metadata: Mapping[str, str] = metadata
         self.header_hash = hashlib.sha256(header).hexdigest()
         self._fd = fd
-        self._seen = _identity(os.fstat(fd))
+        self._seen = read_identity(os.fstat(fd))
         self.size = self._seen[2]
 
     def array(self, name: str) -> Array:
@@ -114,29 +120,29 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def everything(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order by tensor (the header has no name), with the offset of each
+        """Yield all bytes in order by tensor (those of none have no name), with the offset of each
         chunk.
         """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
-        start = order[0].offset if order else self.size
-        for done in range(0, start, CHUNK_BYTES):
-            part = memoryview(bytearray(min(CHUNK_BYTES, start - done)))
-            self._fill(done, part)
-            yield "", done, part
         # one pair of buffers for all: the system would clear new memory for each tensor
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
-        for entry in order:
-            done = 0
-            for chunk in self._blocks(entry, 0, entry.nbytes, buffers):
-                yield entry.name, done, chunk
-                done += len(chunk)
+        at = 0
+        for entry in [*order, TensorEntry("", "u8", (0,), self.size, 0)]:
+            # the header, or bytes between tensors
+            gap = TensorEntry("", "u8", (), at, entry.offset - at)
+            for part in (gap, entry):
+                done = 0
+                for chunk in self._blocks(part, 0, part.nbytes, buffers):
+                    yield part.name, done, chunk
+                    done += len(chunk)
+            at = entry.offset + entry.nbytes
 
     def check_unchanged(self) -> None:
         """Raise E0512 if the file changed since its header was read."""
-        if _identity(os.fstat(self._fd)) != self._seen:
+        if read_identity(os.fstat(self._fd)) != self._seen:
             self._changed("it was modified")
         try:
-            there = _identity(os.stat(self.path))
+            there = read_identity(os.stat(self.path))
         except OSError:
             self._changed("it no longer exists")
         if there != self._seen:
@@ -181,11 +187,10 @@ class TensorFile(Closeable):
         )
 
 
-def open_tensors(path: str | Path) -> TensorFile:
-    """Open a safetensors file and check its header. Fails with E0502, E0506 or E0802."""
-    path = Path(path)
+def open_weights_file(path: Path) -> int:
+    """Return the descriptor of a regular file. Fails with E0802."""
     try:
-        fd = open_regular_file(path)
+        return open_regular_file(path)
     except UnreadableFile as error:
         raise_error(
             "E0802",
@@ -196,6 +201,12 @@ def open_tensors(path: str | Path) -> TensorFile:
                 else "check the path, which is relative to the working directory"
             ],
         )
+
+
+def open_tensors(path: str | Path) -> TensorFile:
+    """Open a safetensors file and check its header. Fails with E0502, E0506 or E0802."""
+    path = Path(path)
+    fd = open_weights_file(path)
     try:
         size = os.fstat(fd).st_size
         _refuse_impostors(path, read_at_offset(fd, 64, 0))
@@ -264,7 +275,8 @@ def _native(array: Array) -> Array:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+def read_identity(status: os.stat_result) -> FileIdentity:
+    """Return what changes when a file is written to or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -275,11 +287,13 @@ def _refuse_impostors(path: Path, head: bytes) -> None:
     possible = (
         int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES and head[8:].lstrip()[:1] == b"{"
     )
-    found = None if possible else identify_foreign_file(head, escape_text(path.name))
+    if not possible:
+        refuse_foreign_file(path, head, "a safetensors file")
+
+
+def refuse_foreign_file(path: Path, head: bytes, wanted: str) -> None:
+    """Raise E0502 if a file that begins with `head` is of a known other format."""
+    found = identify_foreign_file(head, escape_text(path.name))
     if found:
         what, help = found
-        raise_error(
-            "E0502",
-            f"`{escape_text(str(path))}` is not a safetensors file but {what}",
-            helps=[help],
-        )
+        raise_error("E0502", f"`{escape_text(str(path))}` is not {wanted} but {what}", helps=[help])

@@ -1,0 +1,264 @@
+"""Open GGUF files: tensors under the names of Hugging Face checkpoints."""
+
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NoReturn, TypeAlias
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.platform import read_at_offset
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.weights.formats.gguf_header import (
+    MAGIC,
+    GGUFHeader,
+    Metadata,
+    StoredTensor,
+    read_gguf_header,
+)
+from specc.weights.formats.safetensors import (
+    FileIdentity,
+    TensorEntry,
+    TensorFile,
+    open_weights_file,
+    read_identity,
+    refuse_foreign_file,
+)
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES
+
+Change: TypeAlias = Literal["heads", "kv_heads", "offset"]
+"""How llama.cpp changed a tensor: rows of heads in interleaved RoPE pairs, or 1 added."""
+
+_OUTER_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_EXPERT_NAMES = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+_MIXTRAL_NAMES = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+_GEMMA2_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_ROPE_CHANGES: Mapping[str, Change] = {"attn_q": "heads", "attn_k": "kv_heads"}
+ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
+"""Divisors of RoPE frequencies, which are settings in a config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """An architecture of llama.cpp: the `model_type` of its config, names of the tensors in a layer
+    (`{}` is the expert), and those that llama.cpp changed; `offset_norms` are stored plus 1.
+    """
+
+    model_type: str
+    layer_names: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    offset_norms: bool = False
+
+
+_LLAMA = Architecture(model_type="llama", changes=_ROPE_CHANGES)
+_MIXTRAL = Architecture(model_type="mixtral", layer_names=_MIXTRAL_NAMES, changes=_ROPE_CHANGES)
+ARCHITECTURES = {
+    "llama": _LLAMA,
+    "qwen2": Architecture(model_type="qwen2"),
+    "qwen3": Architecture(model_type="qwen3"),
+    "qwen3moe": Architecture(model_type="qwen3_moe", layer_names=_EXPERT_NAMES),
+    "gemma": Architecture(model_type="gemma", offset_norms=True),
+    "gemma2": Architecture(model_type="gemma2", layer_names=_GEMMA2_NAMES, offset_norms=True),
+    "gemma3": Architecture(model_type="gemma3_text", layer_names=_GEMMA2_NAMES, offset_norms=True),
+    "phi3": Architecture(model_type="phi3", layer_names=_PHI3_NAMES),
+}
+"""By `general.architecture`."""
+
+
+def select_architecture(header: GGUFHeader, path: str) -> Architecture:
+    """Return the architecture of a file. Raise E0419 for one that no spec reads."""
+    name = header.metadata.get("general.architecture")
+    if name == "llama" and header.metadata.get("llama.expert_count"):
+        return _MIXTRAL
+    if isinstance(name, str) and name in ARCHITECTURES:
+        return ARCHITECTURES[name]
+    raise_error(
+        "E0419",
+        f"no spec reads GGUF files of the architecture `{escape_text(str(name))[:60]}`",
+        notes=[f"`{escape_text(path)}` is of it; supported: {', '.join(ARCHITECTURES)}"],
+        helps=["compile the checkpoint directory (config.json, safetensors) that it was made from"],
+    )
+
+
+class GGUFFile(TensorFile):
+    """An open GGUF file. A quantized tensor is the bytes of its blocks, named after it, `:` and its
+    type; what llama.cpp `changed` is restored in `array` and `read`.
+    """
+
+    def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
+        self.header = header
+        self.changes: dict[str, Change] = {}
+        architecture = select_architecture(header, str(path))
+        _refuse_part(path, header.metadata)
+        stored = [t for t in header.tensors if t.name not in ROPE_TENSORS]
+        entries = {e.name: e for t in stored for e in self._list_entries(t, architecture)}
+        super().__init__(path, fd, entries, {}, header.data)
+        self.changed = frozenset(self.changes)
+        self._heads = {kind: _count_heads(header.metadata, kind) for kind in ("heads", "kv_heads")}
+
+    def _list_entries(
+        self, tensor: StoredTensor, architecture: Architecture
+    ) -> Iterator[TensorEntry]:
+        """Yield a tensor, or that of each expert, under the names of Hugging Face."""
+        layer, part, ending = _split_name(tensor.name)
+        offset = architecture.offset_norms and tensor.name.endswith("norm.weight")
+        change = "offset" if offset else architecture.changes.get(part)
+        names = {**_LAYER_NAMES, **architecture.layer_names} if layer else _OUTER_NAMES
+        stem = f"{layer}{names.get(part, part)}.{ending}"
+        for entry in map(_entry, _split_experts(tensor, stem)):
+            if change is not None:
+                self.changes[entry.name] = change
+            yield entry
+
+    def rope_factors(self, name: str) -> list[float]:
+        """Return the values of one of `ROPE_TENSORS`; none if the file does not have it."""
+        stored = [t for t in self.header.tensors if t.name == name and t.type.values == 1]
+        for entry in (_entry(tensor) for tensor in stored):
+            raw = bytearray(entry.nbytes)
+            self._fill(entry.offset, memoryview(raw))
+            values: list[float] = np.frombuffer(raw, NUMPY_DTYPES[entry.dtype]).tolist()
+            return values
+        return []
+
+    def array(self, name: str) -> Array:
+        """Return the tensor as a read-only view of the mapped file; a copy of a changed one."""
+        return self._restore(name, super().array(name))
+
+    def read(self, name: str) -> Array:
+        """Return a copy of the tensor."""
+        return self._restore(name, super().read(name))
+
+    def _restore(self, name: str, stored: Array) -> Array:
+        """Undo the change of llama.cpp."""
+        change = self.changes.get(name)
+        if change is None:
+            return stored
+        if change == "offset":
+            return np.asarray(stored - stored.dtype.type(1))
+        heads = self._heads[change]
+        if len(stored) % (2 * heads):
+            why = f"has {len(stored)} rows, which are not those of {heads} heads"
+            _fail_damaged(self.path, f"`{escape_text(name)}` {why}")
+        pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
+        return pairs.swapaxes(1, 2).reshape(stored.shape)
+
+
+def _refuse_part(path: Path, metadata: Metadata) -> None:
+    """Raise E0518 for one of several files of a model."""
+    count = metadata.get("split.count", 1)
+    if isinstance(count, int) and count > 1:
+        shown = escape_text(str(path))
+        raise_error(
+            "E0518",
+            f"`{shown}` is one of {count} parts of a model",
+            helps=["merge them with llama.cpp: llama-gguf-split --merge FIRST_PART MERGED.gguf"],
+        )
+
+
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Return `model.layers.N.` (empty for tensors of no layer), the part, and weight or bias."""
+    found = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
+    if found:
+        return f"model.layers.{found[1]}.", found[2], found[3]
+    part, _, ending = name.rpartition(".")
+    return "", part, ending
+
+
+def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
+    """Yield the tensor of each expert, whose bytes follow one another, or the tensor itself."""
+    if "{}" not in stem:
+        yield replace(tensor, name=stem)
+        return
+    experts, *shape = tensor.shape
+    for expert in range(experts):
+        offset = tensor.offset + expert * (tensor.nbytes // experts)
+        yield replace(tensor, name=stem.format(expert), shape=tuple(shape), offset=offset)
+
+
+def _entry(tensor: StoredTensor) -> TensorEntry:
+    """Return a tensor as the values of its type, or as the bytes of its blocks."""
+    kind, shape = tensor.type, tensor.shape
+    if kind.values == 1:
+        return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)
+    stored = (*shape[:-1], tensor.row_bytes)
+    return TensorEntry(f"{tensor.name}:{kind.name}", "u8", stored, tensor.offset, tensor.nbytes)
+
+
+def _count_heads(metadata: Metadata, kind: str) -> int:
+    """Return the number of query or key heads; without a usable one 1."""
+    architecture = metadata.get("general.architecture")
+    whole = metadata.get(f"{architecture}.attention.head_count")
+    count = (
+        whole if kind == "heads" else metadata.get(f"{architecture}.attention.head_count_kv", whole)
+    )
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+def _fail_damaged(path: Path, why: str) -> NoReturn:
+    raise_error(
+        "E0506",
+        f"`{escape_text(str(path))}` is damaged, or not a GGUF file",
+        notes=[why],
+        helps=["download the file again"],
+    )
+
+
+def open_gguf(path: str | Path) -> GGUFFile:
+    """Open a GGUF file and check its header. Fails with E0419, E0502, E0506, E0508, E0518
+    or E0802.
+    """
+    path = Path(path)
+    fd = open_weights_file(path)
+    try:
+        if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
+            refuse_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
+            _fail_damaged(path, f"it does not begin with {MAGIC.decode()}")
+        return GGUFFile(path, fd, _read_header(path, read_identity(os.fstat(fd))))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+@lru_cache(maxsize=1)
+def _read_header(path: Path, _: FileIdentity) -> GGUFHeader:
+    """Return the header of a file, which is parsed once for config, tokenizer and weights."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return read_gguf_header(data, str(path))

@@ -1,0 +1,241 @@
+"""Parse the header of GGUF files, the format of llama.cpp: metadata and tensors."""
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from mmap import mmap
+from typing import NoReturn, TypeAlias
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH
+
+Metadata: TypeAlias = Mapping[str, object]
+"""Metadata by key: numbers, bools, strings and lists of them."""
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+STRING, ARRAY = 8, 9
+SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+"""The `struct` code of each scalar type of metadata."""
+DEFAULT_ALIGNMENT = 32
+MAX_AXES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """Element type of tensors: `values` elements are stored in `nbytes` bytes."""
+
+    name: str
+    values: int = 1
+    nbytes: int = 0
+
+
+BLOCK_TYPES = {
+    0: BlockType("f32", 1, 4),
+    1: BlockType("f16", 1, 2),
+    2: BlockType("q4_0", 32, 18),
+    8: BlockType("q8_0", 32, 34),
+    12: BlockType("q4_k", 256, 144),
+    13: BlockType("q5_k", 256, 176),
+    14: BlockType("q6_k", 256, 210),
+    30: BlockType("bf16", 1, 2),
+}
+OTHER_TYPES = {
+    3: "q4_1", 6: "q5_0", 7: "q5_1", 9: "q8_1", 10: "q2_k", 11: "q3_k", 15: "q8_k", 16: "iq2_xxs",
+    17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs",
+    24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0",
+    39: "mxfp4", 40: "nvfp4",
+}  # fmt: skip
+"""Names of the types that are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file; `offset` counts from the start of the file, in bytes."""
+
+    name: str
+    type: BlockType
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row, which holds whole blocks."""
+        return self.shape[-1] // self.type.values * self.type.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the tensor."""
+        return math.prod(self.shape[:-1]) * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GGUFHeader:
+    """Metadata and tensors of a file, and the header's bytes."""
+
+    metadata: Metadata
+    tensors: tuple[StoredTensor, ...]
+    data: bytes
+
+
+class _Wrong(Exception):
+    """The error of a header."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Little-endian values of a file in order; none is read beyond its end."""
+
+    data: mmap
+    at: int = field(default=len(MAGIC))
+
+    def skip(self, size: int) -> int:
+        """Pass `size` bytes and return where they begin."""
+        start, self.at = self.at, self.at + size
+        if self.at > MAX_HEADER_BYTES:
+            raise _Wrong(f"its header has more than {MAX_HEADER_BYTES} bytes")
+        if self.at > len(self.data):
+            raise _Wrong("it ends inside of its header: the file is cut off")
+        return start
+
+    def numbers(self, codes: str) -> tuple[int, ...]:
+        """Read numbers by their `struct` codes."""
+        form = f"<{codes}"
+        return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
+
+    def text(self) -> str:
+        """Read a string."""
+        (size,) = self.numbers("Q")
+        start = self.skip(size)
+        # tokens of byte fallback vocabularies may be parts of characters
+        return self.data[start : self.at].decode(errors="replace")
+
+    def value(self, kind: int) -> object:
+        """Read a value of metadata."""
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            return self.items(*self.numbers("IQ"))
+        if kind not in SCALARS:
+            raise _Wrong(f"its metadata has a value of the unknown type {kind}")
+        return self.numbers(SCALARS[kind])[0]
+
+    def items(self, kind: int, count: int) -> list[object]:
+        """Read the elements of an array."""
+        if kind == STRING:
+            return [self.text() for _ in self.counted(count)]
+        if kind not in SCALARS:
+            raise _Wrong(f"its metadata has an array of the unsupported type {kind}")
+        form = SCALARS[kind]
+        start = self.skip(count * struct.calcsize(f"<{form}"))
+        return list(struct.unpack_from(f"<{count}{form}", self.data, start))
+
+    def counted(self, count: int) -> range:
+        """Return the range of a count of things that take at least a byte each."""
+        if count > len(self.data) - self.at:
+            raise _Wrong(f"its header counts {count} items, which the file cannot hold")
+        return range(count)
+
+
+def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
+    """Parse a mapped file. Fails with E0506, or E0508 for an element type that is not read."""
+    reader = _Reader(data)
+    try:
+        (version,) = reader.numbers("I")
+        if version not in VERSIONS:
+            raise _Wrong(_describe_version(version))
+        tensor_count, key_count = reader.numbers("QQ")
+        metadata = _read_metadata(reader, key_count)
+        alignment = _read_alignment(metadata)
+        listed = [_read_tensor(reader, path) for _ in reader.counted(tensor_count)]
+        start = -(-reader.at // alignment) * alignment
+        tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in listed]
+        _check_ranges(tensors, alignment, len(data))
+    except _Wrong as error:
+        raise_error(
+            "E0506",
+            f"`{escape_text(path)}` is damaged, or not a GGUF file",
+            notes=[str(error)],
+            helps=["download the file again"],
+        )
+    return GGUFHeader(metadata, tuple(tensors), data[: reader.at])
+
+
+def _describe_version(version: int) -> str:
+    if not version & 0xFFFF:
+        return "its numbers are big-endian, which specc does not read"
+    return f"its version is {version}; specc reads the versions 2 and 3"
+
+
+def _read_metadata(reader: _Reader, count: int) -> Metadata:
+    found: dict[str, object] = {}
+    for _ in reader.counted(count):
+        key = reader.text()
+        if key in found:
+            raise _Wrong(f"its metadata has `{escape_text(key)[:200]}` twice")
+        found[key] = reader.value(reader.numbers("I")[0])
+    return found
+
+
+def _read_alignment(metadata: Metadata) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+        raise _Wrong(f"its alignment is {escape_text(str(alignment))[:40]}, which is no power of 2")
+    return alignment
+
+
+def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int, ...], int]:
+    """Read name, type, shape and offset in the data of a tensor."""
+    name = reader.text()
+    what = f"the tensor `{escape_text(name)[:200]}`"
+    (axes,) = reader.numbers("I")
+    if not 0 < axes <= MAX_AXES:
+        raise _Wrong(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
+    # the first axis of GGUF is the innermost
+    shape = reader.numbers(f"{axes}Q")[::-1]
+    number, offset = reader.numbers("IQ")
+    if number not in BLOCK_TYPES:
+        _fail_unread_type(path, name, number)
+    kind = BLOCK_TYPES[number]
+    if math.prod(max(length, 1) for length in shape) >= MAX_LENGTH or offset >= MAX_LENGTH:
+        raise _Wrong(f"{what} is larger than any file")
+    if shape[-1] % kind.values:
+        raise _Wrong(
+            f"{what} has rows of {shape[-1]} values; {kind.name} has {kind.values} a block"
+        )
+    return name, kind, shape, offset
+
+
+def _fail_unread_type(path: str, name: str, number: int) -> NoReturn:
+    kind = OTHER_TYPES.get(number, f"number {number}")
+    raise_error(
+        "E0508",
+        f"specc cannot read GGUF tensors of type {kind.upper()}",
+        notes=[
+            f"`{escape_text(name)[:200]}` in `{escape_text(path)}` has it",
+            f"supported: {', '.join(t.name.upper() for t in BLOCK_TYPES.values())}",
+        ],
+        helps=["get the file in one of these types, e.g. Q4_K_M, Q8_0 or F16"],
+    )
+
+
+def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
+    """Check that tensors have different names, lie in the file and do not overlap."""
+    names: set[str] = set()
+    for before, tensor in _in_pairs(sorted(tensors, key=lambda t: (t.offset, t.nbytes))):
+        what = f"the tensor `{escape_text(tensor.name)[:200]}`"
+        if tensor.name in names:
+            raise _Wrong(f"{what} is there twice")
+        names.add(tensor.name)
+        if tensor.offset % alignment:
+            raise _Wrong(f"{what} does not begin at a multiple of {alignment} bytes")
+        if before is not None and tensor.offset < before.offset + before.nbytes:
+            raise _Wrong(f"{what} overlaps the tensor before it")
+        if tensor.offset + tensor.nbytes > size:
+            raise _Wrong(f"{what} ends after the end of the file, which is cut off")
+
+
+def _in_pairs(tensors: list[StoredTensor]) -> Iterator[tuple[StoredTensor | None, StoredTensor]]:
+    """Yield every tensor with the one before it."""
+    yield from zip([None, *tensors], tensors, strict=False)

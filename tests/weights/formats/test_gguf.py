@@ -1,0 +1,244 @@
+"""GGUF files: values of blocks, names and permuted heads, damaged and hostile files."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.gguf_files import (
+    BLOCK_SIZES,
+    F16,
+    LLAMA_NAMES,
+    Q4_0,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    Stored,
+    gguf_bytes,
+    interleave_heads,
+    llama_metadata,
+    llama_shapes,
+    plain,
+    random_blocks,
+    write_gguf,
+)
+
+import specc
+from specc.diagnostics.diagnostic import Failed
+from specc.huggingface.gguf_tokenizer import read_gguf_tokenizer
+from specc.huggingface.model_family import load_checkpoint_config
+from specc.io.json_io import Json
+from specc.ir.array import Array
+from specc.weights.checkpoint import open_weights
+from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
+from specc.weights.formats.gguf import open_gguf
+from specc.weights.formats.quantized_decoders import QuantizationSettings
+from specc.weights.formats.safetensors import write_safetensors
+
+
+def half(raw: bytes) -> float:
+    return float(np.frombuffer(raw[:2], "<f2")[0])
+
+
+def scale_and_minimum(raw: bytes, n: int) -> tuple[int, int]:
+    """`get_scale_min_k4` of ggml."""
+    if n < 4:
+        return raw[n] & 63, raw[n + 4] & 63
+    high = raw[n + 4]
+    return (high & 15) | (raw[n - 4] >> 6 << 4), (high >> 4) | (raw[n] >> 6 << 4)
+
+
+def block_value(kind: int, raw: bytes, n: int) -> float:
+    """The n-th value of a block in float64, from the structs and loops of ggml-quants.c."""
+    if kind == Q8_0:
+        return half(raw) * struct.unpack_from("<b", raw, 2 + n)[0]
+    if kind == Q4_0:
+        byte = raw[2 + n % 16]
+        return half(raw) * ((byte >> 4 if n >= 16 else byte & 15) - 8)
+    if kind in (Q4_K, Q5_K):
+        group, place = n // 32, n % 32
+        byte = raw[(16 if kind == Q4_K else 48) + n // 64 * 32 + place]
+        code = byte >> 4 if group % 2 else byte & 15
+        if kind == Q5_K:
+            code += 16 * (raw[16 + place] >> group & 1)
+        scale, minimum = scale_and_minimum(raw[4:16], group)
+        return half(raw) * scale * code - half(raw[2:]) * minimum
+    part, place = n // 128, n % 128
+    low = raw[part * 64 + place % 64]
+    low = low >> 4 if place >= 64 else low & 15
+    high = raw[128 + part * 32 + place % 32] >> place // 32 * 2 & 3
+    scale = struct.unpack_from("<b", raw, 192 + n // 16)[0]
+    return half(raw[208:]) * scale * ((low | high << 4) - 32)
+
+
+def block_values(stored: Stored) -> Array:
+    """All values of a quantized tensor."""
+    kind, shape, raw = stored
+    values, nbytes = BLOCK_SIZES[kind]
+    blocks = [raw[at : at + nbytes] for at in range(0, len(raw), nbytes)]
+    return np.array([block_value(kind, b, n) for b in blocks for n in range(values)]).reshape(shape)
+
+
+@pytest.mark.parametrize("kind", [Q4_0, Q8_0, Q4_K, Q5_K, Q6_K])
+def test_blocks_have_the_values_of_ggml(kind: int, tmp_path: Path) -> None:
+    stored = random_blocks(kind, (5, 512), np.random.default_rng(kind))
+    path = write_gguf(tmp_path / "m.gguf", llama_metadata(), {"blk.1.ffn_up.weight": stored})
+    with open_weights(path) as opened:
+        checkpoint = DequantizedCheckpoint(opened, "gguf", QuantizationSettings())
+        name, wanted = "model.layers.1.mlp.up_proj.weight", block_values(stored)
+        assert checkpoint.tensors[name].shape == (5, 512)
+        np.testing.assert_allclose(checkpoint.read(name), wanted, rtol=1e-5, atol=1e-9)
+        np.testing.assert_array_equal(
+            checkpoint.read(name, slice(2, 4)), checkpoint.read(name)[2:4]
+        )
+
+
+def llama_files(folder: Path, kind: int) -> tuple[Path, Path]:
+    """The same Llama as a GGUF file and as a checkpoint directory with float32 weights."""
+    draw, stored, values = np.random.default_rng(0), {}, {}
+    theirs = {theirs: ours for ours, theirs in LLAMA_NAMES.items()}
+    for name, shape in llama_shapes().items():
+        if len(shape) == 1 or kind == F16:
+            array = draw.normal(0, 0.2, shape).astype(np.float16 if len(shape) > 1 else np.float32)
+            stored[name], value = plain(array), array.astype(np.float32)
+        else:
+            stored[name] = random_blocks(kind, shape, draw)
+            value = block_values(stored[name]).astype(np.float32)
+        layer, number = name.removesuffix(".weight"), name.split(".")[1]
+        key = theirs[layer.replace(f"blk.{number}", "blk.{}")].replace("{}", number)
+        values[f"{key}.weight"] = value
+        for part, heads in (("attn_q", 4), ("attn_k", 2)):
+            if part in name:
+                # the file has the rows in another order
+                order = interleave_heads(np.arange(shape[0]), heads)
+                values[f"{key}.weight"] = value[np.argsort(order)]
+    write_safetensors(folder / "model.safetensors", values)
+    config: Json = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+        "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 31,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return write_gguf(folder / "m.gguf", llama_metadata(), stored), folder
+
+
+@pytest.mark.parametrize("kind", [F16, Q4_0, Q8_0])
+def test_a_file_compiles_to_the_model_of_the_directory(kind: int, tmp_path: Path) -> None:
+    file, folder = llama_files(tmp_path, kind)
+    made = specc.compile(file, tmp_path / "a.onnx")
+    specc.compile(folder, tmp_path / "b.onnx")
+    ids = np.array([[3, 1, 4, 1, 5, 9]])
+    ours, theirs = (specc.load(tmp_path / f"{n}.onnx").run(input_ids=ids)["logits"] for n in "ab")
+    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+    operators = [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
+    assert operators.count("MatMulNBits") == (15 if kind == Q4_0 else 0)
+    assert any("takes token ids" in remark for remark in made.remarks)
+
+
+def check_refused(data: bytes, folder: Path) -> Failed | None:
+    """Return the error of opening a file; None if it can be opened."""
+    path = folder / "m.gguf"
+    path.write_bytes(data)
+    try:
+        open_gguf(path).close()
+        load_checkpoint_config(str(path))
+        read_gguf_tokenizer(path)
+    except Failed as failed:
+        return failed
+    return None
+
+
+SMALL = gguf_bytes(
+    llama_metadata(
+        **{
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": ["a", "b"],
+            "tokenizer.ggml.scores": [0.0, -1.0],
+            "tokenizer.ggml.eos_token_id": 1,
+        }
+    ),
+    {
+        "output_norm.weight": plain(np.ones(64, np.float32)),
+        "blk.0.attn_q.weight": random_blocks(Q4_0, (8, 64), np.random.default_rng(0)),
+    },
+)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    assert check_refused(SMALL, tmp_path) is None
+    for size in range(0, len(SMALL), 5):
+        assert check_refused(SMALL[:size], tmp_path) is not None, size
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), min_size=1, max_size=4
+    )
+)
+def test_a_damaged_file_is_read_or_refused(
+    changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data = bytearray(SMALL)
+    for place, byte in changes:
+        data[place] = byte
+    check_refused(bytes(data), tmp_path_factory.mktemp("gguf"))
+
+
+HEAD = b"GGUF" + struct.pack("<I", 3)
+ARCHITECTURE = llama_metadata()
+NORM = plain(np.ones(64, np.float32))
+
+
+def two_tensors(*offsets: int) -> bytes:
+    """Two vectors of 256 bytes at these offsets, in data of 512 bytes."""
+    data = bytearray(
+        gguf_bytes(ARCHITECTURE, {"output_norm.weight": NORM, "blk.0.attn_norm.weight": NORM})
+    )
+    for name, offset in zip(
+        (b"output_norm.weight", b"blk.0.attn_norm.weight"), offsets, strict=True
+    ):
+        at = data.find(name) + len(name) + 4 + 8 + 4
+        data[at : at + 8] = struct.pack("<Q", offset)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "what"),
+    [
+        (b"", "E0506", "does not begin with GGUF"),
+        (b"<!doctype html>", "E0502", "a web page"),
+        (HEAD + struct.pack("<QQ", 2**63, 0), "E0506", "items, which the file cannot hold"),
+        (HEAD + struct.pack("<QQ", 0, 2**60), "E0506", "items, which the file cannot hold"),
+        (HEAD + struct.pack("<QQQ", 0, 1, 2**40) + b"key", "E0506", "cut off"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "E0506", "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "E0506", "versions 2 and 3"),
+        (two_tensors(0, 128), "E0506", "overlaps"),
+        (two_tensors(0, 2**52), "E0506", "ends after the end of the file"),
+        (two_tensors(0, 250), "E0506", "multiple of 32"),
+        (gguf_bytes({**ARCHITECTURE, "general.alignment": 3}, {}), "E0506", "no power of 2"),
+        (gguf_bytes({"general.architecture": "rwkv7"}, {}), "E0419", "`rwkv7`"),
+        (gguf_bytes({}, {}), "E0419", "architecture"),
+        (gguf_bytes({**ARCHITECTURE, "split.count": 3}, {}), "E0518", "one of 3 parts"),
+        (gguf_bytes(ARCHITECTURE, {"output.weight": (3, (1, 32), bytes(20))}), "E0508", "Q4_1"),
+        (gguf_bytes(ARCHITECTURE, {"output.weight": (99, (1, 32), bytes(20))}), "E0508", "NUMBER 99"),
+        (gguf_bytes(ARCHITECTURE, {"output.weight": (2, (1, 33), bytes(36))}), "E0506", "a block"),
+        (gguf_bytes(ARCHITECTURE, {"a.b": (0, (2**30, 2**30), b"")}), "E0506", "larger than any file"),
+    ],
+)  # fmt: skip
+def test_hostile_files(data: bytes, code: str, what: str, tmp_path: Path) -> None:
+    failed = check_refused(data, tmp_path)
+    assert failed is not None
+    assert failed.diagnostics[0].code == code
+    assert what in str(failed)
+
+
+def test_rows_that_are_not_those_of_heads(tmp_path: Path) -> None:
+    stored = {"blk.0.attn_q.weight": plain(np.ones((6, 64), np.float32))}
+    file = open_gguf(write_gguf(tmp_path / "m.gguf", ARCHITECTURE, stored))
+    with file, pytest.raises(Failed, match="not those of 4 heads"):
+        file.read("model.layers.0.self_attn.q_proj.weight")
