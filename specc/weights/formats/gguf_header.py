@@ -93,10 +93,10 @@ class _Reader:
     def skip(self, size: int) -> int:
         """Pass `size` bytes and return where they begin."""
         start, self.at = self.at, self.at + size
-        if self.at > MAX_HEADER_BYTES:
-            raise _Wrong(f"its header has more than {MAX_HEADER_BYTES} bytes")
         if self.at > len(self.data):
             raise _Wrong("it ends inside of its header: the file is cut off")
+        if self.at > MAX_HEADER_BYTES:
+            raise _Wrong(f"its header has more than {MAX_HEADER_BYTES} bytes")
         return start
 
     def numbers(self, codes: str) -> tuple[int, ...]:

@@ -139,6 +139,41 @@ def test_a_file_compiles_to_the_model_of_the_directory(kind: int, tmp_path: Path
     assert any("takes token ids" in remark for remark in made.remarks)
 
 
+def test_texts_are_read_with_the_tokenizer_of_the_file(tmp_path: Path) -> None:
+    tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "\u2581",
+        "h",
+        "i",
+        "hi",
+        "\u2581hi",
+        *(f"x{n}" for n in range(23)),
+    ]
+    metadata = {
+        "model": "llama", "tokens": tokens, "scores": [-float(n) for n in range(31)],
+        "token_type": [2, 3, 3, *[1] * 28], "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    more = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+    more["tokenizer.chat_template"] = "{{ bos_token }}{{ messages[0].content }}"
+    draw, shapes = np.random.default_rng(0), llama_shapes()
+    stored = {n: plain(draw.normal(0, 0.2, s).astype(np.float32)) for n, s in shapes.items()}
+    file = write_gguf(tmp_path / "m.gguf", llama_metadata(**more), stored)
+    made = specc.compile(file, tmp_path / "out", graphs="all")
+    assert f"the tokenizer is `{file}`" in made.remarks
+    model = specc.load(tmp_path / "out")
+    written = [
+        model.generate("hi hi", max_tokens=4),
+        model.generate(input_ids=np.array([[1, 7, 7]]), max_tokens=4),
+        model.chat("\u2581hi", max_tokens=4),
+        model.generate(input_ids=np.array([[1, 3, 7]]), max_tokens=4),
+    ]
+    found = [stream.results()[0][0].tokens for stream in written]
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+
+
 def check_refused(data: bytes, folder: Path) -> Failed | None:
     """Return the error of opening a file; None if it can be opened."""
     path = folder / "m.gguf"
