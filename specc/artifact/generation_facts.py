@@ -73,7 +73,7 @@ class GenerationFacts:
     chunks: StreamChunks | None = None
 
     def dump(self) -> dict[str, Json]:
-        """As JSON data."""
+        """Return it as JSON data."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation),
@@ -96,7 +96,7 @@ class GenerationFacts:
 
 
 def is_stream(about: Mapping[str, object]) -> bool:
-    """Whether a package says that its step is a stream's; none that is written with."""
+    """Return whether the package streams."""
     told = about.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
 
@@ -109,12 +109,12 @@ def _chunk_data(chunks: StreamChunks | None) -> Json:
 
 
 def bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
-    """Bounds as JSON data."""
+    """Return bounds as JSON data."""
     return {name: [b.low, b.high, b.why] for name, b in sorted(bounds.items())}
 
 
 def bounds_from_json(data: object) -> dict[str, LengthBound]:
-    """Bounds from JSON data; what is none of ours is left out."""
+    """Return bounds from JSON data; invalid ones are ignored."""
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
@@ -125,7 +125,7 @@ def bounds_from_json(data: object) -> dict[str, LengthBound]:
 
 
 def _state(state: DecodeState) -> Json:
-    """A state without its type, which the step graph tells."""
+    """A state without its type, which the step graph has."""
     return {
         "name": state.name,
         "next": state.next,
@@ -139,7 +139,7 @@ def _state(state: DecodeState) -> Json:
 
 
 def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) -> GenerationFacts:
-    """The facts of a package whose step graph is `step`. E0831 for what does not fit it."""
+    """Return the facts of a package with this step graph. Raise E0831 if they do not match."""
     data = about.get(METADATA_KEY)
     if not isinstance(data, dict):
         _damaged(path, "its generation settings are missing")
@@ -174,7 +174,7 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
 
 
 def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
-    """How the rows of a stream come; None for a text."""
+    """Return the chunks of a stream; None for generation."""
     told = fields.get_optional("chunks")
     if told is None:
         return None
@@ -193,7 +193,7 @@ def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
 
 
 def _chance(fields: JsonFields) -> RandomWeights | None:
-    """Which weights are random, if any are."""
+    """Return which weights are random, if any."""
     seed, count = (integer_of(fields.get_optional(key)) for key in ("seed", "drawn"))
     return None if seed is None else RandomWeights(seed, max(count or 0, 0))
 
@@ -238,7 +238,7 @@ def check_encoder_outputs(
 
 
 def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple[DecodeState, ...]:
-    """The states of a step, each an input and an output with lengths known beforehand."""
+    """Return the states of a step: pairs of inputs and outputs with known lengths."""
     # Two states with one name would share a buffer, and one would be lost.
     states = tuple(_read_state(one, step, path) for one in data.listed("states"))
     names, afters = {s.name for s in states}, {s.next for s in states}
@@ -256,7 +256,7 @@ def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
-    """One state, on ports that the step has, with axes that its type has."""
+    """Return one state, checked against the ports and types of the step."""
     if not isinstance(data, dict):
         _damaged(path, "a state is broken")
     name, after = data.get("name"), data.get("next")
@@ -284,12 +284,12 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
 
 
 def _axis(data: JsonFields, key: str, type_: Type) -> int | None:
-    """The number of an axis, or nothing where the state has none of the kind."""
+    """Return an axis of a state; None if it has none of this kind."""
     return data.integer(key, 0, type_.rank - 1) if data.has(key) else None
 
 
 def _names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
-    """A list of inputs of the step."""
+    """Return a list of inputs of the step."""
     names = data.listed(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
@@ -336,7 +336,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
 def max_context_length(
     bounds: Mapping[str, LengthBound], symbol: str, known: Mapping[str, int]
 ) -> int | None:
-    """The most that `symbol` may be beside `known` lengths; None without a bound."""
+    """Return the maximum of `symbol` given the `known` lengths; None if unlimited."""
     found = []
     for text, bound in bounds.items():
         try:

@@ -171,7 +171,7 @@ class Manifest:
 
     @property
     def chance(self) -> RandomWeights | None:
-        """The seed, for a model whose weights, or those of a new head, were drawn."""
+        """Return the seed of randomly initialized weights."""
         match self.weights:
             case {"seed": int(seed)}:
                 return RandomWeights(seed)
@@ -181,11 +181,11 @@ class Manifest:
 
     @property
     def generates(self) -> GenerateSection | None:
-        """The `generate` section of the spec; None where there is none that makes sense."""
+        """Return the `generate` section of the spec; None if it is invalid."""
         return parse_generation(self.generation)
 
     def dump(self) -> str:
-        """As JSON, the same bytes for the same model."""
+        """Return it as deterministic JSON."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # only a model with the decoding loop has these entries, and of quantization
         some = {
@@ -215,7 +215,7 @@ class Manifest:
 
 
 def parse_generation(data: object) -> GenerateSection | None:
-    """What a spec says in `generate`, its settings unchecked; None for anything else."""
+    """Return the `generate` section, its settings unchecked; None for anything else."""
     match data:
         case {
             "name": str(name),
@@ -228,7 +228,7 @@ def parse_generation(data: object) -> GenerateSection | None:
 
 
 def _streaming_from(data: object) -> StreamSection | None:
-    """What a spec says in `stream`; None for anything else."""
+    """Return the `stream` section; None for anything else."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
             return StreamSection(growing, tuple(map(str, sources)))
@@ -236,13 +236,13 @@ def _streaming_from(data: object) -> StreamSection | None:
 
 
 def manifest_to_text(data: Mapping[str, object]) -> str:
-    """Compact JSON; bytes of a file's name that are no UTF-8 are escaped."""
+    """Return compact JSON; invalid UTF-8 in file names is escaped."""
     text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
-    """The manifest of a model. Fails with E0917 where it is none of ours or damaged."""
+    """Return the manifest of a model. Raise E0917 if it is invalid."""
     if len(text) > MAX_BYTES:
         raise_error(
             "E0917", f"the description inside `{path}` is larger than {MAX_BYTES // 2**20} MiB"
@@ -302,7 +302,7 @@ def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
 
 
 def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWeight]:
-    """The rounded weights; each is a matrix of the graph."""
+    """Return the quantized weights; each is a matrix of the graph."""
     if "precision" not in data.names() or not data.table("precision"):
         return {}
     fields = data.child("precision")
@@ -317,7 +317,7 @@ def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWe
 
 
 def _attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
-    """What is told of each attention. Models of before taps have no such list."""
+    """Return the metadata of each attention; models of earlier versions have none."""
     found = []
     for one in data.listed("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):

@@ -33,7 +33,7 @@ class WeightFileFacts:
 
 
 def parse_weight_files(data: object) -> dict[str, WeightFileFacts] | None:
-    """Facts by the file's path below the model's folder; None where they are damaged."""
+    """Facts by path relative to the model's directory; None if damaged."""
     if not isinstance(data, dict):
         return None
     found = {}
@@ -49,18 +49,18 @@ def parse_weight_files(data: object) -> dict[str, WeightFileFacts] | None:
 
 
 def is_file_size(value: object) -> bool:
-    """Whether this can be the size of a file: what any program reads exactly."""
+    """Return whether this is a valid file size."""
     size = as_exact_integer(value)
     return size is not None and 0 <= size < 2**53
 
 
 def is_sha256(text: str) -> bool:
-    """Whether this is a SHA-256 as we write it."""
+    """Return whether this is a SHA-256 as specc writes it."""
     return _HASH.fullmatch(text) is not None
 
 
 def checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
-    """What is recorded of a checkpoint whose content has that hash."""
+    """Return the recorded facts of a checkpoint with this content hash."""
     size, head = regular_file_size(path), file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -68,7 +68,7 @@ def checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
 
 
 def _is_hard_linked(folder: Path, location: str) -> str:
-    """Why a path does not lead to one file of one name; empty where it does."""
+    """Return why a path is not a regular file with one name; "" if it is."""
     path = folder / location
     straight = os.path.join(os.path.realpath(folder), *location.split("/"))
     try:
@@ -86,7 +86,7 @@ def _is_hard_linked(folder: Path, location: str) -> str:
 def explain_mismatch(
     folder: Path, location: str, facts: WeightFileFacts, *, contents: bool = False
 ) -> str:
-    """Why a file is not the one that was recorded, as the end of a sentence; empty where it is."""
+    """Return why a file differs from the recorded one; "" if it does not."""
     path = folder / location
     if not is_path_below(location):
         return "it is outside the model's directory"
@@ -105,7 +105,7 @@ def explain_mismatch(
 
 
 def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Why tensors lie in no recorded file, or after its end; empty where they do not."""
+    """Return why tensors are in no recorded file, or past its end; "" if they are not."""
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
@@ -116,7 +116,7 @@ def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[st
 
 
 def is_path_below(path: str) -> bool:
-    """Whether a relative path with `/` stays below where it starts."""
+    """Return whether a relative path with `/` stays inside its directory."""
     parts = path.split("/")
     # A drive or alternate stream on Windows contains a colon, a path there backslashes.
     return bool(path) and not any(
@@ -125,7 +125,7 @@ def is_path_below(path: str) -> bool:
 
 
 def regular_file_size(path: Path) -> int | None:
-    """The bytes of a regular file that is not a link to another one, else None."""
+    """Return the bytes of a regular file that is not a link; None for anything else."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -134,7 +134,7 @@ def regular_file_size(path: Path) -> int | None:
 
 
 def file_sha256(path: Path, most: int | None = None) -> str | None:
-    """The SHA-256 of a regular file, or of its first `most` bytes; None where it cannot be read."""
+    """Return the SHA-256 of a regular file, or of its first `most` bytes; None if unreadable."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             if most is not None:
@@ -180,7 +180,7 @@ class PackageIndex:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def dump(self) -> bytes:
-        """As JSON, the same bytes for the same package, with their own hash in it."""
+        """Return it as deterministic JSON with its own hash."""
         data = {
             "format": FORMAT_VERSION,
             "specc": self.version,
@@ -201,12 +201,12 @@ class PackageIndex:
 
 
 def _sealed(data: bytes) -> bytes:
-    """The bytes of an index with their own hash, made while zeros stood in its place."""
+    """Return the bytes of an index with their own hash, computed over zeros in its place."""
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
 def is_unmodified(data: bytes) -> bool:
-    """Whether an index is as it was written, to the last byte."""
+    """Return whether an index matches its own hash."""
     try:
         found = parse_strict_json(data.decode("utf-8"))
     except ValueError:
@@ -219,14 +219,14 @@ def is_unmodified(data: bytes) -> bool:
 
 
 def is_plain_file_name(name: str) -> bool:
-    """Whether a name is that of a file in the folder itself, on any system, and not the index's."""
+    """Return whether a name is a plain, portable file name other than the index's."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
 
 
 def is_package_directory(path: str | Path) -> bool:
-    """Whether a path is a folder with an index, as a checkpoint's is not."""
+    """Return whether a path is a package directory."""
     try:
         return (Path(path) / INDEX_FILE).is_file()
     except (OSError, ValueError):
@@ -255,7 +255,7 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
 
 
 def parse_index(data: bytes, where: str) -> PackageIndex:
-    """An index from its bytes; `where` names it in messages. E0831 for an invalid one."""
+    """Parse an index; `where` names it in messages. Raise E0831 if it is invalid."""
     found = open_record(data, FORMAT_VERSION, "package", partial(_damaged, where))
     files = _files(found, where)
     index = PackageIndex(
@@ -275,7 +275,7 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
 
 
 def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
-    """The package's own files, which lie in its folder under plain names."""
+    """Return the package's own files, which have plain names."""
     found = {}
     for name, facts in _at_most(data.table("files"), where).items():
         match facts:
@@ -293,7 +293,7 @@ def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
 
 
 def _kept(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
-    """The files that a later package leaves, some of those in the folder."""
+    """Return the files that a new package keeps."""
     listed = data.listed("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
@@ -302,7 +302,7 @@ def _kept(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ..
 
 
 def _linked(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
-    """The checkpoints that weights are read from, in or below the folder."""
+    """Return the checkpoints that weights are read from, in or below the directory."""
     found = parse_weight_files(_at_most(data.table("linked"), where))
     if found is None:
         _damaged(where, "`linked` has a file without size or hashes")
@@ -319,7 +319,7 @@ def _at_most(listed: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _check_roles(index: PackageIndex, where: str) -> None:
-    """Every role is played by a file of the package, and every graph by its own."""
+    """Check that every role has its own file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _damaged(where, f"`{escape_text(role)[:200]}` is a file it does not describe")
@@ -332,7 +332,7 @@ def _check_roles(index: PackageIndex, where: str) -> None:
 
 
 def read_former_index(folder: Path) -> PackageIndex | None:
-    """The index of the package that a new one replaces; None where it has none to use."""
+    """Return the index of the package that is replaced; None if there is no valid one."""
     try:
         return read_index(folder)
     except Failed:

@@ -1,4 +1,4 @@
-"""Find the activations that meet each int4 weight; expose those inside loops as outputs."""
+"""Find the activations of each int4 weight; expose those inside loops as outputs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from specc.transforms.quantize import expand_recurrent_layers, find_viewed_weigh
 from specc.transforms.weight_uses import find_matrix_product, list_captured_operands
 
 WeightNames: TypeAlias = Mapping[Value, str]
-"""Names of weights by the values that hold them in a graph or body."""
+"""Names of weights by their values in a graph or body."""
 
 
 class WeightMatrix(NamedTuple):
-    """A weight, or what one `expert` has of a stack of them."""
+    """A weight, or the slice of one `expert` of a stacked weight."""
 
     name: str
     expert: int = 0
@@ -25,14 +25,14 @@ class WeightMatrix(NamedTuple):
 
 @dataclass
 class TappedGraph:
-    """A graph that gives what weights meet."""
+    """A graph that outputs the activations of weights."""
 
     graph: Graph
     met: Mapping[WeightMatrix, list[Value]]
 
 
 def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
-    """Return the graph with outputs for what the weights of `names`, or their experts, meet."""
+    """Return the graph with outputs for the activations of `names`, or of their experts."""
     made = Builder()
     walk = _Walk(made, made.copy_ports(graph))
     walk.nodes(graph, names)
@@ -48,14 +48,14 @@ def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
 
 @dataclass
 class _Walk:
-    """Copies nodes; `now` are the values that are there, `met` what each weight meets."""
+    """Copies nodes; `now` maps values to their copies, `met` weights to their activations."""
 
     made: Builder
     now: dict[Value, Value] = field(default_factory=dict)
     met: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def nodes(self, graph: Graph, names: WeightNames) -> None:
-        """Every node of a graph, in order."""
+        """Copy every node of a graph, in order."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._note(WeightMatrix(name), self.now[x])
@@ -78,7 +78,7 @@ class _Walk:
             values.append(value)
 
     def _loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
-        """A loop, and what its body collects for us noted."""
+        """Copy a loop that collects activations in its body."""
         inner = _Walk(builder := Builder(), builder.copy_ports(op.body))
         inner.nodes(op.body, _inside(node, op, names))
         args = [a and self.now[a] for a in node.args]
@@ -132,7 +132,7 @@ class _Walk:
 
 
 def _inside(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
-    """The same names for what a body calls them."""
+    """Return the names of weights for the values of a body."""
     inside = list(op.body.inputs.values())[op.scanned + op.carries :]
     known = {}
     for inner, outer in zip(inside, list_captured_operands(op, node), strict=True):
@@ -143,12 +143,12 @@ def _inside(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
 
 
 def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
-    """The weights of `names` that rows are multiplied by, and these rows."""
+    """Return the weights of `names` with their activations."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """The weight of `names` that a node multiplies rows by, and the rows; empty for none."""
+    """Return the weight of `names` in a node, and its activations; empty if there is none."""
     product = find_matrix_product(node)
     weight = find_viewed_weight(node.args[product.matrix]) if product else None
     rows = node.args[product.rows] if product else None
@@ -182,7 +182,7 @@ def collect_expert_activations(
 
 
 def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
-    """What a body makes of the rows that one expert is sent."""
+    """Return the activations of one expert."""
     given = op.parts(args)
     number = made.one(ops.Constant(expert, given.ids.type.dtype))
     named = made.one(ops.Compare("eq"), given.ids, number)
@@ -204,7 +204,7 @@ MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features: a Gram matrix of this size takes 2 GB, and its factorization
 1.5 GB more."""
 WeightInputs: TypeAlias = tuple[Value, ...]
-"""The activations that a weight is multiplied by."""
+"""The activations of a weight."""
 
 
 @dataclass(frozen=True)
@@ -220,13 +220,13 @@ class WeightReaders:
 
     @property
     def experts(self) -> Mapping[str, int]:
-        """How many matrices each weight is a stack of; 1 for one alone."""
+        """Return the number of stacked matrices of each weight; 1 for a single one."""
         every = [matrix for spot in self.spots.values() for matrix in spot]
         return Counter(matrix.name for matrix in every)
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Each value once."""
+        """Return the values without duplicates."""
         return tuple(dict.fromkeys(v for spot in self.spots for v in spot))
 
 
@@ -248,7 +248,7 @@ def find_weight_readers(
 def _spots(
     met: Mapping[WeightMatrix, list[Value]], wanted: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
-    """The weights by what they meet, in the order in which they are `wanted`."""
+    """Return the weights by their activations, in the order of `wanted`."""
     # Embedding tables multiply no activations, and activations of a loop that cannot be collected
     # are not observed.
     wide = {matrix: input_width(tuple(values)) for matrix, values in met.items()}
@@ -263,7 +263,7 @@ def _spots(
 
 
 def input_width(spot: WeightInputs) -> int:
-    """How many inputs a weight has that meets this."""
+    """Return the number of input features of a weight."""
     return spot[0].type.shape[-1].number or 0
 
 

@@ -40,7 +40,7 @@ def read_calibration_samples(path: str, entrance: ModelInputs) -> Iterator[Sampl
 
 
 def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """What is given for each run, and where it stands."""
+    """Yield the inputs of each run, with their location."""
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
         return
@@ -60,7 +60,7 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _object(line: bytes, place: str) -> Mapping[str, object]:
-    """The inputs of one line, by name. E0854, E0906 for what is not JSON."""
+    """Return the inputs of one line, by name. Raise E0854, or E0906 for invalid JSON."""
     helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, place)
@@ -73,7 +73,7 @@ def _object(line: bytes, place: str) -> Mapping[str, object]:
 
 
 def _prepared(record: Mapping[str, object], place: str, entrance: ModelInputs) -> dict[str, Array]:
-    """Arrays for every input of one run. E0854."""
+    """Return arrays for every input of one run. Raise E0854."""
     inputs = entrance.graph.inputs
     given = {
         name: _with_batch(value, inputs[name].type.rank if name in inputs else 0)
@@ -93,7 +93,7 @@ def _prepared(record: Mapping[str, object], place: str, entrance: ModelInputs) -
 
 
 def _useless(name: str, array: Array, keep: str) -> str:
-    """Why nothing can be learned of what an input holds; empty where it can."""
+    """Return why an input is useless for calibration; "" if it is not."""
     if not array.size:
         return f"`{name}` is empty"
     holes = np.argwhere(~np.isfinite(array))
@@ -135,7 +135,7 @@ def _has_one_batch_axis(entrance: ModelInputs) -> bool:
 
 
 def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:
-    """E0854."""
+    """Raise E0854."""
     wanted = [f"`{name}`: {value.type}" for name, value in entrance.graph.inputs.items()]
     raise_error(
         "E0854",
@@ -167,7 +167,7 @@ def generate_samples(package: Path, entrance: ModelInputs, count: int) -> Iterat
 
 
 def fail_no_generated_text() -> NoReturn:
-    """E0859 for a model that writes nothing to be rounded by."""
+    """Raise E0859 for a model that cannot generate calibration data."""
     raise_error(
         "E0859",
         "this model cannot generate its own calibration data",
@@ -179,7 +179,7 @@ def fail_no_generated_text() -> NoReturn:
 
 
 def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Array]]:
-    """Texts with the inputs that they stand behind, each a batch of one."""
+    """Yield generated sequences with their inputs, each a batch of one."""
     growing = writer.entrance.growing
     given = _begun(writer, rows, seed)
     long = min(SAMPLE_TOKENS, writer.context or SAMPLE_TOKENS)
@@ -202,7 +202,7 @@ def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Arra
 
 
 def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
-    """Random inputs for `rows` texts, with a first token where a text does not begin by itself."""
+    """Return random inputs for `rows` sequences, with a start token if needed."""
     entrance, generation = writer.entrance, writer.generation
     graph, growing = entrance.graph, entrance.growing
     bounds = {name: bound.high for name, bound in entrance.bounds.items()}
@@ -218,6 +218,6 @@ def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
 
 
 def _symbols(graph: Graph) -> set[str]:
-    """The names of all lengths of the inputs."""
+    """Return the names of all lengths of the inputs."""
     shapes = [value.type.shape for value in graph.inputs.values()]
     return {s for shape in shapes for d in shape for s in d.symbols()}

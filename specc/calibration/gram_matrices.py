@@ -51,7 +51,7 @@ class CalibrationStage:
 
 
 def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
-    """The stages in which the values of `readers` are computed, in order."""
+    """Return the stages that compute the values of `readers`, in order."""
     whole = _Whole(readers)
     groups = list(whole.groups()) or [[]]
     order = _Order()
@@ -64,20 +64,20 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
 
 @dataclass
 class _Order:
-    """The numbers of the stages that compute a value, and that read it last."""
+    """Return the stages that compute a value, and that read it last."""
 
     first: dict[Value, int] = field(default_factory=dict)
     last: dict[Value, int] = field(default_factory=dict)
 
     @cached_property
     def kept(self) -> dict[Value, str]:
-        """What a later stage reads, and what it is called meanwhile."""
+        """Return the values that later stages read, with temporary names."""
         found = [v for v, n in self.last.items() if self.first[v] < n]
         return {v: f"kept {n}" for n, v in enumerate(found)}
 
 
 def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> CalibrationStage:
-    """The stage of one group of nodes, the one of number `n`."""
+    """Return the stage of one group of nodes, with index `n`."""
     first, kept = order.first, order.kept
     # what needs no weight is computed in the first stage
     here = [v for v in whole.readers.values if first.get(v, 0) == n]
@@ -103,12 +103,12 @@ class _Whole:
 
     @property
     def graph(self) -> Graph:
-        """The whole graph."""
+        """Return the whole graph."""
         return self.readers.graph
 
     @cached_property
     def _kinds(self) -> dict[Value, frozenset[str]]:
-        """Of each value, the weights that it is made of, and `""` for inputs."""
+        """Return the weights that each value depends on, and `""` for inputs."""
         found = {v: frozenset([""]) for v in self.graph.inputs.values()}
         found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
@@ -123,7 +123,7 @@ class _Whole:
         return "" in kinds and len(kinds) > 1
 
     def groups(self) -> Iterator[list[Made]]:
-        """The heavy nodes that are needed, in order, as many together as fit."""
+        """Group the needed heavy nodes in order, as many as fit."""
         live = collect_needed_nodes(self.readers.values)
         # float64, one number per pair of inputs; allocated at the first activation
         begins = {spot[0]: 8 * input_width(spot) ** 2 for spot in self.readers.spots}
@@ -148,7 +148,7 @@ class _Whole:
             yield group
 
     def _weights(self, node: Node) -> set[str]:
-        """The weights that a node needs beside heavy values."""
+        """Return the weights of a node, without those of heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._kinds[a]} - {""}
 
@@ -157,14 +157,14 @@ class _Whole:
         return sum(4 * prod(d.number or 0 for d in shape) for shape in shapes)
 
     def read(self, group: Iterable[Made]) -> list[Value]:
-        """The heavy values that nodes read."""
+        """Return the heavy values that nodes read."""
         read = dict.fromkeys(a for node, _ in group for a in node.args if a)
         return [a for a in read if self._is_heavy(a)]
 
     def part(
         self, group: list[Made], takes: Mapping[str, Value], gives: Mapping[str, Value]
     ) -> Graph:
-        """The graph of a group of nodes, and of all light ones that it needs."""
+        """Return the graph of a group of nodes, with the light nodes it needs."""
         graph, made = self.graph, Builder()
         # parameters that nothing reads are dropped in the end
         now = made.copy_ports(graph)
@@ -174,14 +174,14 @@ class _Whole:
         return made.finish_copy(graph, now, {name: now[value] for name, value in gives.items()})
 
     def _with_light(self, group: list[Made], gives: Iterable[Value]) -> set[Node]:
-        """The nodes of a group, and the light ones that these and results are made of."""
+        """Return the nodes of a group, and the light nodes that these and results need."""
         read = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*read, *gives) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_needed_nodes(light)
 
 
 class GramFactors:
-    """The factors of all weights of `spots`, as they come."""
+    """Yield the factors of all weights of `spots`."""
 
     def __init__(
         self, spots: Mapping[WeightInputs, tuple[WeightMatrix, ...]], folder: Path
@@ -196,7 +196,7 @@ class GramFactors:
         self.waiting = {spot: {m.name for m in names} for spot, names in spots.items()}
 
     def add(self, spot: WeightInputs, factor: Array) -> Iterator[tuple[str, GetFactor]]:
-        """The weights that can be rounded with this factor, with theirs. E0810 to E0815."""
+        """Quantize the weights that have this factor. Raise E0810 to E0815."""
         names = dict.fromkeys(matrix.name for matrix in self.spots[spot])
         for name in names:
             self.there[name] += sum(m.name == name for m in self.spots[spot])
@@ -210,7 +210,7 @@ class GramFactors:
                 self._forget(name)
 
     def _kept(self, name: str, expert: int) -> Array:
-        """What was kept for one expert."""
+        """Return the stored activations of one expert."""
         path = self.places[self.spot_of[WeightMatrix(name, expert)]]
         found: Array = np.load(path, allow_pickle=False)
         return found
@@ -223,7 +223,7 @@ class GramFactors:
             raise_os_error(error, path)
 
     def _forget(self, name: str) -> None:
-        """Take away the files that no other weight waits for."""
+        """Remove the files that no further weight needs."""
         for spot, names in self.waiting.items():
             if name in names:
                 names.remove(name)
@@ -272,7 +272,7 @@ def _run(
     folder: Path,
     sums: "_Sums",
 ) -> None:
-    """All samples through a stage, whose weights nobody holds on to afterwards."""
+    """Run all samples through a stage and release its weights."""
     with open_part(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_taken(folder, stage, number)})
@@ -282,7 +282,7 @@ def _run(
 
 @dataclass
 class _Sums:
-    """The sums of each weight that is met, from the first value of it to the last."""
+    """The Gram matrix of each weight while it is accumulated."""
 
     readers: WeightReaders
 
@@ -291,7 +291,7 @@ class _Sums:
         self.left = {spot: set(spot) for spot in self.readers.spots}
 
     def add(self, met: Mapping[Value, Array], sample: Sample) -> None:
-        """What a sample gives of some values. What stands in padding does not count."""
+        """Add the values of a sample, without padding."""
         for spot, names in self.readers.spots.items():
             for value in spot:
                 if value not in met:
@@ -314,7 +314,7 @@ class _Sums:
 
 
 def _taken(folder: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
-    """What earlier stages kept of a sample; the last that reads it takes it away."""
+    """Return the values that earlier stages stored for a sample; the last reader removes them."""
     found = {}
     for name in stage.takes:
         path = _place(folder, name, number)
@@ -325,7 +325,7 @@ def _taken(folder: Path, stage: CalibrationStage, number: int) -> dict[str, Arra
 
 
 def _keep(folder: Path, stage: CalibrationStage, number: int, results: Mapping[str, Array]) -> None:
-    """Write what later stages read of a sample. E0810 to E0815."""
+    """Write the values that later stages read. Raise E0810 to E0815."""
     for name in stage.gives:
         path = _place(folder, name, number)
         try:
@@ -339,7 +339,7 @@ def _place(folder: Path, name: str, number: int) -> Path:
 
 
 def _products(x: Array, name: str) -> Array:
-    """`XᵀX` of the rows of a value. E0859."""
+    """Return `XᵀX` of a value. Raise E0859."""
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():
         raise_error(

@@ -30,13 +30,13 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """Is told how many bytes are to be written, and of every piece that is."""
+    """Progress callback: receives the total number of bytes and each written piece."""
 
     def expect(self, size: int) -> None:
         """Add to the expected number of bytes."""
 
     def wrote(self, size: int) -> None:
-        """So many more are on the disk."""
+        """Add to the number of written bytes."""
 
 
 WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=None)
@@ -65,7 +65,7 @@ def sanitize_file_stem(name: str) -> str:
 
 
 def check_free_disk_space(folder: str | Path, size: int) -> None:
-    """Refuses to begin what cannot end: E0813 where the disk has fewer than `size` bytes left."""
+    """Raise E0813 if the disk has fewer than `size` bytes left."""
     if (watch := WRITE_PROGRESS.get()) is not None:
         watch.expect(size)
     free = platform.get_free_disk_space(folder)
@@ -83,7 +83,7 @@ def check_free_disk_space(folder: str | Path, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What tells a file from another one under the same name."""
+    """Return what identifies a file: device, inode, size and time."""
 
     bytes: int
     sha256: str
@@ -123,7 +123,7 @@ class OutputDirectory:
         return self
 
     def _make_folders(self) -> None:
-        """Makes the folder, and first those above it that are missing."""
+        """Create the directory and its missing parents."""
         missing, at = [], self.path
         while not os.path.lexists(at):
             missing.append(at)
@@ -145,7 +145,7 @@ class OutputDirectory:
         return name
 
     def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
-        """Writes a file that gets exactly this name, and gives the SHA-256 of its content."""
+        """Write a file with exactly this name, and return the SHA-256 of its content."""
         target = self.path / name
         former: int | None = None
         try:
@@ -218,7 +218,7 @@ class OutputDirectory:
         return path
 
     def _publish(self) -> None:
-        """Names in order: parts, then entries; the disk is told between the two."""
+        """Yield the names, parts before entries; the directory is synced between the two."""
         for name, temporary in self._parts.items():
             target = self.path / name
             if not os.path.lexists(target):
@@ -260,7 +260,7 @@ class OutputDirectory:
         self._made = []
 
     def _publish_one(self, entry: tuple[str, Path]) -> None:
-        """The last step of a set with one entry."""
+        """Publish a set with one entry."""
         name, temporary = entry
         made, self._made = self._made, []
         try:
@@ -271,7 +271,7 @@ class OutputDirectory:
         _sync_last(self.path)
 
     def _second_name(self, target: Path) -> Path | None:
-        """A second name for a former entry, or nothing if there was none."""
+        """Link a former entry under a second name; None if there was none."""
         if not os.path.lexists(target):
             return None
         kept = self._reserve()
@@ -279,7 +279,7 @@ class OutputDirectory:
         return kept
 
     def _discard(self) -> None:
-        """Removes everything this run made."""
+        """Remove all files written in this run."""
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
         for folder in reversed(self._new_folders):
@@ -288,7 +288,7 @@ class OutputDirectory:
 
 
 def _write_all(fd: int, chunk: Chunk) -> None:
-    """`os.write` may take less than it was given, and never more than 2 GiB."""
+    """Write all of `data`: `os.write` may write less, and at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)
@@ -296,7 +296,7 @@ def _write_all(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_last(path: Path) -> None:
-    """The last sync, when the only entry already has its name and nothing can be taken back."""
+    """Sync the directory after the only entry is published, which cannot be undone."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -314,7 +314,7 @@ def _unlink_quietly(path: Path) -> None:
 
 
 def _remove_stale_files(folder: Path) -> None:
-    """Removes temporary files of processes that are gone."""
+    """Remove temporary files of dead processes."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -343,7 +343,7 @@ def get_process_namespace() -> str:
 
 
 def _read_system_fact(fact: str) -> str:
-    """What the system says of itself under that path: a text, or where a link goes."""
+    """Return the content of a system file, or the target of a link."""
     if os.path.islink(fact):
         return os.readlink(fact)
     with open(fact, encoding="ascii", errors="replace") as file:
@@ -351,7 +351,7 @@ def _read_system_fact(fact: str) -> str:
 
 
 def get_temporary_prefix() -> str:
-    """How names of this process begin, after the point that hides a file."""
+    """Return the prefix of this process's temporary names, after the leading dot."""
     return f"specc-{get_process_namespace()}-{os.getpid()}-"
 
 
@@ -377,7 +377,7 @@ def create_temporary_directory() -> Iterator[Path]:
 
 
 def _remove_stale_directories(room: Path) -> None:
-    """Removes our folders of processes that are gone."""
+    """Remove temporary directories of dead processes."""
     with os.scandir(room) as entries:
         for entry in entries:
             if entry.name.startswith("specc-") and _is_abandoned_directory(entry):
@@ -385,7 +385,7 @@ def _remove_stale_directories(room: Path) -> None:
 
 
 def _is_abandoned_directory(entry: "os.DirEntry[str]") -> bool:
-    """Whether it is a folder of this user, and of a process that is gone."""
+    """Return whether it is a directory of this user and of a dead process."""
     with suppress(OSError):  # another process has cleaned it up
         facts = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a temporary directory of their own

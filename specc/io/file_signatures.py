@@ -91,34 +91,34 @@ _MAX_FIELDS = 10_000
 
 
 def is_specc_model(path: Path) -> bool:
-    """Whether a file is an ONNX model with our manifest in it."""
+    """Return whether a file is an ONNX model with a specc manifest."""
     return _has_content(path, _is_model_content)
 
 
 def is_specc_png(path: Path) -> bool:
-    """Whether a file is a PNG of ours."""
+    """Return whether a file is a PNG written by specc."""
     return _has_content(path, _is_png_content)
 
 
 def is_specc_drawing(path: Path) -> bool:
-    """Whether a file is an SVG, a page or a PNG of ours."""
+    """Return whether a file is an SVG, HTML page or PNG written by specc."""
     return is_specc_png(path) or _has_content(path, _is_drawing_content)
 
 
 def is_specc_arrays(path: Path) -> bool:
-    """Whether a file holds arrays that `run -o` wrote."""
+    """Return whether a file has arrays written by `run -o`."""
     return _has_content(
         path, lambda data: data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
     )
 
 
 def is_specc_weights(path: Path) -> bool:
-    """Whether a file is a safetensors file of ours."""
+    """Return whether a file is a safetensors file written by specc."""
     return _has_content(path, _is_weights_content)
 
 
 def is_package_index(path: Path) -> bool:
-    """Whether a file describes a package of ours, whole or damaged."""
+    """Return whether a file is the index of a package, damaged or not."""
     return _has_content(
         path,
         lambda data: (
@@ -164,7 +164,7 @@ def filter_unreferenced_files(
 
 
 def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
-    """Whether the content of a regular file passes a test."""
+    """Return whether the content of a regular file passes a test."""
     try:
         with (
             os.fdopen(open_regular_file(path), "rb") as file,
@@ -240,7 +240,7 @@ def _is_png_content(data: mmap.mmap) -> bool:
 
 
 def _is_drawing_content(data: mmap.mmap) -> bool:
-    """An SVG or a page that says who made it before anything that a user wrote."""
+    """Return whether an SVG or HTML page starts with specc's generator mark."""
     head = data[:_HEAD]
     return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
 

@@ -28,11 +28,11 @@ MAX_DEPTH = 100
 
 
 class InvalidJson(ValueError):
-    """What is wrong with a text, as the end of a sentence."""
+    """Invalid JSON; the message ends a sentence."""
 
 
 class DuplicateKey(InvalidJson):
-    """One object has a name twice; which one would hold is anybody's guess."""
+    """A key occurs twice in one object."""
 
 
 class NonFiniteNumber(InvalidJson):
@@ -40,12 +40,12 @@ class NonFiniteNumber(InvalidJson):
 
 
 class NestingTooDeep(InvalidJson):
-    """Lists or objects are nested deeper than is granted."""
+    """Lists or objects are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """How deep values may be nested, and below what whole numbers stay; None: any."""
+    """Maximum nesting depth and magnitude of integers; None: unlimited."""
 
     depth: int | None = MAX_DEPTH
     below: int | None = INTEGER_BOUND
@@ -53,7 +53,7 @@ class JsonLimits:
 
 DEFAULT_LIMITS = JsonLimits()
 NO_LIMITS = JsonLimits(depth=None, below=None)
-"""For texts whose reader checks its own limits."""
+"""For readers that check their own limits."""
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -72,7 +72,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
 
 
 def to_json_value(value: object) -> Json:
-    """A value of ours as JSON: a record as an object of its fields, a tuple as a list."""
+    """Convert a value to JSON: dataclasses to objects, tuples to lists."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -86,7 +86,7 @@ def to_json_value(value: object) -> Json:
 
 
 def replace_non_finite(value: object) -> object:
-    """Return a value with texts for the numbers that JSON lacks: `inf`, `-inf`, `nan`."""
+    """Return a value with `inf`, `-inf` and `nan` as strings."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -103,7 +103,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
 
 
 def as_exact_integer(value: object) -> int | None:
-    """A whole number, or None for anything else: `true` is not 1, and 3.0 is not 3."""
+    """Return an integer, or None for anything else, also for `true` and 3.0."""
     return value if type(value) is int else None
 
 
@@ -121,7 +121,7 @@ def _reject_non_finite(text: str) -> NoReturn:
 STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
 )
-"""Shared decoder: a file of rows has millions of texts."""
+"""Shared decoder: files of rows contain millions of JSON texts."""
 
 
 def _check_digits(level: Iterable[Json], below: int) -> None:
@@ -137,7 +137,7 @@ def _list_items(value: Json) -> Iterable[Json]:
 
 
 def _check_limits(value: Json, limits: JsonLimits) -> None:
-    """Check the limits at every depth, without recursion: the input decides the depth."""
+    """Check the limits at every depth, without recursion."""
     level, depth = [value], 0
     while level:
         if limits.below is not None:
@@ -158,7 +158,7 @@ MAX_NUMBER = 1e30
 
 
 def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
-    """The complaint about a record that a model file carries. Fails with E0915."""
+    """Raise E0915 for an invalid record of a model file."""
     raise_error(
         "E0915",
         "the preprocessing settings of the model file are invalid",
@@ -192,31 +192,31 @@ class JsonFields:
         self.complain((*self.path, key), what)
 
     def has(self, key: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is present and not null."""
         self._unread.discard(key)
         return self._values.get(key) is not None
 
     def get(self, key: str) -> object:
-        """The field as it stands."""
+        """Return the unchecked field."""
         if key not in self._values:
             self.refuse(key, "is missing")
         self._unread.discard(key)
         return self._values[key]
 
     def get_optional(self, key: str) -> object:
-        """The field as it stands, None where it is not there."""
+        """Return the unchecked field; None if absent."""
         return self.get(key) if key in self._values else None
 
     def names(self) -> tuple[str, ...]:
-        """The names of all fields, in order."""
+        """Return the names of all fields, in order."""
         return tuple(self._values)
 
     def integer(self, key: str, low: int, high: int) -> int:
-        """An integer from `low` to `high`, both included."""
+        """Return an integer from `low` to `high`."""
         return _integer(self, key, self.get(key), low, high)
 
     def integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
-        """A list of exactly `count` such integers."""
+        """Return a list of exactly `count` integers."""
         values = self.items(key, count)
         if len(values) != count:
             self.refuse(key, f"has {len(values)} values, expected {count}")
@@ -225,24 +225,24 @@ class JsonFields:
         )
 
     def number(self, key: str, most: float = MAX_NUMBER) -> float:
-        """A finite number, of a size of at most `most`."""
+        """Return a finite number of magnitude at most `most`."""
         return _number(self, key, self.get(key), most)
 
     def numbers(self, key: str, most: int) -> tuple[float, ...]:
-        """A list of at most `most` finite numbers."""
+        """Return a list of at most `most` finite numbers."""
         return tuple(
             _number(self, f"{key}[{i}]", value) for i, value in enumerate(self.items(key, most))
         )
 
     def flag(self, key: str) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self.get(key)
         if not isinstance(value, bool):
             self.refuse(key, "is neither true nor false")
         return value
 
     def choice(self, key: str, options: Sequence[Option]) -> Option:
-        """One of the texts `options`."""
+        """Return one of the strings `options`."""
         value = self.get(key)
         for option in options:
             if option == value:
@@ -250,7 +250,7 @@ class JsonFields:
         self.refuse(key, f"is not one of {', '.join(options)}")
 
     def texts(self, key: str, most: int, longest: int) -> tuple[str, ...]:
-        """A list of at most `most` texts of at most `longest` characters each."""
+        """Return a list of at most `most` strings of at most `longest` characters each."""
         values = self.items(key, most)
         for i, value in enumerate(values):
             if not isinstance(value, str) or len(value) > longest:
@@ -260,7 +260,7 @@ class JsonFields:
         return tuple(str(value) for value in values)
 
     def items(self, key: str, most: int) -> list[object]:
-        """A list of at most `most` values."""
+        """Return a list of at most `most` values."""
         value = self.get(key)
         if not isinstance(value, list | tuple):
             self.refuse(key, "is not a list")
@@ -269,28 +269,28 @@ class JsonFields:
         return list(value)
 
     def text(self, key: str) -> str:
-        """A text."""
+        """Return a string."""
         value = self.get_optional(key)
         if not isinstance(value, str):
             self.refuse(key, "is missing")
         return value
 
     def listed(self, key: str) -> list[object]:
-        """A list of anything."""
+        """Return a list."""
         value = self.get_optional(key)
         if not isinstance(value, list):
             self.refuse(key, "is not a list")
         return value
 
     def table(self, key: str) -> dict[str, object]:
-        """An object as it stands, by the names in it."""
+        """Return an unchecked object."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
             self.refuse(key, "is missing")
         return value
 
     def string_map(self, key: str) -> dict[str, str]:
-        """An object of nothing but texts."""
+        """Return an object of strings."""
         found = self.table(key)
         texts = {name: value for name, value in found.items() if isinstance(value, str)}
         if len(texts) < len(found):
@@ -298,11 +298,11 @@ class JsonFields:
         return texts
 
     def child(self, key: str) -> "JsonFields":
-        """An object inside this one."""
+        """Return the fields of a nested object."""
         return JsonFields(self.get(key), (*self.path, key), self.complain, self.shared)
 
     def done(self) -> None:
-        """Complain about fields that no one asked for."""
+        """Reject fields that were not read."""
         for key in sorted(self._unread):
             self.refuse(key, "is unknown")
 
@@ -341,7 +341,7 @@ def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBE
 
 
 Reader: TypeAlias = Callable[[JsonFields, str], object]
-"""Reads one field of a JSON object, or raises an error."""
+"""Read one field of a JSON object, or raise an error."""
 PLAIN_READERS: Mapping[object, Reader] = {
     bool: JsonFields.flag, float: JsonFields.number, str: JsonFields.text,
 }  # fmt: skip
@@ -369,7 +369,7 @@ class Record:
         return made
 
     def check(self, found: JsonFields) -> None:
-        """Complain about values that do not fit each other."""
+        """Reject values that contradict each other."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -18,7 +18,7 @@ _CGROUP_FILES = (
 
 
 def get_free_memory() -> int | None:
-    """Bytes that this process can still have, swap included; None where nobody tells."""
+    """Return the bytes available to this process, including swap; None if unknown."""
     free = _get_machine_memory()
     limits = [left for group in _CGROUP_FILES if (left := _get_cgroup_memory(*group)) is not None]
     known = [amount for amount in (free, *limits) if amount is not None]
@@ -26,7 +26,7 @@ def get_free_memory() -> int | None:
 
 
 def _get_machine_memory() -> int | None:
-    """What the machine has free."""
+    """Return the free memory of the machine."""
     try:
         lines = _MEMINFO_FILE.read_text(encoding="ascii").splitlines()
         fields = (line.partition(":") for line in lines)
@@ -41,7 +41,7 @@ def _get_machine_memory() -> int | None:
 
 
 def _get_cgroup_memory(folder: Path, limit: str, usage: str, cached: str) -> int | None:
-    """What is left of a container's share; None where it has no bound."""
+    """Return the remaining memory of a container; None if unlimited."""
     try:
         most = int((folder / limit).read_text(encoding="ascii"))
         used = int((folder / usage).read_text(encoding="ascii"))
@@ -70,7 +70,7 @@ def check_free_memory(what: str, held: int, stored: int, numbers: int) -> None:
 
 
 def describe_weight_memory(held: int, stored: int, numbers: int) -> str:
-    """What weights take, stored and at work."""
+    """Describe the size of weights, on disk and in memory."""
     return (
         f"its weights are {numbers / 1e9:.2f} billion numbers: {format_gigabytes(stored)} as "
         f"they are stored, {format_gigabytes(held)} as the runtime computes with them"
@@ -78,7 +78,7 @@ def describe_weight_memory(held: int, stored: int, numbers: int) -> str:
 
 
 def describe_fitting_model(numbers: int, free: int) -> str:
-    """What memory of that size could hold of such a model."""
+    """Describe the largest model that fits into this memory."""
     narrow = [bits for bits in (8, 4) if numbers * bits // 8 <= free]
     most = f"{free / 4e9:.2f} billion numbers of 32 bits"
     if not narrow:
@@ -88,5 +88,5 @@ def describe_fitting_model(numbers: int, free: int) -> str:
 
 
 def format_gigabytes(count: int) -> str:
-    """Bytes as a person reads them: `13.5 GB`."""
+    """Format bytes: `13.5 GB`."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

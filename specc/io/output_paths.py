@@ -101,7 +101,7 @@ def resolve_output_path(
 
 
 def _explain_suffix(path: Path, kind: OutputKind) -> str:
-    """What speaks for the ending that is proposed."""
+    """Describe the advantage of the suggested suffix."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
         return ", which is a vector format; browsers print it as PDF"
     return ""
@@ -115,7 +115,7 @@ WINDOWS_DEVICE_NAMES = frozenset(
 
 
 def explain_unportable_name(name: str) -> str:
-    """Why another system cannot hold a file of that name; empty where every one can."""
+    """Return why a file name is not portable; "" if it is."""
     stem = name.partition(".")[0].rstrip(" ").casefold()
     if stem in WINDOWS_DEVICE_NAMES:
         return f"`{stem}` is a device on Windows, with any ending"
@@ -144,7 +144,7 @@ def normalize_output_path(path: str | Path) -> Path:
 
 
 def raise_not_replaceable(path: Path, why: str, mend: str) -> NoReturn:
-    """E0833: what lies there is not ours to replace."""
+    """Raise E0833: the existing file was not written by specc."""
     raise_error(
         "E0833",
         f"`{escape_text(path)}` would be replaced",
@@ -154,7 +154,7 @@ def raise_not_replaceable(path: Path, why: str, mend: str) -> NoReturn:
 
 
 def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Fails with E0814 if the output is, by whatever name, one of the files that are read."""
+    """Raise E0814 if the output is one of the input files, under any name."""
     for given in inputs:
         try:
             same = os.path.samefile(path, given)
@@ -170,7 +170,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """The regular file, there or not, that a path means. E0811 for anything else."""
+    """Return the regular file, existing or not, for a path. Raise E0811 for anything else."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -197,7 +197,7 @@ def _check_regular_file(path: Path, mode: int, through: str) -> None:
 
 
 def raise_not_a_file(path: Path, what: str) -> NoReturn:
-    """E0811: what lies there is something else than a file."""
+    """Raise E0811: the path is not a regular file."""
     title = f"the output `{escape_text(path)}` is {what}"
     raise_error("E0811", title, notes=["nothing was written"], helps=["use the name of a file"])
 

@@ -12,25 +12,25 @@ from types import FrameType
 
 IS_WINDOWS = os.name == "nt"
 REPLACE_ATTEMPTS = 5
-"""How often renaming a file is tried while another program has it open."""
+"""Number of attempts to rename a file that another program has open."""
 RETRY_SECONDS = 0.2
 """Seconds between two attempts."""
 
 
 def _get_open_flag(name: str) -> int:
-    """A flag of opening, 0 where the system has none of that name."""
+    """Return an open flag, 0 if the platform lacks it."""
     return int(vars(os).get(name, 0))
 
 
 def get_read_flags() -> int:
-    """Flags for reading: the bytes as they are, and no wait for a pipe that nobody writes."""
+    """Return the flags for reading: binary, and without blocking on a pipe."""
     plain = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
     # has no effect on regular files
     return plain | _get_open_flag("O_NONBLOCK")
 
 
 def get_create_flags() -> int:
-    """Flags for a new file: never into one, or through a link, that someone else put there."""
+    """Return the flags for a new file: exclusive, without following links."""
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return new | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
 
@@ -40,7 +40,7 @@ _SEEK_LOCK = threading.Lock()
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
-    """At most `size` bytes from `offset` on, wherever the descriptor stands."""
+    """Read at most `size` bytes from `offset`."""
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
     with _SEEK_LOCK:
@@ -49,7 +49,7 @@ def read_at_offset(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
-    """Fill `view` from `offset` on, as far as one call does; gives how far that is."""
+    """Read into `view` from `offset`; return the number of bytes."""
     if "preadv" in vars(os):
         return os.preadv(fd, [view], offset)
     data = read_at_offset(fd, len(view), offset)
@@ -58,7 +58,7 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 
 
 def copy_file_mode(fd: int, mode: int) -> None:
-    """Give a file the mode of another one, where there are modes."""
+    """Copy the mode of another file, on platforms with modes."""
     if "fchmod" in vars(os):
         with suppress(OSError):  # a file system without this feature
             os.fchmod(fd, mode)
@@ -78,7 +78,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 def link_or_copy_file(path: Path, name: Path) -> None:
-    """A second name for a file; a copy where the file system has no such thing."""
+    """Create a hard link, or a copy if the file system has no links."""
     try:
         if os.link in os.supports_follow_symlinks:
             os.link(path, name, follow_symlinks=False)
@@ -91,7 +91,7 @@ def link_or_copy_file(path: Path, name: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make new names last. Some file systems cannot, and say EINVAL; Windows opens no folder."""
+    """Sync a directory, on file systems that support it."""
     if IS_WINDOWS:
         return
     fd = os.open(path, os.O_RDONLY | _get_open_flag("O_CLOEXEC"))
@@ -106,7 +106,7 @@ def sync_directory(path: Path) -> None:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Whether a process may still be there. Windows would end it when asked, so there it is."""
+    """Return whether a process may be alive; True on Windows, where the check would kill it."""
     if IS_WINDOWS:
         return True
     try:
@@ -119,12 +119,12 @@ def is_process_alive(pid: int) -> bool:
 
 
 def get_host_name() -> str:
-    """The name that this machine has for others; empty where none is to be had."""
+    """Return the host name; "" if unknown."""
     return os.uname().nodename if "uname" in vars(os) else ""
 
 
 def get_free_disk_space(folder: str | Path) -> int | None:
-    """Bytes that are left on a disk; None for a file system that counts none."""
+    """Return the free bytes of a disk; None if unknown."""
     try:
         usage = shutil.disk_usage(folder)
     except (OSError, ValueError):
@@ -141,7 +141,7 @@ RECEIVED_SIGNALS: list[int] = []
 
 
 class ProcessTerminated(KeyboardInterrupt):
-    """The process was told to end, with exit `status`; handled like Ctrl-C."""
+    """The process was terminated by a signal, with exit `status`; handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -149,7 +149,7 @@ class ProcessTerminated(KeyboardInterrupt):
 
     @property
     def status(self) -> int:
-        """128 and the number of the signal, as shells count."""
+        """Return the exit status for a signal: 128 plus its number."""
         return 128 + self.number
 
 
@@ -165,7 +165,7 @@ def install_termination_handlers() -> None:
 
 
 def get_pending_termination() -> KeyboardInterrupt | None:
-    """What the last signal raised, if one came, whatever became of it on its way."""
+    """Return the exception of the last signal, even if a library replaced it."""
     if not RECEIVED_SIGNALS:
         return None
     number = RECEIVED_SIGNALS[-1]

@@ -17,11 +17,11 @@ from specc.io.platform import get_read_flags
 
 
 class Closeable(ABC):
-    """Closed when the block that opened it is left, whatever happened there."""
+    """A resource that is closed at the end of its `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held. Closing twice does no more than closing once."""
+        """Release the resource; may be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -37,7 +37,7 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFile(Exception):
-    """Why a file cannot be read, as the end of a sentence."""
+    """The reason why a file cannot be read; the message ends a sentence."""
 
     reason: str
 
@@ -55,7 +55,7 @@ def escape_text(text: object, keep: str = "") -> str:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """A descriptor for a regular file. Raises Unreadable for anything else."""
+    """Open a regular file and return its descriptor. Raise UnreadableFile for anything else."""
     try:
         # opening a FIFO without a writer must not block
         fd = os.open(path, get_read_flags())
@@ -77,7 +77,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """All bytes of a regular file of at most `most` bytes. Raises Unreadable."""
+    """Return all bytes of a regular file of at most `most` bytes. Raise UnreadableFile."""
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -92,7 +92,7 @@ def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def resolve_links(path: Path) -> Path:
-    """Where a path leads through links. Raises Unreadable where they lead in a circle."""
+    """Resolve the links of a path. Raise UnreadableFile if they are circular."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -100,7 +100,7 @@ def resolve_links(path: Path) -> Path:
 
 
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
-    """Return the words of the operating system, in lower case."""
+    """Return the message of the operating system, in lower case."""
     match error:
         case OSError(strerror=str(words)) if words:
             return words[0].lower() + words[1:]
@@ -144,7 +144,7 @@ def read_bytes(path: str, most: int) -> bytes:
 
 
 def fail_too_large(path: str, why: str) -> NoReturn:
-    """Fails with E0904."""
+    """Raise E0904."""
     raise_error(
         "E0904",
         f"`{escape_text(path)}` is larger than specc reads",
@@ -164,7 +164,7 @@ _MAX_BYTES = 200
 
 
 def suggest_for_cache_directory(folder: Path) -> str:
-    """What to give instead of a folder of the cache; empty for any other folder."""
+    """Suggest the snapshot for a directory of the hub cache; "" for any other directory."""
     found = next(_iterate_cached_models(folder), None)
     if found is None:
         return ""
@@ -173,7 +173,7 @@ def suggest_for_cache_directory(folder: Path) -> str:
 
 
 def suggest_for_hub_name(name: str) -> str:
-    """What to give instead of a model's name on the hub; empty for what is none."""
+    """Suggest a path for the name of a model on the hub; "" for any other name."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     model = _get_cache_directory() / f"models--{name.replace('/', '--')}"
@@ -185,14 +185,14 @@ def suggest_for_hub_name(name: str) -> str:
 
 
 def _get_cache_directory() -> Path:
-    """Where fetched models are kept, as the hub's own programs have it."""
+    """Return the directory of the hub cache."""
     home = os.environ.get("HF_HOME", "")
     above = Path(home) if home else Path.home() / ".cache" / "huggingface"
     return Path(os.environ.get("HF_HUB_CACHE", "") or above / "hub")
 
 
 def _iterate_cached_models(folder: Path) -> Iterator[Path]:
-    """The newest version of each model in a folder of the cache, at most two floors up."""
+    """Yield the latest snapshot of each model in a hub cache directory, at most two levels up."""
     with suppress(OSError):
         if (folder / "snapshots").is_dir():
             yield from _iterate_newest_snapshot(folder)
@@ -203,7 +203,7 @@ def _iterate_cached_models(folder: Path) -> Iterator[Path]:
 
 
 def _iterate_newest_snapshot(model: Path) -> Iterator[Path]:
-    """The version of a model that was fetched last, if it has a config.json."""
+    """Return the latest snapshot of a model, if it has a config.json."""
     versions = sorted(p.parent for p in (model / "snapshots").glob("*/config.json"))
     with suppress(OSError, ValueError):
         if (model / "refs" / "main").stat().st_size <= _MAX_BYTES:

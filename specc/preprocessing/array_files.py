@@ -96,7 +96,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
 
 
 def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """The arrays of an archive; sizes are limited before anything is unpacked."""
+    """Yield the arrays of an archive; sizes are checked before unpacking."""
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
     if len(members) > MAX_MEMBERS or unpacked > MAX_ARRAY_BYTES:
@@ -118,12 +118,12 @@ def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
 
 
 def to_native_order(array: Array) -> Array:
-    """The same values in this machine's byte order, C-contiguous and writable by no one else."""
+    """Return the array in native byte order, C-contiguous and read-only."""
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def fail_bad_array(path: str, why: str, mend: str) -> NoReturn:
-    """Fails with E0905."""
+    """Raise E0905."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {why}", helps=[mend])
 
 
@@ -182,7 +182,7 @@ def _filled(value: object, left: bool) -> list[list[object]]:
 
 
 def load_strict_json(data: bytes, name: str) -> Json:
-    """What a JSON text says, with no name twice and no NaN. Fails with E0906."""
+    """Return the value of a JSON text, without duplicate keys and NaN. Raise E0906."""
     where = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
@@ -202,7 +202,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
 
 
 def _shape(value: object) -> tuple[int, ...]:
-    """The shape that the first elements suggest."""
+    """Return the shape of nested lists, taken from their first elements."""
     shape: list[int] = []
     # a list may contain itself
     while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:
@@ -233,7 +233,7 @@ def _flatten(
 
 
 def _number(value: object, at: tuple[int, ...], where: str) -> bool | int | float:
-    """A number that an array can hold, or a truth value."""
+    """Return a number or boolean that an array can represent."""
     if isinstance(value, list | tuple):
         why = "is a list, earlier ones are numbers"
     elif not isinstance(value, bool | int | float):

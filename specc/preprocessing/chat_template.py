@@ -34,7 +34,7 @@ class ChatTemplate:
 
     @staticmethod
     def from_fields(fields: JsonFields) -> "ChatTemplate":
-        """The record from JSON of unknown origin."""
+        """Return the record from untrusted JSON."""
         text = fields.get("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.refuse("text", "is not a template")
@@ -51,7 +51,7 @@ class ChatTemplate:
 
 
 def parse_messages(given: object) -> list[dict[str, Json]]:
-    """A chat as a list of messages: of a text, the one that asks it. Fails with E0425."""
+    """Return a chat as a list of messages; a string is one user message. Raise E0425."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_MESSAGES:
@@ -107,7 +107,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
 
 
 def _told(data: bytes, code: int) -> str:
-    """What the process said of itself."""
+    """Return the error message of the process."""
     try:
         told = json.loads(data)
     except ValueError:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def render_from_stdin() -> None:
-    """Read, fill in, tell."""
+    """Read the request, render the template, print the result."""
     given: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     # the parent's package directory: this process was started without site packages
     sys.path[:] = given["path"]
@@ -35,7 +35,7 @@ def _line(error: BaseException) -> str:
 
 
 def _filled(given: dict[str, Any]) -> str:
-    """The text, by the environment that transformers makes for such templates."""
+    """Render the chat in the Jinja environment of transformers."""
     made = _environment()
     _bound(given["seconds"], given["bytes"])
     text: str = made.from_string(given["template"]).render(
@@ -49,7 +49,7 @@ def _filled(given: dict[str, Any]) -> str:
 
 
 def _environment() -> Any:
-    """The sandbox, with what templates may use."""
+    """The sandbox, with the globals and filters of chat templates."""
     from datetime import datetime
 
     import jinja2
@@ -69,24 +69,24 @@ def _environment() -> Any:
 
 
 def _generation() -> Any:
-    """`{% generation %} … {% endgeneration %}`: what stands inside, as it stands."""
+    """`{% generation %} … {% endgeneration %}`: renders its content unchanged."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        """The blocks that are for training, which changes nothing of a text."""
+        """The blocks that only matter for training."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
         def parse(self, parser: Any) -> Any:
-            """The block, as one that gives back what is in it."""
+            """Parse the block to a call that returns its content."""
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             call = self.call_method("inside", [])
             return nodes.CallBlock(call, [], [], body).set_lineno(line)
 
         def inside(self, caller: Any) -> Any:
-            """What stands inside."""
+            """Return the content of the block."""
             return caller()
 
     return Generation
@@ -99,14 +99,14 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is; jinja's own filter escapes it for HTML."""
+    """Serialize as plain JSON; Jinja's own filter escapes it for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def _bound(seconds: int, size: int) -> None:
-    """What the system grants from here on."""
+    """Set the limits of CPU time and memory."""
     if sys.platform == "win32":
         return  # no such calls on this system; the parent's timeout applies
     import resource

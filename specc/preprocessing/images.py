@@ -57,7 +57,7 @@ def decode_image(data: bytes, name: str) -> Array:
 
 
 def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
-    """A picture of Pillow as `read_image` gives that of a file. Fails with E0903 and E0904."""
+    """Return an image of Pillow like `read_image`. Raise E0903 and E0904."""
     try:
         _check_size(picture.size, name)
         return normalize_image(_pixels(picture), record)
@@ -101,13 +101,13 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
 
 
 def is_light_background(pixels: Array) -> bool:
-    """Whether the outermost pixels of `[rows, columns, channels]` are light on average: paper."""
+    """Return whether the border of `[rows, columns, channels]` is light on average, as on paper."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
 def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
-    """`f32[rows, columns]` → `f32[*size]`, antialiased where it shrinks, as Pillow does it."""
+    """Resize `f32[rows, columns]` to `f32[*size]`, with antialiasing, as Pillow does."""
     if plane.shape == size:
         return plane
     pillow = _pillow()
@@ -127,7 +127,7 @@ def _published(pixels: Array, record: ImageRecord) -> Array:
 
 
 def _to_size(pixels: Array, wanted: tuple[int, int], record: ImageRecord) -> Array:
-    """Pixels `[rows, columns, 1|3]` resized, those of 8 bits to 8 bits where `rounded`."""
+    """Resize pixels `[rows, columns, 1|3]`; 8-bit ones are `rounded` to 8 bits."""
     if pixels.shape[:2] == wanted:
         return pixels
     if record.rounded and pixels.dtype == np.uint8:
@@ -167,7 +167,7 @@ def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
 
 
 def _target(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
-    """What a picture of that size is resized to."""
+    """Return the size to which an image is resized."""
     if record.fitted:
         return _fitted(rows, columns, record)
     match record.resized:
@@ -218,7 +218,7 @@ def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
 
 
 def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
-    """Bytes resized to bytes, all channels at once."""
+    """Resize bytes to bytes, all channels at once."""
     pillow = _pillow()
     gray = pixels.shape[2] == 1
     picture = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))
@@ -228,7 +228,7 @@ def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
 
 
 def _cut_out(pixels: Array, size: tuple[int, int]) -> Array:
-    """The middle of a picture, with black around one that is smaller."""
+    """Center-crop an image, padding a smaller one with black."""
     if pixels.shape[:2] == size:
         return pixels
     rows, columns = pixels.shape[:2]
@@ -270,7 +270,7 @@ def _pixels(picture: "Pillow.Image") -> Array:
 
 
 def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
-    """The planes of a picture one by one, or their brightness if the model wants one channel."""
+    """Yield the channels of an image, or its luminance if the model has one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
         gray = np.zeros(pixels.shape[:2], np.float32)
@@ -282,7 +282,7 @@ def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
 
 
 def _middle(pixels: Array, size: tuple[int, int]) -> Array:
-    """The largest middle part that has the proportions of `size`."""
+    """Return the largest center crop with the aspect ratio of `size`."""
     rows, columns = pixels.shape[:2]
     height = max(1, min(rows, round(columns * size[0] / size[1])))
     width = max(1, min(columns, round(rows * size[1] / size[0])))
@@ -315,7 +315,7 @@ def _not_a_picture(name: str, data: bytes, why: str) -> NoReturn:
 
 
 def _pillow() -> Any:
-    """The `PIL.Image` module. Pillow is an extra, so it is looked for where a picture is read."""
+    """Return the module `PIL.Image`; Pillow is an optional dependency."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
@@ -333,7 +333,7 @@ GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
-    """Whether an input takes several pictures for each text."""
+    """Return whether an input takes several images per text."""
     pictures = isinstance(reading.of_input(name), ImageRecord)
     return pictures and graph.inputs[name].type.rank == BATCHED_RANK
 
@@ -374,7 +374,7 @@ def split_images(
 
 
 def _texts(graph: Graph, given: Mapping[str, Array], name: str) -> int | None:
-    """How many texts there are, by what else is given; None where nothing says so."""
+    """Return the number of texts, inferred from the other inputs; None if unknown."""
     batch = graph.inputs[name].type.shape[:1]
     for other, array in given.items():
         value = graph.inputs.get(other)

@@ -32,7 +32,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class LengthBound:
-    """The lengths that a dim may have, both ends included; no `high` means that there is none."""
+    """Minimum and maximum of a dim; `high` None: unlimited."""
 
     low: int = 0
     high: int | None = None
@@ -112,7 +112,7 @@ def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: 
 def _check_absent(
     specs: Sequence[InputSpec], guessed: Container[str | None], found: _Findings
 ) -> None:
-    """Inputs that nobody gave, under no wrong name either."""
+    """Report missing inputs."""
     for spec in specs:
         if not spec.optional and spec.name not in guessed:
             found.add(
@@ -123,7 +123,7 @@ def _check_absent(
 
 
 def _bind(spec: InputSpec, array: Array, found: _Findings) -> None:
-    """Compare numbers and names of dims with the lengths of an array."""
+    """Compare static and named dims with the lengths of an array."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
             if dim != length:
@@ -144,7 +144,7 @@ def _bind(spec: InputSpec, array: Array, found: _Findings) -> None:
 def _check_polynomials(
     spec: InputSpec, array: Array, found: _Findings, solve: Solve | None
 ) -> None:
-    """Compare computed lengths, once every plain name is known."""
+    """Compare computed lengths, once all named dims are known."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int) or dim.isidentifier() or solve is None:
             continue
@@ -176,7 +176,7 @@ def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: So
 
 
 def _remainder(found: _Findings, text: str, left: int, why: str) -> None:
-    """What is wrong with a length that is divided and leaves something."""
+    """Report a length that is not divisible."""
     known = [
         f"`{name}` is {length} in `{found.origin[name]}`"
         for name, length in found.lengths.items()

@@ -46,12 +46,12 @@ class TaskResults:
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The tokenizer, which tasks that read offsets have."""
+        """Return the tokenizer, which tasks with offsets require."""
         assert isinstance(self.record, TextTokenizer), "the task needs a tokenizer"
         return self.record
 
     def scores(self, name: str, rank: int) -> Floats:
-        """A result in float64. E0916 for one that is not of that rank."""
+        """Return a result in float64. Raise E0916 if it has another rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
             _unfit(name, value, rank)
@@ -59,12 +59,12 @@ class TaskResults:
 
 
 def make_predictions(scored: TaskResults) -> list[Prediction]:
-    """What the task makes of the results, one value for each text."""
+    """Return the predictions of the task, one per text."""
     return TASK_PREDICTIONS[scored.task.kind](scored)
 
 
 def apply_function(scores: Floats, function: str) -> Floats:
-    """Softmax, sigmoid or nothing along the last axis."""
+    """Apply softmax, sigmoid or nothing along the last axis."""
     if function == "softmax":
         return probabilities(scores)
     if function == "sigmoid":
@@ -75,7 +75,7 @@ def apply_function(scores: Floats, function: str) -> Floats:
 
 
 def _ranked(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
-    """Labels with their scores, the largest first; equal ones in their order."""
+    """Return labels with scores, in descending order of the score; stable."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
@@ -101,7 +101,7 @@ def _token_classification(scored: TaskResults) -> list[Prediction]:
 
 
 def _places(scored: TaskResults, row: int) -> slice:
-    """Where the tokens of a row are among its padding."""
+    """Return the positions of the tokens of a row, without padding."""
     length = len(scored.rows[row].ids)
     if scored.options.get("padded_left"):
         longest = max(len(r.ids) for r in scored.rows)
@@ -123,7 +123,7 @@ def _question_answering(scored: TaskResults) -> list[Prediction]:
 def _answers(
     scored: TaskResults, row: TextEncoding, start: Floats, end: Floats, context: str
 ) -> list[Facts]:
-    """The likeliest spans of one window of the context."""
+    """Return the most likely spans of one window of the context."""
     inside = np.array([part == 1 for part in row.parts])
     counted = inside | (np.array(row.ids) == scored.task.cls)
     begins = _softmax_over(start, counted) * inside
@@ -151,7 +151,7 @@ def _score_of(facts: Facts) -> float:
 
 
 def _softmax_over(logits: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Softmax over the places that count; 0 elsewhere."""
+    """Return the softmax over the unmasked positions; 0 elsewhere."""
     if not counted.any():
         return np.zeros_like(logits)
     powers = np.where(counted, np.exp(logits - logits[counted].max()), 0)
@@ -193,7 +193,7 @@ def _fill_mask(scored: TaskResults) -> list[Prediction]:
 def _candidate(
     scored: TaskResults, row: TextEncoding, at: int, token: int, share: float, masks: Sequence[int]
 ) -> Facts:
-    """A token in the place of the mask."""
+    """Return the prediction for a mask token."""
     ids = [*row.ids[:at], token, *row.ids[at + 1 :]]
     ids = [number for number in ids if number != scored.task.pad]
     # with several masks the others stay visible
@@ -231,7 +231,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
 
 
 def cosine_similarities(vectors: Array) -> Floats:
-    """The cosine of every two vectors [n, d], as [n, n]; 0 for a vector of zeros."""
+    """Return the pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
     rows = np.asarray(vectors, np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
@@ -281,7 +281,7 @@ def group_entities(
 def _tokens(
     text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer
 ) -> list[Token]:
-    """The tokens of the text itself, each with whether it goes on a word."""
+    """Return the tokens of the text, each with whether it continues a word."""
     names, marked = token_names(row.ids, record), has_subword_prefix(record)
     found: list[Token] = []
     for i, (start, end) in enumerate(row.offsets):
@@ -301,14 +301,14 @@ def _tokens(
 
 
 def _labeled(token: Token, scores: Floats, task: Task, **changed: object) -> TokenFacts:
-    """A token with its likeliest label."""
+    """A token with its most likely label."""
     best = int(scores.argmax())
     found = {"entity": task.label(best), "score": float(scores[best])}
     return {**token, **found, **changed}
 
 
 def _grouped_words(tokens: Sequence[Token]) -> list[list[Token]]:
-    """The tokens of each word."""
+    """Group tokens by word."""
     words: list[list[Token]] = []
     for token in tokens:
         if words and token["goes_on"]:
@@ -319,7 +319,7 @@ def _grouped_words(tokens: Sequence[Token]) -> list[list[Token]]:
 
 
 def _word(tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: str) -> TokenFacts:
-    """A word with one label: of its first token, its surest, or their mean."""
+    """Return a word with one label: that of its first token, its best one, or the mean."""
     scores = tokens[0]["scores"]
     if strategy == "max":
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]
@@ -330,14 +330,14 @@ def _word(tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: 
 
 
 def _tag(label: str) -> tuple[str, str]:
-    """`B-PER` as B and PER; a label without a prefix is inside."""
+    """Split `B-PER` into B and PER; a label without a prefix is inside."""
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
     return "I", label
 
 
 def _grouped_labels(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Neighbors with one label; `B-` begins a new span."""
+    """Merge adjacent tokens with equal labels; `B-` starts a new span."""
     groups: list[list[Token]] = []
     for token in tokens:
         begins, tag = _tag(token["entity"])
@@ -349,7 +349,7 @@ def _grouped_labels(tokens: Sequence[Token]) -> list[list[Token]]:
 
 
 def _span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
-    """Tokens as one span, with the mean of their scores."""
+    """Return tokens as one span, with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
         "score": float(np.mean([token["score"] for token in tokens])),

@@ -54,16 +54,16 @@ class PreprocessingConfig:
         )
 
     def with_task(self, task: Task) -> "PreprocessingConfig":
-        """The same with a task."""
+        """Return a copy with a task."""
         return replace(self, task=task)
 
     def of_input(self, name: str) -> InputReading:
-        """How the input `name` is read."""
+        """Return the reading of the input `name`."""
         return dict(self.inputs).get(name, NumbersOutput())
 
     @property
     def files(self) -> tuple[TokenizerFile, ...]:
-        """The tokenizer files, each once."""
+        """Return the tokenizer files, without duplicates."""
         records = [r for _, r in self.inputs] + [
             r.vocabulary for _, r in self.shows if isinstance(r, TextOutput)
         ]
@@ -80,7 +80,7 @@ class PreprocessingConfig:
         return self._changed(lambda file: file.named(names.get(file.sha256, file.name)))
 
     def opened(self, folder: Path) -> "PreprocessingConfig":
-        """With what lies in files beside the model in `folder`. Fails with E0942."""
+        """Return a copy with the content of files next to the model in `folder`. Raise E0942."""
         return self._changed(lambda file: file.opened(folder))
 
     def _changed(self, change: Callable[[TokenizerFile], TokenizerFile]) -> "PreprocessingConfig":
@@ -101,7 +101,7 @@ class PreprocessingConfig:
         return replace(self, inputs=tuple(inputs), shows=tuple(shows))
 
     def to_json(self) -> Json:
-        """The record as JSON."""
+        """Return the record as JSON."""
         found: dict[str, Json] = {
             "inputs": {name: record.to_json() for name, record in self.inputs},
             "shows": {name: record.to_json() for name, record in self.shows},
@@ -134,7 +134,7 @@ class PreprocessingConfig:
 
 
 def _each(part: JsonFields) -> Iterator[tuple[str, object, tuple[str, ...]]]:
-    """Every field with its path, as a complaint about it names it."""
+    """Yield every field with its path for error messages."""
     for name in part.names():
         yield name, part.get(name), (*part.path, name)
 

@@ -24,7 +24,7 @@ MAX_LIST_DEPTH = 8
 
 
 def _is_texts(array: Array) -> bool:
-    """A column of texts is texts, whatever kind of array it came as."""
+    """Return whether a column contains strings, whatever its array type."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
     return any(isinstance(item, str) for item in array.tolist())
@@ -86,7 +86,7 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
 
 
 def _no_list(value: object, name: str) -> NoReturn:
-    """E0906 for what holds values and is not a list of them."""
+    """Raise E0906 for a container that is not a list."""
     mend = "pass a list of its elements: list(…)"
     if isinstance(value, bytes | bytearray):
         mend = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
@@ -99,7 +99,7 @@ def _no_list(value: object, name: str) -> NoReturn:
 
 
 def is_pil_image(value: object) -> bool:
-    """Whether it is a picture of Pillow, opened or made, or where one lies."""
+    """Return whether it is a Pillow image, or the path of an image file."""
     return isinstance(value, Path) or any(
         kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
         for kind in type(value).__mro__
@@ -111,7 +111,7 @@ def _seen(value: object) -> bool:
 
 
 def _within(value: object, depth: int) -> Iterator[object]:
-    """What stands in lists."""
+    """Yield the elements of nested lists."""
     for item in value if isinstance(value, list | tuple) else ():
         yield from (
             _within(item, depth - 1) if isinstance(item, list | tuple) and depth else (item,)
@@ -119,14 +119,14 @@ def _within(value: object, depth: int) -> Iterator[object]:
 
 
 def _listed(value: object, name: str) -> object:
-    """Lists with arrays in them as lists of numbers."""
+    """Convert arrays in lists to lists of numbers."""
     if isinstance(value, list | tuple):
         return [_listed(item, name) for item in value]
     return _array(value, name).tolist() if _seen(value) else value
 
 
 def _array(value: Any, name: str) -> Array:
-    """One that can be seen as an array. E0907 where it cannot be."""
+    """Convert an object to an array. Raise E0907 if that is not possible."""
     # without importing numpy.ma, which takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
         # NumPy would drop the mask, and use the values under it.
@@ -162,7 +162,7 @@ def _array(value: Any, name: str) -> Array:
 
 
 def _check_device(value: Any, methods: list[str], name: str) -> None:
-    """E0907 for what lies where only a copy can be read from."""
+    """Raise E0907 for a tensor on another device."""
     if "__dlpack_device__" not in methods:
         return
     kind = int(value.__dlpack_device__()[0])

@@ -88,7 +88,7 @@ class ImageRecord(Record):
     aligned: bool = False
 
     def check(self, found: JsonFields) -> None:
-        """Complain about channels, and values that do not fit them."""
+        """Reject inconsistent numbers of channels."""
         if self.channels == 2:
             found.refuse("channels", "is neither 1 nor 3")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -111,11 +111,11 @@ class VocabularyText(Record):
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """Return the vocabulary size."""
         return len(self.vocab)
 
     def check(self, found: JsonFields) -> None:
-        """Complain about a vocabulary with holes, and ids beyond it."""
+        """Reject a vocabulary with gaps, and ids outside of it."""
         if not self.vocab or not all(self.vocab):
             found.refuse("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
@@ -153,11 +153,11 @@ class TextBytes(Record):
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """Return the vocabulary size."""
         return 256 + self.offset
 
     def check(self, found: JsonFields) -> None:
-        """Complain about ids beyond the vocabulary."""
+        """Reject ids outside of the vocabulary."""
         _check_ids(found, self.size, end=self.end, start=self.start)
 
 
@@ -199,11 +199,11 @@ class LogMel(Record):
 
     @property
     def samples(self) -> int:
-        """How many samples the frames are made of."""
+        """Return the number of samples of the frames."""
         return self.frames * self.hop
 
     def check(self, found: JsonFields) -> None:
-        """Complain about fewer samples than half a window, by which the ends are mirrored."""
+        """Reject lengths below half a window, which is mirrored at the ends."""
         if self.samples <= self.window // 2:
             found.refuse("frames", "are shorter than half a window")
 
@@ -227,7 +227,7 @@ class FilterBanks(Record):
     cut: bool = True
 
     def check(self, found: JsonFields) -> None:
-        """Complain about a standard deviation that is not positive."""
+        """Reject a standard deviation that is not positive."""
         if self.std <= 0:
             found.refuse("std", "is not positive")
 
@@ -293,7 +293,7 @@ class ClassMapOutput(Record):
     palette: Annotated[tuple[tuple[int, ...], ...], _read_palette] = ()
 
     def check(self, found: JsonFields) -> None:
-        """Complain about another number of colors than of labels."""
+        """Reject a palette of another size than the labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
             found.refuse("palette", f"has {counts}")
@@ -328,7 +328,7 @@ class CtcTranscript(Record):
     lower: bool = False
 
     def check(self, found: JsonFields) -> None:
-        """Complain about an empty vocabulary, and a blank token beyond it."""
+        """Reject an empty vocabulary, and a blank token outside of it."""
         if not self.vocab:
             found.refuse("vocab", "is empty")
         _check_ids(found, len(self.vocab), blank=self.blank)

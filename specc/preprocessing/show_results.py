@@ -34,7 +34,7 @@ MAX_NUMBERS = 200  # maximum elements of an array that is shown completely
 
 @dataclass(frozen=True, slots=True)
 class ShownResults:
-    """Lines to print, and pictures as PNG files under suggested names."""
+    """Lines to print, and images as PNG files with suggested names."""
 
     lines: tuple[str, ...] = ()
     pictures: tuple[tuple[str, bytes], ...] = ()
@@ -68,7 +68,7 @@ def show_results(reading: PreprocessingConfig, outputs: Mapping[str, Array]) -> 
 def show_output(
     name: str, record: OutputReading, value: Array, there: Array | None = None
 ) -> ShownResults:
-    """One output by its reading; `there` says which rows of a transcript exist."""
+    """Format one output by its reading; `there` masks the positions of a transcript."""
     match record:
         case ImageOutput():
             return ShownResults((), tuple(_pictures(name, record, value)))
@@ -101,7 +101,7 @@ def probabilities(logits: Array) -> NDArray[np.float64]:
 
 
 def format_percent(share: float) -> str:
-    """`98 %`; what is neither nothing nor everything is never rounded to it."""
+    """Format a share: `98 %`; values between 0 and 1 are not rounded to either."""
     if 0 < share < 0.005:
         return "< 1 %"
     if 0.995 <= share < 0.9995:
@@ -125,7 +125,7 @@ def _choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
 
 
 def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
-    """The most likely classes of one row f[classes], the first behind `lead`."""
+    """Format the most likely classes of one row f[classes], the first after `lead`."""
     best = np.argsort(-row, kind="stable")[:top]
     shares = [format_percent(float(row[i])) for i in best]
     names = [labels[i] for i in best]
@@ -138,7 +138,7 @@ def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
 
 
 def _best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
-    """The ids with the greatest scores [batch…, vocabulary]."""
+    """Return the ids with the highest scores [batch…, vocabulary]."""
     # A tokenizer file may have fewer ids than the model's vocabulary.
     rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0
@@ -159,7 +159,7 @@ def _texts(name: str, record: TextOutput, value: Array) -> list[str]:
 
 
 def _transcripts(name: str, record: CtcTranscript, value: Array, there: Array | None) -> list[str]:
-    """A line for each recording [batch, rows, tokens], of the rows that are `there`."""
+    """Return a line per audio input [batch, positions, tokens], of the positions in `there`."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _unfit(name, value, "scores [batch, rows, tokens]")
     if there is None or there.shape != value.shape[:2]:
@@ -201,7 +201,7 @@ def _pictures(name: str, record: ImageOutput, value: Array) -> list[tuple[str, b
 
 
 def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
-    """A picture for each map, and below each the classes in it, the largest first."""
+    """Return an image per map, and the classes in it, the largest first."""
     maps, known = _class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else class_colors(known)
     labels = [escape_text(label) for label in record.labels]
@@ -218,7 +218,7 @@ def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults
 
 
 def _scored(name: str, value: Array) -> tuple[int, Array]:
-    """How many classes are scored, and the best of each place."""
+    """Return the number of scored classes, and the best class of each pixel."""
     if value.ndim not in (3, 4) or not value.size:
         _unfit(name, value, "scores [batch, classes, rows, columns]")
     return value.shape[-3], value.argmax(axis=-3)
@@ -243,7 +243,7 @@ def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, 
 def _areas(
     ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], lead: str
 ) -> Iterator[str]:
-    """A line a class that occurs: its name, its share of the picture, its color."""
+    """Format a line per class: its name, share of the image and color."""
     counts = np.bincount(ids.ravel(), minlength=len(labels))
     present = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
     width = max(len(labels[i]) for i in present)
@@ -255,7 +255,7 @@ def _areas(
 
 
 def _file(name: str, index: int, count: int) -> str:
-    """A file name made of an output's name, with nothing in it that could leave the folder."""
+    """Return a safe file name for an output."""
     plain = (
         "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name[:64])
         or "output"

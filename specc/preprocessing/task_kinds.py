@@ -140,12 +140,12 @@ class Task(Record):
 
     @property
     def slots(self) -> tuple[TaskSlot, ...]:
-        """The inputs of the task."""
+        """Return the inputs of the task."""
         return TASKS[self.kind].slots
 
     @property
     def options(self) -> Mapping[str, object]:
-        """The options with their defaults."""
+        """Return the options with their defaults."""
         return TASKS[self.kind].options
 
     def label(self, number: int) -> str:
@@ -161,5 +161,5 @@ class Task(Record):
         }
 
     def check(self, found: JsonFields) -> None:
-        """Complain about unknown fields."""
+        """Reject unknown fields."""
         found.done()

@@ -91,7 +91,7 @@ def encode_each(
 def batch_rows(
     graph: Graph, name: str, rows: Sequence[Array], *, growing: str = ""
 ) -> dict[str, Array]:
-    """`batch_texts` of texts that are ids already, or of sounds that are samples."""
+    """Batch texts that are ids already, or audio samples."""
     keep = find_mask_input(graph, name)
     if not keep:
         if len({len(row) for row in rows}) > 1:
@@ -109,7 +109,7 @@ def is_left_padded(graph: Graph, name: str, growing: str) -> bool:
 
 
 def find_mask_input(graph: Graph, name: str) -> str:
-    """The keep input whose axes are those of the input `name`, or nothing."""
+    """Return the keep input with the axes of the input `name`; None if there is none."""
     shape = graph.inputs[name].type.shape
     inputs = graph.inputs.items()
     return next(
@@ -131,7 +131,7 @@ def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
 
 
 def _is_text(value: object) -> bool:
-    """Whether texts are meant: a list with a text in it is not a list of numbers."""
+    """Return whether a list contains strings."""
     return isinstance(value, str) or any(isinstance(x, str) for x in _items(value))
 
 
@@ -156,14 +156,14 @@ class TextEncoding:
     words: tuple[int | None, ...] = ()
 
     def chosen(self, places: Sequence[int]) -> "TextEncoding":
-        """Return the tokens at these places."""
+        """Return the tokens at these positions."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
             **{name: tuple(v[i] for i in places) if v else () for name, v in values.items()}
         )
 
     def padded(self, length: int, fill: int) -> "TextEncoding":
-        """With `fill` behind the tokens up to `length`, and no more tokens than that."""
+        """Pad with `fill`, or truncate, to `length` tokens."""
         ids = (*self.ids, *[fill] * (length - len(self.ids)))[:length]
         return replace(self, ids=ids, types=(0,) * length)
 
@@ -198,7 +198,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
 
 
 def _surrounded(found: TextEncoding, ids: Sequence[int], before: int, after: int) -> TextEncoding:
-    """The tokens with special ones of the spec around them."""
+    """Add the special tokens of the spec."""
     none: list[int | None] = [None]
     return TextEncoding(
         ids=tuple(ids),

@@ -40,7 +40,7 @@ def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
 
 
 def split_rows(whole: Array, rows: Sequence[Sequence[object]]) -> list[Array]:
-    """Numbers of rows that stand behind each other, as an array for each of the rows."""
+    """Concatenate the ids of rows and split them into one array per row."""
     ends = [0, *accumulate(map(len, rows))]
     return [whole[start:end] for start, end in pairwise(ends)]
 
@@ -62,7 +62,7 @@ def _ids(text: str, record: TextReading) -> list[int]:
 
 
 def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
-    """Ids by a vocabulary that reads UTF-8: of the bytes, or of a tokenizer file."""
+    """Return the ids of a byte or tokenizer.json vocabulary."""
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as fault:
@@ -119,7 +119,7 @@ def strip_special_ids(
 
 
 def token_label(number: int, record: TextReading) -> str:
-    """One id as a label of a picture: its text, or a dot for one without."""
+    """Return the label of one id in a plot: its text, or a dot if it has none."""
     text = (
         tokenizer_label(number, record)
         if isinstance(record, TextTokenizer)
@@ -144,7 +144,7 @@ def pad_rows(
 
 @lru_cache(maxsize=8)
 def _numbers(vocab: tuple[str, ...]) -> dict[str, int]:
-    """The number of each character of a vocabulary: the same for text after text."""
+    """Return the id of each character, cached per vocabulary."""
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 
@@ -181,7 +181,7 @@ def _unknown(text: str, position: int, why: str) -> NoReturn:
 
 
 def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
-    """What the best tokens of the rows say."""
+    """Decode the most probable tokens of each row."""
     known = len(record.vocab)
     tokens = [record.vocab[i] if i < known else record.unknown for i in ids]
     once = [token for token, _ in groupby(tokens)]

@@ -38,18 +38,18 @@ class TokenizerFile:
 
     @staticmethod
     def of(text: str) -> "TokenizerFile":
-        """The file with that text."""
+        """Return the record of a file with this text."""
         data = text.encode("utf-8")
         return TokenizerFile(hashlib.sha256(data).hexdigest(), len(data), text)
 
     @property
     def content(self) -> bytes:
-        """What is written beside the model."""
+        """Return the content to write next to the model."""
         assert self.text, "a tokenizer that was never opened"
         return self.text.encode("utf-8")
 
     def to_json(self) -> Json:
-        """The file as the manifest holds it, by its hash."""
+        """Return the manifest entry of the file, without its text."""
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.text}
 
     def placed(self, stem: str) -> "TokenizerFile":
@@ -59,7 +59,7 @@ class TokenizerFile:
         )
 
     def named(self, name: str) -> "TokenizerFile":
-        """As a file of that name beside the model."""
+        """Return a copy that is stored next to the model under this name."""
         return replace(self, name=name)
 
     def opened(self, folder: Path) -> "TokenizerFile":
@@ -89,7 +89,7 @@ def _foreign(title: str) -> NoReturn:
 
 
 def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
-    """The files of a manifest by hash. Complains where one is not what it is noted as."""
+    """Return the files of a manifest by hash. Reject files with another hash."""
     if len(fields.names()) > MAX_FILES:
         fields.complain(fields.path, "is too large")
     return {sha: _file(sha, fields.child(sha)) for sha in fields.names()}
@@ -173,5 +173,5 @@ class TextTokenizer(Record):
 
 
 def files_to_json(files: Iterable[TokenizerFile]) -> dict[str, Json]:
-    """The files of a reading as the manifest holds them, each once."""
+    """Return the tokenizer files of a reading, without duplicates."""
     return {file.sha256: file.to_json() for file in files}

@@ -96,13 +96,13 @@ def _encode(
 
 
 def token_names(ids: Sequence[int], record: TextTokenizer) -> list[str]:
-    """Each id as the vocabulary has it, `##ing`; empty for one that it does not have."""
+    """Return each id as the vocabulary has it, `##ing`; "" for an unknown id."""
     tokenizer = load_tokenizer(record.file)
     return [str(tokenizer.id_to_token(number) or "") for number in ids]
 
 
 def joined_tokens(names: Sequence[str], record: TextTokenizer) -> str:
-    """Tokens of the vocabulary as text, as the decoder of the file joins them."""
+    """Convert tokens to text with the decoder of the file."""
     decoder = load_tokenizer(record.file).decoder
     if decoder is None:
         return " ".join(names)
@@ -111,7 +111,7 @@ def joined_tokens(names: Sequence[str], record: TextTokenizer) -> str:
 
 
 def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -> str:
-    """The text of ids, with the names of special tokens where `special` is true."""
+    """Decode ids, with the names of special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
     with _faults(_unusable):
         if len(ids) <= UNWATCHED_LENGTH:
@@ -121,7 +121,7 @@ def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -
 
 
 def has_subword_prefix(record: TextTokenizer) -> bool:
-    """Whether the vocabulary marks tokens inside words, as `##` does."""
+    """Return whether the vocabulary marks tokens inside words, as `##` does."""
     return _marks_subwords(record.file.text)
 
 
@@ -131,7 +131,7 @@ def _marks_subwords(text: str) -> bool:
 
 
 def detokenize(ids: Sequence[int], record: TextTokenizer) -> str:
-    """The text of ids. Special tokens, and ids that the file does not have, have none."""
+    """Decode ids without special tokens and unknown ids."""
     return plain_text_of(ids, record, special=False)
 
 
@@ -142,12 +142,12 @@ def tokenizer_label(number: int, record: TextTokenizer) -> str:
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
-    """The tokenizer of a file. Fails with E0940 without the package, E0941 for a damaged file."""
+    """Return the tokenizer of a file. Raise E0940 without the package, E0941 for a damaged file."""
     return _open_tokenizer(file)[0]
 
 
 def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
-    """The tokenizer of a file, and how many times it may lengthen a text."""
+    """Return the tokenizer of a file, and the factor by which it may lengthen a text."""
     assert file.text, "the model's files are opened before they are used"
     if _library() is None:
         raise_error(
@@ -206,7 +206,7 @@ def _loaded(text: str) -> Tokenizer:
 
 @contextmanager
 def _faults(complain: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Turn what the library raises into a complaint; a panic in Rust is no `Exception`."""
+    """Convert errors of the library to a complaint; a panic in Rust is not an `Exception`."""
     try:
         yield
     except (Failed, MemoryError):

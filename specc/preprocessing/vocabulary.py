@@ -22,7 +22,7 @@ MAX_SUGGESTION_VOCABULARY = 100_000
 
 
 def word_ids(text: str, record: TextWords) -> list[int]:
-    """The id of every word of a text. E0959 for one that has none."""
+    """Return the id of every word of a text. Raise E0959 for an unknown word."""
     numbers, ids = _word_numbers(record.vocab), []
     for start, end in _cut(text, record):
         word = text[start:end]
@@ -34,7 +34,7 @@ def word_ids(text: str, record: TextWords) -> list[int]:
 
 
 def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
-    """The words of ids with spaces between them; specials have no text."""
+    """Join words with spaces, without special tokens."""
     parts = [unknown if i == record.unknown else record.vocab[i] for i in ids]
     return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
@@ -52,7 +52,7 @@ def find_unreachable_words(record: TextWords) -> list[str]:
 
 
 def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
-    """Where each word begins and ends."""
+    """Yield the start and end of each word."""
     known = _word_numbers(record.vocab)
     for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are words if the vocabulary contains them
@@ -64,13 +64,13 @@ def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
 
 
 def _form(word: str, record: TextWords) -> str:
-    """A word as it is looked for."""
+    """Return a word in the case of the vocabulary."""
     return word.lower() if record.lower else word
 
 
 @lru_cache(maxsize=8)
 def _word_numbers(vocab: tuple[str, ...]) -> dict[str, int]:
-    """The number of each word of a vocabulary: the same for text after text."""
+    """Return the id of each word, cached per vocabulary."""
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
@@ -96,7 +96,7 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
 
 
 def read_vocabulary(source: Source) -> tuple[str, ...]:
-    """The tokens of a vocabulary file. Fails with E0909, which points at the line."""
+    """Return the tokens of a vocabulary file. Raise E0909 at the invalid line."""
     tokens: dict[str, Span] = {}
     start = 0
     lines = source.text.split("\n")
@@ -127,12 +127,12 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
 
 
 def write_vocabulary(tokens: Iterable[str]) -> str:
-    """The text of a vocabulary file: `read_vocabulary` undone."""
+    """Return the content of a vocabulary file: the inverse of `read_vocabulary`."""
     return "".join(f"{_line(token)}\n" for token in tokens)
 
 
 def _token(line: str, span: Span) -> str:
-    """The token that a line stands for."""
+    """Return the token of a line."""
     if line.startswith('"'):
         try:
             token = json.loads(line)
@@ -166,6 +166,6 @@ def _token(line: str, span: Span) -> str:
 
 
 def _line(token: str) -> str:
-    """A token as a line of a vocabulary file."""
+    """Return the line of a token."""
     plain = token == token.strip() and token.isprintable() and token and not token.startswith('"')
     return token if plain else json.dumps(token, ensure_ascii=not token.isprintable())
