@@ -6,8 +6,8 @@
 >>> specc.load("xor.onnx").run(x=[[0, 1]])["y"].tolist()
 [[1.0]]
 
-`check` says what is wrong with a spec, `compile` makes a model of it, `load` opens that as
-a `Model`; what is wrong with anything given is raised as `Failed`. docs/api.md has it all.
+`check` validates a spec, `compile` compiles it to ONNX, `load` opens the result as
+a `Model`; errors are raised as `Failed`. See docs/api.md.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: `specc check` must not pay for NumPy, nor `load` for the
+    """Import attributes on access: `specc check` must not pay for NumPy, nor `load` for the
     compiler.
     """
     if name not in __all__:

@@ -92,8 +92,8 @@ def compile(
 
 
 def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
-    """E0731 for settings that are none, E0753 for settings of a model that does not
-    decode by itself.
+    """Raise E0731 for invalid settings, E0753 for settings of a model that is not a standalone
+    generator.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise_error(

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 # ---- What the compiler passes to a backend
 
 WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
-"""Where weights are stored: in the checkpoint, a separate file or the model, or automatically."""
+"""Weight storage: in the checkpoint, a separate file, inside the model, or automatic."""
 Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedModel:
-    """What only the backend knows of a model that it has built, for the texts that the
+    """Facts of a built model that only the backend knows, for the metadata that the
     model carries.
 
-    `held` says which initializer holds each parameter's numbers. `attentions` says, per
+    `held` maps each parameter to its initializer. `attentions` says, per
     attention, where its weights can be read: `scope` and `dtype`, then `weights` (a
-    value) or `node` (the result of an `Attention`), with `guard` where that lies in an
-    `If`. `beside` are the files of weights, by their path below the model's folder.
+    value) or `node` (the result of an `Attention`), with `guard` if it is inside an
+    `If`. `beside` are the weight files, by path relative to the model's directory.
     """
 
     held: Mapping[str, str]
@@ -89,7 +89,7 @@ class ExtraFile:
 
 @dataclass(frozen=True)
 class PackageMetadata:
-    """What `specc.json` says beside the files: `facts` are any JSON, `sources` the spec
+    """Contents of `specc.json` besides the files: `facts` are any JSON, `sources` the spec
     files by name.
     """
 
@@ -100,9 +100,9 @@ class PackageMetadata:
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """A model or a package on disk: `path` is the file, or the folder.
+    """A model or a package on disk: `path` is the file, or the directory.
 
-    `data` is our file of weights, if there is one; `plan.linked` are those that stayed in
+    `data` is the weights file, if there is one; `plan.linked` are the weights that stayed in
     the checkpoint, `plan.reasons` why others did not. `files` are all, with their sizes.
     """
 
@@ -118,7 +118,7 @@ class CompilerBackend(Protocol):
 
     @property
     def DEFAULT_OPSET(self) -> int:  # noqa: N802
-        """The opset of a model when nobody asks for another."""
+        """The default opset of a model."""
 
     def get_target(self, name: str) -> Target:
         """The target called `name`. E0822 when there is none."""
@@ -161,7 +161,7 @@ class CompilerBackend(Protocol):
         force: bool,
         every_load: bool,
     ) -> WrittenModel:
-        """Write graphs by role into `folder`; see `specc_onnx.write.package_writer`."""
+        """Write graphs by role to `folder`; see `specc_onnx.write.package_writer`."""
 
 
 # ---- What the runtime gets from a backend
@@ -178,7 +178,7 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """A product by rounded weights of an open model, or the rounding of rows before one:
+    """A quantized matrix product of an open model, or the activation quantization before one:
     the operator, its values as results of the model by role (`x`, `w`, `scales`, `y`),
     and its numbers (`bits`, `block_size`, …).
     """
@@ -243,7 +243,7 @@ class Session(Computation, Protocol):
         """An array as the runtime holds it."""
 
     def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
-        """Tensors behind each other along an axis, on the device of the model."""
+        """Concatenate tensors along an axis, on the device of the model."""
 
     def numbers(self, held: DeviceTensor) -> "Array":
         """The numbers of a tensor of any type, on the host."""
@@ -266,8 +266,8 @@ class Session(Computation, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeightFootprint:
-    """What a model's weights take: how many `numbers` they are, and their bytes as they
-    are `stored` and as they are `held` while the model runs.
+    """The size of a model's weights: the number of elements `numbers`, and their bytes as they
+    are `stored` and `held` in memory.
     """
 
     numbers: int
@@ -276,30 +276,30 @@ class WeightFootprint:
 
 
 class ModelFile(Protocol):
-    """A parsed model and where it lies."""
+    """A parsed model and its path."""
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Return its path."""
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The texts that it carries."""
+        """Return its metadata."""
 
     def outside(self) -> list[tuple[str, int]]:
-        """The files beside it that its tensors lie in, and the bytes needed of each or -1."""
+        """Return the external data files of its tensors, and the minimum size of each or -1."""
 
     def unbroken(self) -> bool:
-        """Whether it is as it was written, to the last byte."""
+        """Return whether it is unchanged since it was written."""
 
     def shares_scales(self) -> bool:
-        """Whether rows that are computed together are rounded by one scale."""
+        """Return whether rows of a batch share an activation scale."""
 
     def room(self) -> WeightFootprint:
-        """What its weights take in memory."""
+        """Return the memory of its weights."""
 
     def weights(self, names: Mapping[str, str]) -> dict[str, "Array"]:
-        """Each parameter's numbers; `names` says which initializer holds it. E0925."""
+        """Return the values of each parameter; `names` maps it to its initializer. Raise E0925."""
 
     def open(self, provider: str, threads: int = 0) -> Session:
         """The model, ready to run. E0921 to E0923."""
@@ -340,7 +340,7 @@ class RunnerBackend(Protocol):
 
 @runtime_checkable
 class ReferenceBackend(Protocol):
-    """A backend that says what a graph means."""
+    """A backend that evaluates graphs: the reference."""
 
     def evaluate_graph(
         self,
@@ -372,7 +372,7 @@ def load_runner() -> RunnerBackend:
 
 
 def load_reference() -> ReferenceBackend:
-    """The backend that says what graphs mean. E0801 when it cannot be loaded."""
+    """Return the reference backend. Raise E0801 if it cannot be loaded."""
     package = _package("numpy")
     assert isinstance(package, ReferenceBackend), f"{package} computes no graphs"
     return package

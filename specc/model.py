@@ -63,9 +63,9 @@ class Model(OpenedModel):
     def run(self, **inputs: object) -> Results: ...
 
     def run(self, *batches: object, **inputs: object) -> Results | Iterator[Results]:
-        """The results by name for these inputs: arrays, nested lists, texts, pictures.
-        Of batches, each a mapping of inputs by name, the results of one after another,
-        made when they are asked for.
+        """Return the results by name for these inputs: arrays, nested lists, strings, images.
+        For an iterable of batches (mappings of inputs by name), yields the results of each,
+        computed lazily.
 
         >>> model = specc.load("xor.onnx")
         >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
@@ -197,7 +197,7 @@ class Model(OpenedModel):
 
 
 def _writing(model: Model) -> Generator:
-    """What writes. E0701 where nothing does."""
+    """Return the generator. Raise E0701 if the model does not generate."""
     if model.writer is None:
         raise_error(
             "E0701",

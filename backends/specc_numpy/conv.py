@@ -112,7 +112,7 @@ def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
 
 
 def to_channels_first(kernel: Sequence[int], x: Array) -> Array:
-    """Rows [b, t, c] as [b, c, t]; a picture as it is."""
+    """Return [b, t, c] as [b, c, t]; an image unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 
@@ -122,7 +122,7 @@ def to_channels_last(kernel: Sequence[int], y: Array) -> Array:
 
 
 def _get_padded_sizes(op: ops.Sliding, x: Array) -> list[int]:
-    """The axes of a padded picture."""
+    """Return the axes of a padded image."""
     sides = zip(x.shape[2:], op.before, op.ends, strict=True)
     return [size + before + ends for size, before, ends in sides]
 
@@ -135,7 +135,7 @@ def _pad_window_axes(op: ops.Sliding, x: Array, value: float) -> Array:
 def _select_window_place(
     op: ops.Sliding, padded: Array, place: Sequence[int], counts: Sequence[int]
 ) -> Array:
-    """What stands at one place of every window."""
+    """Return the element at one offset of every window."""
     steps = zip(place, op.spread, op.stride, counts, strict=True)
     here = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     before = [FULL_SLICE] * (padded.ndim - len(here))
@@ -145,7 +145,7 @@ def _select_window_place(
 def _count_window_elements(
     op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
 ) -> Array:
-    """How many rows count in every window: all axes' numbers multiplied."""
+    """Count the valid positions of every window, multiplied over the axes."""
     number: Array = np.ones(())
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         # Explicit padding may count; positions past it, which only ceil_mode adds, never do.

@@ -40,12 +40,12 @@ NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
 
 
 def get_numpy_dtype(dtype: str) -> type[np.generic]:
-    """How values of an IR element type are held here: float64 for every float."""
+    """Return the NumPy dtype of an IR element type: float64 for every float."""
     return NUMPY_DTYPES.get(dtype, np.float64)
 
 
 def check_indices(ids: Array, below: int, what: str) -> None:
-    """Fails with E0913 unless every id is an index of a table of `below` rows."""
+    """Raise E0913 unless every id is an index of a table of `below` rows."""
     if ids.size:
         check_index_range(int(ids.min()), int(ids.max()), below, what)
 

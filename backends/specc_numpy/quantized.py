@@ -96,7 +96,7 @@ def dequantize(op: ops.Dequantize, env: LengthValues, x: Array, scale: Array) ->
 def dequantize_matrix(
     w: Array, scales: Array, wide: int, bits: int, block: int, layout: WeightLayout
 ) -> Array:
-    """The matrix `[out, in]` that stored numbers stand for, in float64."""
+    """Dequantize to the matrix `[out, in]` in float64."""
     if layout == "columns":
         w, scales = w.T, scales.T
     elif block:

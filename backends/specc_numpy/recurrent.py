@@ -80,7 +80,7 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """All results and the final states, of `sizes`; where `keep` is false nothing happens."""
+    """Return all outputs and the final states, of `sizes`; masked positions change no state."""
     batch, steps, _ = x.rows.shape
     states = tuple(
         np.zeros((batch, size)) if start is None else start

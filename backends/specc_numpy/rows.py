@@ -92,7 +92,7 @@ def _compute_source_coordinates(rows: int, size: int, step: float, *, corners: b
 
 
 def _sum_weighted_positions(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
-    """Sum positions by index with their weights; beyond the border stands the last."""
+    """Return the weighted sum of indexed positions, clamped to the border."""
     behind = [1] * (x.ndim - 1 - axis)
     total: Array = np.zeros(())
     for row, weight in around:

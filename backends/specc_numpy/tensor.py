@@ -26,7 +26,7 @@ def _erf(x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    """`1 / (1 + exp(-x))`, written so that nothing overflows."""
+    """Compute `1 / (1 + exp(-x))` without overflow."""
     result: Array = np.exp(-np.logaddexp(0.0, -x))
     return result
 
@@ -170,7 +170,7 @@ def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
 
 
 def _get_dtype_bounds(x: Array) -> tuple[float, float]:
-    """Return what is below and above every value of a type."""
+    """Return the minimum and maximum of a type."""
     if x.dtype.kind == "f":
         return -np.inf, np.inf
     return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max

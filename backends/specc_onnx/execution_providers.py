@@ -51,7 +51,7 @@ def gather_on_device(
 def concat_on_device(
     parts: Sequence[onnxruntime.OrtValue], axis: int, provider: str
 ) -> onnxruntime.OrtValue:
-    """Tensors of one type behind each other along an axis, on the provider's device."""
+    """Concatenate tensors of one type along an axis, on the provider's device."""
     kind = parts[0].element_type()
     kinds, ranks = (kind,) * len(parts), (len(parts[0].shape()),) * len(parts)
     session = _make_helper_session("Concat", kinds, ranks, kind, provider, axis=axis)
@@ -262,7 +262,7 @@ def get_ort_provider(provider: str) -> str:
 
 
 def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
-    """E0922, with what is known of why."""
+    """Raise E0922, with the reason if it is known."""
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",

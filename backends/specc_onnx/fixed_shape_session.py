@@ -40,7 +40,7 @@ class FixedShapeModel:
 
     @classmethod
     def of(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
-        """Places for all that goes in and comes out."""
+        """Allocate buffers for all inputs and outputs."""
         binding = model.session.io_binding()
         given = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.inputs.items()}
         made = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.outputs.items()}

@@ -9,8 +9,8 @@ on the keys' side, `t >= 0` on the queries' side:
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
     2 k <= q            q - k >= 0      for k >= 0
-    k < m               nothing at all  behind a head of `m` rows: k is `m + u` there
-    q + k <= 5          nothing is said of q - k
+    k < m               unbounded       after a prefix of `m` rows: k is `m + u` there
+    q + k <= 5          no bound on q - k
 """
 
 from collections.abc import Generator

@@ -53,10 +53,10 @@ from specc.ir.op import Op
 def check_causality(
     graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int = 1
 ) -> list[Diagnostic]:
-    """Why `outputs` cannot be generated along the axis `symbol` of the input `growing`,
-    which counts chunks of so many of its rows; nothing if they can.
+    """Return why `outputs` cannot be generated along the axis `symbol` of the input `growing`,
+    which counts chunks of `chunk` positions; empty if they can.
 
-    Errors E0711 to E0717, one for each op at fault, in the graph's order.
+    Errors E0711 to E0717, one per violating op, in graph order.
     """
     found = trace_time_dataflow(graph, symbol, chunk)
     wanted = [graph.outputs[name] for name in outputs]

@@ -32,7 +32,7 @@ from specc.ir.time_axis import TimeAxis
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = ", `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]"
-"""What determines which keys are masked, for help texts: a mask, or a normalizer's scores."""
+"""The term of a help text that determines the masked keys: a mask, or a normalizer's scores."""
 
 
 @dataclass(frozen=True, slots=True)

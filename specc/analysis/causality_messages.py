@@ -198,7 +198,7 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
 
 
 def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """Return the message for positions put beside the time axis, or selected from it by index."""
+    """Return the message for positions added to the time axis, or selected from it by index."""
     symbol, clock, node = found.symbol, found.clock, leak.node
     x = node.args[leak.operand or 0]
     match node.op:

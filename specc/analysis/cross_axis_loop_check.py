@@ -46,7 +46,7 @@ def find_unsupported_loops(
 
 
 def _explain_running_sum(node: Node, found: TimeFlow) -> str:
-    """Why a running sum has no state of fixed shape."""
+    """Return why a running sum has no state of fixed shape; "" if it has."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     times, axis = found.state(node.operand()).axes, node.op.axis
@@ -80,7 +80,7 @@ def _find_in_body(loop: Node, found: TimeFlow) -> UnsupportedLoop | None:
 
 
 def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found: TimeFlow) -> str:
-    """Why a node of such a body cannot; empty where it can."""
+    """Return why a node of such a body cannot resume from states; "" if it can."""
     if _is_position_id_source(node, found.clock):
         return POSITION_IDS_REASON
     if is_prefix_slice(node, found.clock):

@@ -38,12 +38,12 @@ class LengthLimit:
 
     @property
     def reason(self) -> str:
-        """Why, for messages."""
+        """Return the reason for messages."""
         return format_limit_reason(self.table, self.most)
 
 
 def format_limit_reason(table: str, most: int) -> str:
-    """Why a length is at most `most`."""
+    """Return why a length is at most `most`."""
     if table != ROPE_TABLE:
         return f"the table `{table}` has positions for {most}"
     return (

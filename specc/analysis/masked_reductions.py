@@ -126,7 +126,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key: int, clock: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Rows picked by the greatest of a grid: one that its mask shows, or the first."""
+    """Positions selected by the argmax of a grid: a visible one, or the first."""
     if axis != key or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)

@@ -330,7 +330,7 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
 
 
 def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Rows of a grid in the order of another: behind the last shown there are hidden ones."""
+    """Positions of a grid in the order of another: masked ones come after the visible ones."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis=axis), (Value() as x,)))):
             order = ops.Gather.ids(node).node

@@ -128,7 +128,7 @@ def has_mixed_ranks(standing: PaddedResult) -> bool:
 
 
 def find_rank_counting_operands(standing: PaddedResult) -> set[int]:
-    """Operands that are row numbers beside ranks: they count ranks."""
+    """Return the operands that are position indices combined with ranks: they count ranks."""
     return {
         k.operand
         for k in standing.keeps

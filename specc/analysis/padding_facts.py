@@ -99,7 +99,7 @@ def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) 
 
 
 def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
-    """`rows` where an axis was taken out (-1) or put in (1) at `axis`."""
+    """Return `rows` with an axis removed (-1) or inserted (1) at `axis`."""
 
     def changed(known: frozenset[int]) -> frozenset[int]:
         return frozenset(a + by if a >= axis else a for a in known if by > 0 or a != axis)

@@ -187,7 +187,7 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
-    """Say where NaN comes from, and mark it."""
+    """Describe the source of NaN, and return its label."""
     reader = format_op_name(leak.node.op)
     match node.op:
         case ops.Where():
@@ -200,7 +200,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Say which padded positions an op reads, and mark it."""
+    """Describe which padded positions an op reads, and return the label."""
     called, reading = format_op_name(leak.node.op), leak.dirt.reading
     if order := leak.order():
         how = ", those that are not padded first" if order == "sorted" else ""
@@ -227,7 +227,7 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Say what counts padded positions."""
+    """Describe what counts padded positions."""
     if leak.has_length():
         called = format_op_name(leak.node.op)
         return f"`{called}` reads a length that includes padding", "this reads the length"
@@ -249,7 +249,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""How ops take a padding mask."""
+"""The form in which an op takes a padding mask."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -259,7 +259,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
-    """Say what to write so that padding stays out; "" where nothing is known to help."""
+    """Suggest how to keep padding out; "" if no fix is known."""
     if leak.order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
     if leak.dirt.shifted or leak.order():
@@ -278,7 +278,7 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
 
 
 def _suggest_count(leak: PaddingLeak) -> str:
-    """Say how to count valid positions only."""
+    """Suggest how to count only valid positions."""
     if leak.has_length():
         return f"use `sum(float({leak.keep}), axis=1)`, the number of valid positions"
     span = leak.span(leak.node)
@@ -289,7 +289,7 @@ def _suggest_count(leak: PaddingLeak) -> str:
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Say how all operands have their positions in one order."""
+    """Suggest how to bring all operands into one order."""
     if not leak.has_reversed():
         return leak.declared("right")
     elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
@@ -298,7 +298,7 @@ def _suggest_order(leak: PaddingLeak) -> str:
 
 
 def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
-    """Say on which side padding must be for a slice that drops positions of the other side."""
+    """Suggest the padding side for a slice that drops positions of the other side."""
     made = value.node if value else None
     cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
     if leak.mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
@@ -307,14 +307,14 @@ def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
-    """Say which mask `mask` is, in a fix that names it."""
+    """Describe which mask `mask` is, for a fix that names it."""
     if not re.search("[(= ]mask[,)`]", fix) or leak.mask(value) != "mask":
         return fix
     return f"{fix}, where `mask` is `{leak.keep}` after the same slices, windows and concatenations"
 
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
-    """Say how an op takes a padding mask; "" for one that takes none."""
+    """Describe how an op takes a padding mask; "" if it takes none."""
     mask, low, op = leak.mask(value), leak.facts(value).low, leak.node.op
     span = leak.span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
@@ -330,7 +330,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
-    """Say how to keep values at padded positions finite."""
+    """Suggest how to keep values at padded positions finite."""
     bound = ""
     match node.op:
         case ops.Arith(fn="div" | "floordiv" | "mod"):
@@ -343,7 +343,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Say which number to put at padded positions; "" where none helps."""
+    """Suggest the value at padded positions; "" if none helps."""
     if leak.is_moved():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
@@ -397,7 +397,7 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
 
 
 def _suggest_other(leak: PaddingLeak) -> str:
-    """Say what helps for ops that no number at padded positions helps."""
+    """Suggest a fix for ops for which no value at padded positions helps."""
     keep = leak.keep
     match op := leak.node.op:
         case ops.Index(at=at) if at == 0:
@@ -416,7 +416,7 @@ def _suggest_other(leak: PaddingLeak) -> str:
 
 
 def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
-    """Say how many positions of a transposed convolution are as they are alone."""
+    """Count the positions of a transposed convolution that padding does not affect."""
     rows = []
     for n, stride in enumerate(op.stride):
         reach = op.dilation[n] * (op.kernel[n] - 1) + 1

@@ -87,7 +87,7 @@ def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) ->
 
 
 def _infer_rotate(turned: Sequence[RotationFact | None], pairs: str) -> RotationFact:
-    """Features behind a rotation: by both angles of one origin, and not turned before."""
+    """Features after a rotation: by both angles of one origin, and not rotated before."""
     x, cosines, sines = turned
     alike = x is None and cosines is not None and cosines == sines
     if not alike or cosines is None or cosines.axis is not None:
@@ -125,7 +125,7 @@ def _is_matched_einsum(equation: str, turned: Sequence[RotationFact | None]) -> 
 def _infer_concat_rotation(
     node: Node, turned: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    """Parts of features behind each other, some of them turned; or other rows of the same kind."""
+    """Concatenated parts of features, some of them rotated; or other positions of the same kind."""
     features = {t.axis for t in turned if t}
     if len(features) != 1 or None in features:
         return EXPOSED_ROTATION
@@ -144,7 +144,7 @@ def _infer_concat_rotation(
 def _infer_scaled_rotation(
     node: Node, fn: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
-    """Multiplied by what is the same for all features, or the sum of two that are turned alike."""
+    """Scaled by a value equal for all features, or the sum of two that are rotated alike."""
     # Rotation is linear: the sum of two vectors rotated by one angle is rotated by it.
     alike = first is not None and first == second and first.axis is not None
     if first and alike and fn in ("add", "sub"):

@@ -21,7 +21,7 @@ from specc.ir.time_axis import TimeAxis
 from specc.ir.types import Type
 
 GridSide: TypeAlias = Literal["keys", "queries"]
-"""Whether query positions or key positions of a head are excluded."""
+"""Whether prefix queries or prefix keys are excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class TraversalBudget:
         return self.steps < 0
 
     def take(self) -> bool:
-        """Count one question more; whether it may be asked."""
+        """Count a query against the budget; return whether it may be evaluated."""
         self.steps -= 1
         return not self.spent
 

@@ -71,8 +71,8 @@ from specc.ir.time_axis import TimeAxis, find_time_axis
 
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
-    """Follow the axis called `symbol` through `graph`, of which `chunk` rows of what
-    comes in are one (`specc.analysis.time_axis_strides`).
+    """Follow the axis `symbol` through `graph`; `chunk` positions of the input
+    are one time step (`specc.analysis.time_axis_strides`).
     """
     along = FlowContext(find_time_axis(graph, symbol, chunk), {}, [], {})
     for value in graph.inputs.values():
@@ -88,7 +88,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
 
 @dataclass
 class _TimeReads:
-    """What a result reads: positions along each time axis, the newest, all, or the first."""
+    """The positions that a result reads along each time axis: interval, newest, all, or first."""
 
     before: dict[int, Interval]
     newest: bool = False

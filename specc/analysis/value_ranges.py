@@ -142,7 +142,7 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
 
 
 def _folded(node: Node, given: ValueRange) -> ValueRange:
-    """Bounds of what is made of several elements."""
+    """Return the bounds of an op over several elements."""
     match node.op:
         case ops.Reduce(fn="sum", axis=axis) if is_max_subtracted_exp(node.first, axis):
             return 1.0, inf
@@ -255,7 +255,7 @@ def skip_views(value: Value | None, *through: type[Op]) -> Value | None:
 
 
 def get_viewed_op(value: Value | None, *through: type[Op]) -> Op | None:
-    """Return the op that makes the value behind views (`skip_views`)."""
+    """Return the op that computes the value behind views (`skip_views`)."""
     inner = skip_views(value, *through)
     return inner.op if inner else None
 

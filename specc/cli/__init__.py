@@ -1,6 +1,6 @@
 """The command line: one module a command, with `arguments` and `run`; `main` finds them
 and prints diagnostics.
 
-In come words, out go text on the terminal and an exit code. Nothing else in specc
+Input: arguments. Output: text on the terminal and an exit code. Nothing else in specc
 prints.
 """

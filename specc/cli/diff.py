@@ -36,7 +36,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
 
 
 def run_diff(given: Namespace) -> int:
-    """Print what differs, a line a change. 0 where nothing does, else 4."""
+    """Print the differences, one per line. Return 0 if there are none, else 4."""
     a = _side(given.a, given.graph)
     b = _side(given.b, given.graph, given.config, given.set)
     found = diff_architectures(a, b)
@@ -57,7 +57,7 @@ def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, 
 
 
 def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
-    """Return what is compared. Raise E0956 for a standalone generator, E0957 for config values."""
+    """Return one side. Raise E0956 for a standalone generator, E0957 for config values."""
     name = Path(path).name or path
     if is_compiled(path):
         if config or sets:

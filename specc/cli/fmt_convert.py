@@ -99,7 +99,7 @@ def _formatted(name: str) -> tuple[str, str]:
 
 
 def _tell(name: str, old: str, new: str, given: Namespace) -> None:
-    """Write a file anew, or show how it would be."""
+    """Rewrite a file, or print its formatted content."""
     called = escape_text(name)
     if given.diff and not output_style().for_programs:
         print_difference(called, old, new)

@@ -35,7 +35,7 @@ def run_lsp(given: Namespace) -> int:
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # nobody types this protocol by hand
+        # this protocol is not typed by hand
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     given_by, taken = sys.stdin.buffer, sys.stdout.buffer

@@ -202,7 +202,7 @@ def main(words: Sequence[str]) -> int:
             _verify_passes()
         code = command(arguments)
         # Here and not at interpreter exit: a closed pipe or a full disk is reported below, while
-        # Python's own message would come with another status.
+        # Python's own message has another status.
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stop:

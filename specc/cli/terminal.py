@@ -65,7 +65,7 @@ class OutputStyle:
 
     @property
     def for_programs(self) -> bool:
-        """Whether stdout is read by a program."""
+        """Return whether stdout is read by a program."""
         return self.form in MACHINE_FORMATS
 
 
@@ -199,7 +199,7 @@ def show_write_progress(what: str) -> Iterator[None]:
 
 
 def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
-    """Yield items as they come; a terminal shows between them how many there are."""
+    """Yield items; a terminal shows a progress count."""
     if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
         yield from lines
         return

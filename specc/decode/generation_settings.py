@@ -119,7 +119,7 @@ class GenerationSettings:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether a rule depends on previous tokens."""
+        """Return whether a rule depends on previous tokens."""
         return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property

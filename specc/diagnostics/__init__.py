@@ -1,1 +1,1 @@
-"""Source text, diagnostics and how they are printed. Knows nothing of models."""
+"""Source text, diagnostics and their output formats. Independent of models."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ErrorFamily(Enum):
-    """Whose fault it is; the value is the exit status."""
+    """The cause of an error; the value is the exit status."""
 
     WARNING = 0
     GIVEN = 1
@@ -25,7 +25,7 @@ class ErrorFamily(Enum):
 
 
 class DiagnosticCode(NamedTuple):
-    """What is known of a code without its page."""
+    """The family and summary of a code."""
 
     family: ErrorFamily
     line: str

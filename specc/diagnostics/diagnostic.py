@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A piece of source and what is to be said about it."""
+    """A source span and its message."""
 
     span: Span
     text: str = ""
@@ -26,7 +26,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A mend that is certain: replace the text at `span`."""
+    """A certain fix: replace the text at `span`."""
 
     span: Span
     text: str
@@ -67,7 +67,7 @@ class Diagnostic:
 
 
 def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Each message once, in the order of their first, with how often it was there."""
+    """Return each message once, in the order of the first occurrence, with its count."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
         once = replace(diagnostic, count=1)
@@ -83,11 +83,11 @@ class Failed(Exception):
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
-        """Sent to another process, it is made again of what it says, not of its texts."""
+        """Pickle by content: sources are shared by identity."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:
-        """All that is to be said, as the command line says it."""
+        """Return the complete message, as the command line prints it."""
         # the renderer imports diagnostics, so it cannot be imported at module level
         from specc.diagnostics.render import render_diagnostics
 

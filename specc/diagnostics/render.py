@@ -73,7 +73,7 @@ ANSI_COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class Colorizer:
-    """Colors for a terminal that wants them."""
+    """ANSI colors for a terminal."""
 
     on: bool
 
@@ -135,7 +135,7 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SourceLineView:
-    """What is shown of a source line: columns `start` to `start + WIDEST` of its
+    """The visible part of a source line: columns `start` to `start + WIDEST` of its
     characters from `base` on.
 
     `places[n]` is the column of character `base + n`, counted from the column of
@@ -150,7 +150,7 @@ class SourceLineView:
 
     @classmethod
     def of(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
-        """All of a short line; of a long one, what is around the first mark."""
+        """Return a whole short line; of a long one, the part around the first mark."""
         first = min(a[1] for a in anchors)
         base = max(0, first - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
         part = line[base : base + LONG_LINE_LENGTH]
@@ -160,13 +160,13 @@ class SourceLineView:
         return cls(text, places, base, start, len(part) < len(line) - base)
 
     def column(self, character: int) -> int:
-        """Where a character of the line is shown, from 0."""
+        """Return the column at which a character is shown, from 0."""
         place = self.places[max(0, min(character - self.base, len(self.places) - 1))]
         return max(0, min(place - self.start + (1 if self.cut else 0), MAX_EXCERPT_WIDTH + 1))
 
     @property
     def cut(self) -> bool:
-        """Whether something before the shown part is left out."""
+        """Return whether text before the shown part is left out."""
         return self.start > 0 or self.base > 0
 
     def shown(self) -> str:
@@ -185,7 +185,7 @@ class SourceLineView:
 
 
 def render_numbered_line(number: int, view: SourceLineView, rim: str, paint: Colorizer) -> str:
-    """A source line behind its number."""
+    """Format a source line with its number."""
     return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {view.shown()}"
 
 
@@ -199,7 +199,7 @@ def render_underlines(
         first = view.column(start)
         spots.append((first, max(first + 1, view.column(end)), label))
     row: list[str] = []
-    # the primary label is drawn on top
+    # the primary label is on top
     for first, last, label in sorted(spots, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         row += [" "] * (last - len(row))
@@ -227,8 +227,8 @@ SYNTAX_CODE_PREFIX = "E01"
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """The full form, an empty line between two. What is to be said at several places is
-    said at the first.
+    """Render the full form, separated by empty lines. Repeated messages are
+    shown at the first location.
     """
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
@@ -265,7 +265,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """How often, and where else, the same is to be said."""
+    """Describe how often, and where else, the same message occurs."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (others := diagnostic.other_locations):
@@ -337,7 +337,7 @@ def format_port_types(types: Mapping[str, object]) -> str:
 
 
 def group_thousands(count: int) -> str:
-    """A number with its thousands apart, as `85 798 656`."""
+    """Format a number with thousands separators, as `85 798 656`."""
     return f"{count:,}".replace(",", " ")
 
 
@@ -357,5 +357,5 @@ def _truncate(text: str, most: int) -> str:
 
 
 def extract_docstring_summary(doc: str | None) -> str:
-    """The first paragraph of a docstring on one line; nothing where there is none."""
+    """Return the first paragraph of a docstring on one line; "" if there is none."""
     return " ".join((doc or "").strip().split("\n\n")[0].split())

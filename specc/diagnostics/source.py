@@ -68,7 +68,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Why something is as it is: the text that says so, and a phrase for messages."""
+    """The origin of a value: source text, and a phrase for messages."""
 
     span: Span | None
     text: str = ""

@@ -56,8 +56,8 @@ def format_suggestion(name: str) -> str:
 
 
 def suggest_similar_name(word: str, names: Iterable[str], otherwise: str) -> list[str]:
-    """Help for a word that nobody knows: the name it was probably meant to be, or
-    `otherwise` where none is close.
+    """Return the help for an unknown name: the most similar known name, or
+    `otherwise` if none is similar.
     """
     near = did_you_mean(word, names)
     return [format_suggestion(near) if near else otherwise]

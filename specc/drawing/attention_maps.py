@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from specc.drawing.drawing_marks import Bytes, Doubles
 
 Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
-"""What the positions of an axis are: generated tokens, input tokens, audio frames, patches, or
+"""The role of the positions of an axis: generated tokens, input tokens, audio frames, patches, or
 unnamed."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
@@ -23,7 +23,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """Patches of a picture as rows and columns, behind `lead` tokens that are no patch."""
+    """Patches of an image as rows and columns, after `lead` tokens without a patch."""
 
     rows: int
     columns: int
@@ -74,7 +74,7 @@ class AttentionMap:
         return int(numbers[0]) if numbers else None
 
     def marked(self) -> Doubles:
-        """The weights, minus infinity where the mask hides what is zero."""
+        """Return the weights, with minus infinity for masked zeros."""
         # weights of the model are shown even where its mask disagrees
         return np.where(self.hidden & (self.weights == 0), -np.inf, self.weights)
 

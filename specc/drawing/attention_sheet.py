@@ -73,13 +73,13 @@ def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
 
 
 def _title(looks: AttentionMaps) -> str:
-    """What is read aloud to who cannot see the drawing: the first maps, with their sizes."""
+    """Return the alternative text of the plot: the first maps, with their sizes."""
     maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]]
     return printable_label(f"{printable_label(looks.model, 60)}: {'; '.join(maps)}", 500)
 
 
 def _is_over(attention: AttentionMap, looks: AttentionMaps) -> bool:
-    """Whether a map is laid over the picture."""
+    """Return whether a map is overlaid on the image."""
     return looks.picture is not None and attention.keys.grid is not None
 
 
@@ -119,16 +119,16 @@ class _Side:
 
     @property
     def every(self) -> int:
-        """Of how many cells one is named."""
+        """Return the label interval in cells."""
         return max(1, math.ceil(self.size * 1.08 / self.cell))
 
     def labels(self) -> list[tuple[int, str]]:
-        """The labels that are drawn, with the cells that they name."""
+        """Return the shown labels with their cells."""
         of_cells = self.axis.labels[:: self.step]
         return [(n, printable_label(of_cells[n])) for n in range(0, len(of_cells), self.every)]
 
     def caption(self, what: str) -> str:
-        """What is said beside them."""
+        """Return the caption of an axis."""
         named = self.every * self.step
         some = f"; every {named}{_th(named)} is named" if named > 1 else ""
         return f"{what}: {self.axis.caption}{some}"
@@ -185,7 +185,7 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
 
 
 def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
-    """The labels of queries beside each row of panels, their caption beside the first."""
+    """Draw the labels of queries next to each row of panels, their caption next to the first."""
     for x, y in block.first_column:
         block.marks += _beside(down, x, y, height)
     x, y = block.first_column[0]
@@ -239,7 +239,7 @@ def _cell(cells: int, heads: int) -> float:
 
 
 def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
-    """The color scale, greatest weight on top, and what a mask hides."""
+    """Draw the color scale, the maximum at the top, and the color of masked cells."""
     height = 120.0
     ramp = np.linspace(1, 0, 128)[:, None]
     if scale.log:
@@ -250,7 +250,7 @@ def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mar
         CellsMark(x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.colors(values))
     ]
     for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
-        # the lowest color of a logarithmic scale stands for all smaller values
+        # the lowest color of a logarithmic scale includes all smaller values
         least = "≤ " if scale.log and share == 1 else ""
         base = y + 4 + share * height
         marks.append(
@@ -292,7 +292,7 @@ def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -
 
 
 def _overlay_title(attention: AttentionMap) -> str:
-    """What looks at what: `vit.encoder.layer.3.attention: [CLS] looks at 4 × 4 patches`."""
+    """Describe an attention: `vit.encoder.layer.3.attention: [CLS] looks at 4 × 4 patches`."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"
@@ -314,7 +314,7 @@ def _panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]
 
 
 def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
-    """Every panel with its title and its weights f[rows, columns]."""
+    """Yield every panel with its title and its weights f[rows, columns]."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
     weights = attention.marked()

@@ -54,7 +54,7 @@ LOG_DECADES = 4
 
 @dataclass(frozen=True, slots=True)
 class ColorScale:
-    """What the ends of the color scale mean."""
+    """The values at the ends of the color scale."""
 
     low: float
     high: float
@@ -72,7 +72,7 @@ class ColorScale:
         return cls(low, high if high > low else low + 1.0)
 
     def shares(self, values: Doubles) -> Doubles:
-        """Where each value lies between the ends: 0 to 1, NaN as itself."""
+        """Return each value scaled to 0 to 1 between the ends; NaN stays NaN."""
         shares: Doubles = (values - self.low) / (self.high - self.low)
         if self.log:
             powers = np.log(np.maximum(values, self.low) / self.low)
@@ -80,7 +80,7 @@ class ColorScale:
         return np.clip(shares, 0, 1)
 
     def colors(self, values: Doubles) -> Bytes:
-        """`f[*s]` → `u8[*s 3]`; minus infinity is what a mask hides."""
+        """`f[*s]` → `u8[*s 3]`; minus infinity is masked."""
         hidden = np.isneginf(values)
         result = apply_colormap(self.shares(np.where(hidden, 0.0, values)))
         result[hidden] = MASKED_COLOR
@@ -94,7 +94,7 @@ class ColorScale:
 
 
 def format_scale_number(value: float) -> str:
-    """A number beside the scale: `0.25`."""
+    """Format a tick label: `0.25`."""
     return "0" if value == 0 else f"{value:.2g}"
 
 

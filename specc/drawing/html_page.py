@@ -154,7 +154,7 @@ def _(mark: CellsMark) -> str:
 
 
 def _by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
-    """Every color with a path over its cells, neighbors in a row as one piece."""
+    """Return a path per color over its cells, with adjacent cells of a row merged."""
     codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
     found: dict[int, list[str]] = {}
     for y, row in enumerate(codes):
@@ -172,7 +172,7 @@ def _xy(point: tuple[float, float]) -> str:
 
 
 def _n(value: float) -> str:
-    """A length with at most two places behind the point."""
+    """Format a length with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -180,7 +180,7 @@ TEMPLATE_DIRECTORY = Path(__file__).parent
 
 
 def read_page_resource(name: str) -> str:
-    """A style or a program that lies beside this module."""
+    """Return a style sheet or script next to this module."""
     return (TEMPLATE_DIRECTORY / name).read_text(encoding="utf-8")
 
 
@@ -228,7 +228,7 @@ def _hash(text: str) -> str:
 
 
 def escape_json(data: Json) -> str:
-    """JSON that stands in a script element and cannot end it."""
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     # `</script>` in a token would end the element; JSON reads the escapes as the same text
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -319,7 +319,7 @@ def _axis(axis: MapAxis) -> Json:
 
 
 def _picture(looks: AttentionMaps) -> Json:
-    """The picture as bytes red, green, blue, row by row."""
+    """Return the image as RGB bytes, row by row."""
     if looks.picture is None:
         return None
     pixels = scale_image(looks.picture, 1, MAX_PIXELS)

@@ -100,7 +100,7 @@ def render_png(drawing: Drawing) -> bytes:
 
 
 def require_pillow() -> None:
-    """E0902 where Pillow, which is an extra, is not installed."""
+    """Raise E0902 if Pillow, an optional dependency, is not installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
@@ -199,7 +199,7 @@ def _runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
 
 @cache
 def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
-    """Pillow's own font, and behind it those of the system that are there."""
+    """Return Pillow's font, followed by the installed system fonts."""
     from PIL import ImageFont
 
     own = ImageFont.load_default(size * PIXELS_PER_POINT)
@@ -213,7 +213,7 @@ def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _font_of(character: str) -> int | None:
-    """Which font has a glyph for a character, one unlike its sign for those it lacks."""
+    """Return the font that has a glyph for a character."""
     for n, font in enumerate(_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

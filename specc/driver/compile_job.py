@@ -74,7 +74,7 @@ WEIGHT_STORAGE: Mapping[str, WeightStorage] = {
     "link": "link",
     "inline": "inline",
 }
-"""How weights are stored, by value of `weights_as`."""
+"""Weight storage by value of `weights_as`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class CompileJob:
 
     @property
     def weights_as(self) -> WeightStorage:
-        """How the weights are stored."""
+        """Return the weight storage."""
         return WEIGHT_STORAGE.get(self.options.weights_as, "copy")
 
     @property

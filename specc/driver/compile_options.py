@@ -58,12 +58,12 @@ class CompileOptions:
 
     @property
     def is_generator_file(self) -> bool:
-        """Whether the output is a single file that holds the generation loop."""
+        """Return whether the output is a single standalone generator."""
         return self.graphs == ("generate",) and self.output.endswith(".onnx")
 
     @property
     def is_package(self) -> bool:
-        """Whether the output is a package directory."""
+        """Return whether the output is a package directory."""
         return bool(self.graphs) and not self.is_generator_file
 
 

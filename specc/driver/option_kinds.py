@@ -60,7 +60,7 @@ def _is_path(value: object) -> bool:
 
 
 def _is_int(value: object) -> bool:
-    # bool is an Integral; nobody means the seed 1 by True
+    # bool is an Integral, but True is not a seed
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 
@@ -139,7 +139,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
     ),
     "graph": Option(TEXT_OPTION, "NAME", "select a graph of the spec"),
 }
-"""How a spec is opened."""
+"""Options for opening a spec."""
 
 
 def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:

@@ -176,7 +176,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         BOOLEAN_OPTION, "", "do not load the compiled model in ONNX Runtime as a check"
     ),
 }
-"""How a model is compiled."""
+"""Options of a compile."""
 ARGUMENT_KINDS: Mapping[str, OptionKind] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},

@@ -102,13 +102,13 @@ ENTRY_DESCRIPTIONS = {
     BLOCK_WORD: "group-wise quantization",
     ALL_WORD: "weights that `int4` keeps at 8 bits",
 }
-"""What an entry controls."""
+"""The effect of an entry."""
 NO_EFFECT_REASONS = {
     BLOCK_WORD: "no weight is quantized group-wise",
     ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
     HEAD_WORD: "no output layer can be quantized",
 }
-"""Why an entry has no effect for a model."""
+"""Why an entry has no effect on a model."""
 
 
 def requested_options(

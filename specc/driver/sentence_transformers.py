@@ -331,7 +331,7 @@ def _add_normalize(body: _Body, place: Path, number: int) -> None:
 
 
 def _add_dropout(body: _Body, place: Path, number: int) -> None:
-    """Add nothing: dropout has no effect at inference."""
+    """Add no ops: dropout has no effect at inference."""
 
 
 MODULE_BUILDERS: Mapping[str, Callable[[_Body, Path, int], None]] = {

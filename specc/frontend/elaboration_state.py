@@ -1,4 +1,4 @@
-"""What an elaboration knows besides its graph: errors, symbols, resource use, weights, facts; and
+"""State of an elaboration besides its graph: errors, symbols, resource use, weights, facts; and
 the values of names that it records for hovers in editors.
 """
 
@@ -34,7 +34,7 @@ class ErrorLog:
 
 @dataclass(kw_only=True, slots=True)
 class LengthSymbols:
-    """What the symbols in lengths stand for.
+    """Symbols of lengths and their origins.
 
     With `symbolic` config values are symbols, too; `runtime` are the symbols that only an input
     determines. `opaque` names integers computed from config symbols, such as `int(0.25 * d)`.
@@ -49,7 +49,7 @@ class LengthSymbols:
 
 @dataclass(kw_only=True, slots=True)
 class ResourceUse:
-    """What this elaboration has made, for the limits E0216 and E0223.
+    """Counts of an elaboration, for the limits E0216 and E0223.
 
     `weight_sizes` are the elements of each weight of known size, `weights` their sum,
     `list_items` the items of all lists, `steps` the work done.
@@ -89,7 +89,7 @@ class ValueFacts:
 
 
 MAX_VALUES_PER_SPAN = 4
-"""How many different values of one name are kept: a block may be called with many shapes."""
+"""Number of values cached per name: a block may be called with many shapes."""
 
 
 @dataclass

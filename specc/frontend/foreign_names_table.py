@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ForeignOperation(NamedTuple):
-    """What to write, the words and blocks that it needs, and the names it goes by."""
+    """What to write instead, the functions it uses, and the foreign names."""
 
     text: str
     needs: tuple[str, ...]

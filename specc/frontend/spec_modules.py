@@ -36,10 +36,10 @@ class ConfigAssignment:
 
 @dataclass(eq=False, kw_only=True)
 class Program:
-    """A spec with what it extends: one module, the values given to its config, the rest
+    """A spec merged with what it extends: one module, its config values, the other
     of its items.
 
-    `reading`, `weights` and `generate` of an instance stand before those of what it
+    `reading`, `weights` and `generate` of an instance come before those of what it
     extends; `home` is the file they came from, for paths written in them. `parts` are
     the specs it uses that have a config of their own.
     """
@@ -53,14 +53,14 @@ class Program:
 
     @property
     def shipped(self) -> bool:
-        """Whether all of it comes with specc, but for the values that are given."""
+        """Return whether it is built-in, apart from config values."""
         return all(m.shipped for m in self.chain) and all(
             one.shipped for part in self.parts for one in part.programs
         )
 
     def identity(self) -> Hashable:
-        """What tells the program from others: its trees, which are the same objects
-        wherever a text is read again, the values given, and which specs its parts are.
+        """Return the identity of the program: its trees, which are the same objects
+        when a text is read again, the config values, and the specs of its parts.
         """
         given = {
             (path, a.value, id(a.module.file) if a.module else 0)
@@ -71,8 +71,8 @@ class Program:
         return frozenset(given), tuple(parts), tuple(trees)
 
     def paths(self) -> dict[str, ast.Field]:
-        """Every config field by its dotted path, those of its parts below their names,
-        and which spec a part is where that is not settled.
+        """Return every config field by its dotted path, those of its parts below their names,
+        and the selection of parts with several specs.
         """
         found: dict[str, ast.Field] = {}
         for part in self.parts:
@@ -88,7 +88,7 @@ class Program:
             yield from (e for e in config.entries if isinstance(e, ast.Field))
 
     def items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, SpecModule]]:
-        """Items of one class, the instance's first, each with the module it stands in."""
+        """Return the items of one class, the instance's first, each with its module."""
         for module in self.chain:
             for item in module.file.items:
                 if isinstance(item, kind):
@@ -107,7 +107,7 @@ class UsedSpec:
 
     @property
     def name(self) -> str:
-        """What the spec that uses it calls it, its config and its blocks."""
+        """A used spec: its alias, config and blocks."""
         return self.use.name
 
     @property
@@ -122,12 +122,12 @@ class UsedSpec:
 
     @property
     def open(self) -> bool:
-        """Whether nothing says yet which of several specs it is."""
+        """Return whether one of several specs has not been selected yet."""
         return self.chosen is None and len(self.programs) > 1
 
     @property
     def field(self) -> ast.Field:
-        """Which of the specs it is, as a config field: the first, unless said otherwise."""
+        """Return the selected spec as a config field: by default the first."""
         kind = ast.TypeName(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
@@ -143,7 +143,7 @@ class UsedSpec:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """What the specs that it may be are called without ending and folder."""
+        """Return the names of the candidate specs, without suffix and directory."""
         return tuple(PurePosixPath(path).stem for path in self.use.paths)
 
 
@@ -232,7 +232,7 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.Use) -> None:
-    """E0226 for a path of weights that is a pattern: rules are about names below it."""
+    """Raise E0226 for a weight path with indices: rules apply to names below it."""
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
             "E0226",
@@ -313,7 +313,7 @@ def flatten_assignments(
 def collect_field_paths(
     fields: Iterator[ast.Field] | tuple[ast.Field, ...], prefix: str = ""
 ) -> dict[str, ast.Field]:
-    """Every config field by its dotted path, records opened."""
+    """Return every config field by its dotted path, with records flattened."""
     found: dict[str, ast.Field] = {}
     for entry in fields:
         path = f"{prefix}{entry.name}"
@@ -323,7 +323,7 @@ def collect_field_paths(
 
 
 def _check_assigned_names(program: Program) -> None:
-    """E0201 for values given to fields that do not exist."""
+    """Raise E0201 for values of fields that do not exist."""
     known = _collect_all_paths(program)
     faults = []
     for path, given in program.assigned.items():

@@ -144,7 +144,7 @@ def _report_dropped_errors(context: Context) -> list[Diagnostic]:
 def evaluate_and_check_config(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """The config's values, held against what the spec requires of them."""
+    """Evaluate the config and check the requirements of the spec."""
     config = _evaluate_config_values(context, program, reader)
     given = {path: value.span for path, value in program.assigned.items()}
     # A requirement of an instance may depend on values of the spec that it extends.
@@ -168,7 +168,7 @@ def evaluate_and_check_config(
 def _evaluate_config_values(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """The config's values, behind those of the specs it uses, which hold their own
+    """Evaluate the config, after those of the specs it uses, which have their own
     requirements.
     """
     parts: dict[str, SpecValue] = {}
@@ -370,7 +370,7 @@ class _SpecEvaluator:
         config: Mapping[str, SpecValue],
         span: Span | None = None,
     ) -> None:
-        """E0223 for an item that is sure to take more steps than are left."""
+        """Raise E0223 for an item that exceeds the step limit for certain."""
         self._foreseen.expect(steps, item, module, config, span)
 
 

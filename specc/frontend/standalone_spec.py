@@ -32,7 +32,7 @@ def build_renamed_standalone_spec(
     """The program as one file where names of its own would hide those that blocks of std
     mean, and what became of such names.
 
-    A config value gets an underscore behind its name, in the whole file: what std means
+    A config value gets an underscore after its name, in the whole file: what std means
     by it may be a word, which has no other name. A block of the file keeps its name, and
     that of std gets one.
     """
@@ -53,12 +53,12 @@ def build_renamed_standalone_spec(
 
 
 def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
-    """What items give names to."""
+    """Return the names that items define."""
     return {name for item in items for name, _ in iterate_item_names(item)}
 
 
 def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]:
-    """What items mean of all that is called by a name; not their own parameters."""
+    """Return the names that items refer to, without their own parameters."""
     found: set[str] = set()
     for item in items:
         found.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
@@ -111,7 +111,7 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
 
 
 def merge_extends_chain(program: Program) -> ast.File:
-    """The chain of a program as one file, which still takes from std what it names."""
+    """Return the chain of a program as one file, which still uses std by name."""
     base = program.module.file
     _reject_values_of_used_specs(program)
     said = [i for m in program.chain[:-1] for i in m.file.items]
@@ -181,7 +181,7 @@ def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
 
 
 def _iterate_used_names(item: ast.Node) -> Iterator[str]:
-    """What an item calls or names."""
+    """Return the names that an item refers to."""
     return (node.path for node in walk_tree(item) if isinstance(node, ast.Name))
 
 

@@ -42,7 +42,7 @@ Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
 def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
     """Run statements; `(statement, values)` of the `return` that ended them, or None.
 
-    A statement at fault poisons what it should have bound, so that others can still be
+    A failed statement poisons the names it should have bound, so that others can still be
     checked.
     """
     # a `return` inside `when` ends the whole body, not only its branch
@@ -101,7 +101,7 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
 def _convert_to_target_type(
     context: Context, target: ast.Target, value: SpecValue, env: Env, statement: ast.Let
 ) -> SpecValue:
-    """The value as the type that the user wrote behind the name, if he did."""
+    """Convert the value to the declared type, if there is one."""
     if target.type is None:
         return value
     place = ValueContext(f"`{target.name}`", statement.value.span)
@@ -141,7 +141,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 
 
 def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
-    """What the variable is in each turn: the items of a list, or 0, 1, … below a count."""
+    """Return the values of the loop variable: the items of a list, or 0, 1, … below a count."""
     span = statement.over.span
     over = evaluate_value(context, statement.over, env)
     items: Sequence[SpecValue]
@@ -204,10 +204,10 @@ def check_requirement(
 def _make_requirement_labels(
     condition: ast.Expr, values: Mapping[str, SpecValue], given: Mapping[str, Span | None]
 ) -> tuple[Label | None, list[Label]]:
-    """What a message about a requirement points at: first and besides.
+    """Return the labels of a requirement: the primary and the others.
 
-    A value that the user gave comes before the condition where that stands in another
-    file, such as one that is shipped; else the condition comes first.
+    A value that the user set comes before the condition if that is in another
+    file, such as a built-in one; else the condition comes first.
     """
     origins = {n: v.origin.span for n, v in values.items() if isinstance(v, Dim) and v.origin}
     spans = {n: given.get(n) or origins.get(n) for n in values}
@@ -229,7 +229,7 @@ def format_config_value(value: SpecValue) -> str:
 
 
 def collect_value_names(expr: ast.Expr) -> list[ast.Name]:
-    """Every name of a value that an expression mentions: those of what it calls are none."""
+    """Return every value name that an expression refers to, without called names."""
     # by identity: `f(f)` names `f` once as a value
     called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]

@@ -37,11 +37,11 @@ class StepBudget:
     taken: int = 0
 
     def left(self, count: int) -> bool:
-        """Whether so many more may be taken."""
+        """Return whether `count` more steps are within the limit."""
         return self.taken + count <= MAX_STEPS
 
     def expect(self, count: int, span: Span | None) -> None:
-        """E0223 where steps that are sure to follow would go past the limit."""
+        """Raise E0223 if the expected steps exceed the limit."""
         if not self.left(count):
             self.take(count, span, "this exceeds the limit")
 
@@ -65,8 +65,8 @@ class StepBudget:
 
 
 def count_nested_items(value: SpecValue, most: int) -> int:
-    """How many items a list or record holds, those of the lists in it counted with
-    them, as far as `most`.
+    """Count the items of a list or record, with those of nested lists
+    up to `most`.
     """
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]
@@ -97,8 +97,8 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Room for `EXTRA_FRAMES` frames above where we stand, as long as anyone needs it. E0110
-    where that is not enough.
+    """Raise the recursion limit by `EXTRA_FRAMES` frames while the block runs. E0110
+    if that is not enough.
     """
     with _RecursionState.lock:
         # the recursion limit is global: the first user raises it, the last restores it

@@ -45,7 +45,7 @@ class StepEstimator:
         config: Mapping[str, SpecValue],
         span: Span | None = None,
     ) -> None:
-        """E0223 for a call at `span` that takes more steps than are left.
+        """Raise E0223 for a call at `span` that takes more steps than are left.
 
         Without a call, the largest statement of the item is shown.
         """
@@ -72,7 +72,7 @@ class StepEstimator:
 
 @dataclass
 class _ItemNames:
-    """What names mean in the text of one item."""
+    """Definitions of names in the text of one item."""
 
     sums: StepEstimator
     item: SpecItem
@@ -99,7 +99,7 @@ class _ItemNames:
         return self.sums.least(item, module, self.config if here else EMPTY_NAMES)
 
     def _turns(self, over: ast.Expr) -> int:
-        """Turns of a loop, where the text tells them; too many are refused as such."""
+        """Return the iterations of a loop if they are literal; too many are refused."""
         match over:
             case ast.NumberLiteral(text=text) if text.isdigit():
                 return int(text) if int(text) <= MAX_LAYERS else 0
@@ -113,7 +113,7 @@ class _ItemNames:
 
 
 class _ItemSteps(_ItemNames):
-    """The text of one item, read where it stands."""
+    """Estimate the text of one item."""
 
     def steps(self) -> int:
         """Steps of all of it."""
@@ -173,7 +173,7 @@ class _ItemSteps(_ItemNames):
         return sum(self._argument(p, a) for p, a in pairs) + self._inner(name)
 
     def _argument(self, slot: BuiltinParameter | ast.BlockParameter, expr: ast.Expr) -> int:
-        """Steps of an argument; words and what is applied later may take none."""
+        """Estimate the steps of an argument; names and functions applied later take none."""
         if isinstance(slot, BuiltinParameter):
             tensor, later = TENSOR_KIND in slot.kinds, FUNCTION_KIND in slot.kinds
         else:
@@ -181,7 +181,7 @@ class _ItemSteps(_ItemNames):
         return 0 if later or (isinstance(expr, ast.Name) and not tensor) else self._value(expr)
 
     def _mask(self, expr: ast.Expr) -> int:
-        """Steps of working out a mask and of making the grid it stands for."""
+        """Estimate the steps of a mask and of its grid."""
         match expr:
             case ast.Binary(op="&" | "|"):
                 leftmost, operations = flatten_binary_chain(expr)
@@ -236,7 +236,7 @@ class _ItemKey:
 
 @lru_cache(maxsize=4096)
 def collect_bound_names(key: _ItemKey) -> set[str]:
-    """Names that an item gives a meaning of its own, which is not looked at."""
+    """Return the names that an item redefines."""
     bound = {p.name for p in key.item.params or ()}
     for node in walk_tree(key.item):
         match node:
@@ -263,7 +263,7 @@ AnyParameter: TypeAlias = BuiltinParameter | ast.BlockParameter
 def _pair_known_arguments(
     slots: Iterable[AnyParameter], expr: ast.Call
 ) -> list[tuple[AnyParameter, ast.Expr]]:
-    """Each argument with the parameter it is given to, those that fit one."""
+    """Return each argument with its parameter, if both exist."""
     slots = list(slots)
     places = [s for s in slots if not isinstance(s, BuiltinParameter) or s.positional]
     if places and isinstance(last := places[-1], BuiltinParameter) and last.many:

@@ -39,8 +39,8 @@ class SymbolicTrial:
 def check_spec_symbolically(
     program: Program, library: Library, graph: str = "", *, filed: bool = False
 ) -> list[SymbolicTrial]:
-    """Elaborate with symbols. Raises Failed; a fault that shows only under some trial
-    says under which.
+    """Elaborate with symbols. Raise Failed; an error that occurs only in some trial
+    names the values of that trial.
 
     A number that follows from others by its default (`side = image / patch`) is at first
     a symbol as well, so that what holds for any other value is seen. Where the spec needs
@@ -57,7 +57,7 @@ def check_spec_symbolically(
 
 @dataclass(frozen=True, slots=True)
 class _BuiltinCheckKey:
-    """A check of a built-in spec. `asked` is all that its answer depends on."""
+    """The check of a built-in spec. `asked` is everything its result depends on."""
 
     asked: Hashable
     program: Program = field(compare=False)
@@ -131,8 +131,8 @@ def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str
 
 
 def _has_same_values(library: Library, one: Program, other: Program, paths: Iterable[str]) -> bool:
-    """Whether two programs have the same numbers at some paths, with the values and
-    defaults that there are.
+    """Return whether two programs have the same numbers at some paths, with the values and
+    defaults of both.
     """
     try:
         both = [
@@ -175,12 +175,12 @@ def _list_derived_fields(program: Program) -> dict[str, str]:
 
 
 def _is_shape_error(failed: Failed) -> bool:
-    """Whether all that is wrong is that lengths do not meet."""
+    """Return whether all errors are lengths that differ."""
     return all(d.code.startswith("E03") for d in failed.diagnostics)
 
 
 def _is_size_error(failed: Failed) -> bool:
-    """Whether all that is wrong is that lengths do not meet, or are not what the spec
+    """Return whether all errors are lengths that differ, or requirements of the spec
     requires.
     """
     return all(_is_requirement_error(d) or _is_shape_error(Failed(d)) for d in failed.diagnostics)
@@ -220,8 +220,8 @@ def _run_trials(
 
 
 def _drop_below(path: str, fixed: Mapping[str, SpecValue]) -> dict[str, SpecValue]:
-    """What is fixed but for what lies below a path: what was tried for one of several
-    used specs is not for another.
+    """Return the fixed values except those below a path: the trial of one of several
+    used specs is not valid for another.
     """
     inside = f"{path}."
     return {p: v for p, v in fixed.items() if not p.startswith(inside)}
@@ -236,13 +236,13 @@ def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Dia
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:
-    """A trial that the spec itself rules out says nothing about the spec."""
+    """Return whether the spec itself rules out the trial."""
     return diagnostic.code == "E0404"
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRunner:
-    """What the readings of one check have in common."""
+    """State shared by the readings of one check."""
 
     program: Program
     library: Library
@@ -267,7 +267,7 @@ class _TrialRunner:
             try:
                 return self._read(fixed)
             except NeedsValue as need:
-                # the config values behind the symbols: `d / heads` depends on two of them
+                # Return the config values of the symbols: `d / heads` depends on two of them.
                 behind = [p for s in need.symbols for p in _list_symbol_fields(s)]
                 found = {p: fields[p] for p in behind if p in fields and p not in fixed}
                 # a length that only an input determines: no trial decides it
@@ -293,8 +293,8 @@ FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def _list_symbol_fields(symbol: str) -> list[str]:
-    """The config fields behind a symbol: itself, or those in a quotient or another
-    number made of several.
+    """Return the config fields of a symbol: itself, or those in a quotient or another
+    computed number.
     """
     return FIELD_PATH.findall(symbol)
 

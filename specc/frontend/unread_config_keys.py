@@ -59,7 +59,7 @@ TRAINING_KEY_SUFFIXES = (
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """W0418, once, for keys of a config.json that nothing in a spec names."""
+    """Yield W0418, once, for keys of a config.json that the spec does not read."""
     known = set(_iterate_known_keys(entries))
     strange = {
         key: member
@@ -106,7 +106,7 @@ def _make_context_warning(
 
 
 def _is_without_effect(key: str, member: JsonMember) -> bool:
-    """Whether a key is of training, or says what holds where nobody says anything."""
+    """Return whether a key only affects training, or has its default value."""
     # Dropout has many names and is inactive at inference. Null stands for an absent value.
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.null:
         return True
@@ -133,7 +133,7 @@ def _iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
 
 
 def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
-    """The keys in what stands behind `from`."""
+    """Return the keys after `from`."""
     match source:
         case ast.TextLiteral(value=path):
             yield _get_first_key(path)

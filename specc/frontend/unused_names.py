@@ -1,4 +1,4 @@
-"""Warn about values, parameters, inputs, blocks and config fields that nothing uses (W0202)."""
+"""Warn about unused values, parameters, inputs, blocks and config fields (W0202)."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +17,8 @@ DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_unused_names(program: Program) -> list[Diagnostic]:
-    """W0202 for each name that a spec, or a spec of the user that it extends, defines and
-    nothing uses.
+    """Yield W0202 for each unused name that a spec, or a user spec that it extends,
+    defines.
 
     Leaves out names that begin with `_`, padding masks of graphs, and inputs that alone
     determine a length that is used.
@@ -93,7 +93,7 @@ def _without(paths: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
-    """Whether a path begins with the name, or the name says that nothing has to."""
+    """Return whether a path starts with the name, or the name is exempt."""
     return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
 
 
@@ -250,7 +250,7 @@ def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
 
 
 def _is_field_read(path: str, used: set[str]) -> bool:
-    """Whether a field, a record that it is in, or a member of it is read."""
+    """Return whether a field, a record around it, or a member of it is read."""
     parts = path.split(".")
     above = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
     return bool(above & used) or any(p.startswith(f"{path}.") for p in used)

@@ -18,7 +18,7 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """While a used spec is read: what is wrong there is shown with the `use` too."""
+    """Context of reading a used spec: its errors show the `use` too."""
     try:
         yield
     except Failed as failed:
@@ -29,8 +29,8 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """While a block of a used file runs, which is called at `span`; what it notes and
-    goes on behind is shown with that place as well.
+    """Context of a block call of a used file at `span`: the errors inside
+    show that location as well.
     """
     before, said = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
@@ -43,7 +43,7 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
 
 
 def add_origin_label(fault: Diagnostic, span: Span | None, said: str) -> Diagnostic:
-    """A fault with one more place, unless it is in that file, or shows the place already."""
+    """Add a location to an error, unless it is in that file, or shows the location already."""
     if span is None or (fault.primary and fault.primary.span.source is span.source):
         return fault
     if any(label.span == span for label in fault.others):
@@ -56,7 +56,7 @@ MODEL_TYPE_KEY = "model_type"
 
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
-    """What a spec, and what it is an instance of, says of a config file."""
+    """The config file requirements of a spec and of what it extends."""
     return [e for item, _ in program.items(ast.Config) for e in item.entries]
 
 
@@ -83,8 +83,8 @@ def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
 
 
 def choose_used_specs(program: Program, data: JsonObject) -> Program:
-    """The program, each part the spec that reads what the config file says it is. E0226
-    where it may be none such.
+    """Return the program with each part resolved by the config file. E0226
+    if it is not one of the candidates.
     """
     parts: list[UsedSpec] = []
     for part in program.parts:
@@ -174,7 +174,7 @@ def enter_used_spec(
 
 
 def _is_spec_choice(program: Program, path: str) -> bool:
-    """Whether a value says which spec a part of a part is."""
+    """Return whether a value selects the spec of a nested part."""
     return any(part.name == path for part in program.parts)
 
 
@@ -187,8 +187,8 @@ def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignme
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
 ) -> Iterator[tuple[Program, ast.Use, Env]]:
-    """Every spec that a spec uses, and those that they use, with its `use` and an
-    environment of its config and of the path that its weights stand under.
+    """Yield every used spec, recursively, with its `use` and an
+    environment of its config and of its weight path.
     """
     for part in program.parts:
         values = config[part.name]
@@ -200,6 +200,6 @@ def iterate_used_specs(
 
 
 def has_published_fields(program: Program) -> bool:
-    """Whether a spec, or one that it uses, takes values from a config file."""
+    """Return whether a spec, or one that it uses, reads a config file."""
     mine = any(entry.sources for entry in program.fields())
     return mine or any(part.use.sources for part in program.parts)

@@ -57,8 +57,8 @@ def fill_placeholders(
     span: Span | None,
     holes: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
-    """A text with every hole `{…}` replaced by the value of what it holds: a number, a
-    text, a word.
+    """Replace every `{…}` in a string by its value: a number, a
+    string or a choice.
 
     In texts that are not weight names a hole begins with a letter; other braces stand
     for themselves.
@@ -99,5 +99,5 @@ def fill_placeholders(
 
 @lru_cache(maxsize=512)
 def _parse_placeholder(inner: str) -> ast.Expr:
-    """What stands in a hole. The same few are read for every trial of a spec."""
+    """Parse the expression in a placeholder; cached, as a spec is read in many trials."""
     return parse_expression(Source("<weight name>", inner))

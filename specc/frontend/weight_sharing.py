@@ -1,4 +1,4 @@
-"""Which calls use the same weights (E0526 unless `share` says so), and weights stacked over
+"""Find calls that use the same weights (E0526 unless `share` says so), and weights stacked over
 experts.
 """
 
@@ -47,7 +47,7 @@ CallPath: TypeAlias = tuple[CallStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """`share PATH`, the scope of the file that says so, how many steps there are around
+    """`share PATH`, the scope of its file, the number of enclosing steps around
     it, and whether the file is a used one.
     """
 
@@ -57,7 +57,7 @@ class ShareRule:
     lent: bool = False
 
     def covers(self, name: str) -> bool:
-        """Whether a path, as the whole model calls it, is meant."""
+        """Return whether the rule covers a path of the whole model."""
         if not self.scope:
             return self.path.matches(name)
         return name.startswith(f"{self.scope}.") and self.path.matches(name[len(self.scope) + 1 :])
@@ -65,7 +65,7 @@ class ShareRule:
 
 @dataclass
 class WeightSharing:
-    """Who uses which weight so far. `needed` has every path that the spec says, and
+    """Records which call uses which weight. `needed` has every declared path, and
     whether several calls use it.
     """
 
@@ -112,8 +112,8 @@ class WeightSharing:
             self.trail = before
 
     def claim(self, name: str) -> None:
-        """A call wants the weight of that name. E0526 if another has it and nothing
-        says that they are one.
+        """Register a weight for a call. Raise E0526 if another call has it and no
+        rule shares it.
         """
         mine, theirs = self.trail, self._claims.setdefault(name, self.trail)
         at = _find_divergence(theirs, mine)
@@ -130,7 +130,7 @@ class WeightSharing:
 
 
 def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
-    """Where two ways through the calls part; None where they are one."""
+    """Return where two call stacks diverge; None if they are equal."""
     for n, (a, b) in enumerate(zip(theirs, mine, strict=False)):
         if a is not b:
             return n
@@ -138,7 +138,7 @@ def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
-    """E0526 for a weight that two calls use."""
+    """Raise E0526 for a weight that two calls use."""
     one, other = first[0], second[0]
     # sharing the scope that both calls name is simpler than sharing the weight
     known = {s.under for s in first} - {""}
@@ -193,7 +193,7 @@ def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tu
 
 
 def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: Parameter) -> Value:
-    """The weight as it is seen where it is asked for; `wanted` says so too."""
+    """Return the weight as seen from its call site."""
     if not stacks:
         return builder.parameter(wanted)
     *outer, stack = stacks

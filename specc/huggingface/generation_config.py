@@ -112,7 +112,7 @@ class PublishedGeneration:
 
 @dataclass
 class _File:
-    """The keys of a file; `settings` are ours, made of them."""
+    """The keys of a file; `settings` are the converted ones."""
 
     path: Path
     keys: Mapping[str, object]

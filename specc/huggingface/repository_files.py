@@ -137,7 +137,7 @@ REPOSITORY_FILES = (
 """Files that other programs save next to weights and look for when loading."""
 LARGEST_COMPANION = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""The tokenizer config that a `tokenizer.json` by itself implies."""
+"""Return the tokenizer config that a `tokenizer.json` implies."""
 
 
 def find_companion_paths(folders: Sequence[Path]) -> list[Path]:

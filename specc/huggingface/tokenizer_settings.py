@@ -42,7 +42,7 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """A tokenizer.json with the settings applied, and the keys that nothing follows."""
+    """A tokenizer.json with the settings applied, and the unsupported keys."""
 
     text: str
     ignored: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def read_tokenizer_settings(folder: Path, text: str) -> AppliedSettings:
 
 
 def describe_ignored_settings(folder: Path, text: str) -> Iterator[str]:
-    """Yield a note for each setting of tokenizer_config.json that nothing follows."""
+    """Yield a note for each unsupported setting of tokenizer_config.json."""
     path = escape_text(str(folder / TOKENIZER))
     for key in read_tokenizer_settings(folder, text).ignored:
         yield f"`{key}` in `{path}` has no effect"

@@ -46,7 +46,7 @@ from specc.ir.types import Type
 
 
 def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
-    """Keys behind which so many hidden ones stand that as many can be taken."""
+    """Keys followed by enough masked ones to take as many."""
     hidden = -inf if op.largest else inf
     return b.one(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
 

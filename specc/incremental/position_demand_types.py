@@ -214,9 +214,9 @@ def _assign_scan_names(
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAxisLoop:
-    """A loop over another axis than the one that grows, and what is known of its body.
+    """A loop over an axis other than the time axis, and the facts of its body.
 
-    `turns` is the axis of what is read row by row that the loop runs along, `starts`
+    `turns` is the scan axis of the scanned values, `starts`
     the body's carries, `inputs` its rows and then those; `outputs` are the next carries
     and then what is collected.
     """

@@ -59,8 +59,8 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class CutChoice(Generic[T]):
-    """One value: what it costs to keep, what it costs to do again, and what it is done
-    again from.
+    """A value: the cost of caching it, the cost of recomputing it, and the values it is recomputed
+    from.
 
     `again = inf` means that it must be kept if it is wanted.
     """
@@ -231,7 +231,7 @@ def _find_history_values(
 
 
 class _RecomputeSources:
-    """What values are done again from: of those that could be kept, `known`, the nearest."""
+    """Return the nearest cacheable values that others are recomputed from."""
 
     def __init__(self, setting: DemandContext, known: frozenset[Value]) -> None:
         self.setting, self.known = setting, known

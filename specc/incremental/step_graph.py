@@ -71,7 +71,7 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 def build_position_ids(
     states: StepStates, node: Node, result: Value, asked: Demand
 ) -> tuple[Value, ...]:
-    """Numbers of rows, which do not begin at 0 unless all rows are there."""
+    """Position indices, which start at 0 only if all positions are there."""
     draft, plan = states.draft, states.draft.plan
     (name,) = asked.results[0].values()
     need, track = asked.rows[name], plan.setting.track(result, 0)
@@ -159,7 +159,7 @@ class StepGraphBuilder:
         return self.draft.b.finish(name, outputs, least=least, facts=facts)
 
     def _inputs(self) -> None:
-        """Declare what a step is given: rows of what moves, weights, and what is handed."""
+        """Declare the inputs of a step: new positions, weights, and states."""
         plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
             wanted = name == plan.growing or value in plan.needs

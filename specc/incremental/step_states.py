@@ -30,7 +30,7 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Hands out names, each once; `entering` are those of what enters a loop's body."""
+    """Generates unique names; `entering` are those of the inputs of a loop body."""
 
     graph: Graph
     made: Mapping[Node, NodeOrigin]
@@ -168,7 +168,7 @@ class StepStates:
             self.after["next.rows"] = add_length(self.draft.b, self.offset, new)
 
     def keep(self, value: Value, fresh: Value) -> Value:
-        """Return rows of a state, then new ones; the next state is what is looked back at."""
+        """Concatenate positions of a state and new ones; the next state is what is read again."""
         plan = self.draft.plan
         (axis,) = plan.setting.times(value)
         need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)

@@ -83,7 +83,7 @@ class AxisTrace:
 
     @property
     def read(self) -> bool:
-        """Whether anything of the axis is read."""
+        """Return whether any position of the axis is read."""
         return self.all or bool(self.axes)
 
 

@@ -25,7 +25,7 @@ class DimError(Exception):
 
 
 class DimLimitError(DimError):
-    """A length past what is kept exactly: 2^53, or 64 terms."""
+    """A length beyond the exact range: 2^53, or 64 terms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`lo` to `hi`; nothing where `lo > hi`."""
+    """`lo` to `hi`; empty if `lo > hi`."""
 
     lo: float
     hi: float
 
     @property
     def empty(self) -> bool:
-        """Whether it is empty."""
+        """Return whether it is empty."""
         return self.lo > self.hi
 
     def __add__(self, other: "Interval") -> "Interval":

@@ -32,7 +32,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """Why a text is not a pattern, as a sentence without its end."""
+    """Why a string is not a pattern; the message ends a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """The configuration in a file, or in the config.json of a folder. Fails with E0802,
-    whose `help` says what to give, E0410 to E0415.
+    """Return the config of a file, or of the config.json of a directory. Raise E0802,
+    with `help`, E0410 to E0415.
     """
     path = Path(path)
     try:
@@ -50,7 +50,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
 
 
 def has_config_json(folder: str) -> bool:
-    """Whether a checkpoint is a folder that holds a config.json."""
+    """Return whether a checkpoint is a directory with a config.json."""
     try:
         return bool(folder) and Path(folder).is_dir() and (Path(folder) / CONFIG_FILE_NAME).exists()
     except (OSError, ValueError):
@@ -61,14 +61,14 @@ SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 
 
 def get_specs_directory() -> Path:
-    """The `specs/` folder: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
+    """Return the specs directory: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
     packaged = Path(__file__).parents[1] / "_specs"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "specs"
 
 
 @cache
 def list_builtin_specs() -> Mapping[str, Path]:
-    """Model specs that come with specc, by name, as they are when it starts."""
+    """The built-in specs by name, read at startup."""
     return {
         p.stem: p
         for p in sorted((get_specs_directory() / "models").iterdir())
@@ -106,7 +106,7 @@ def format_shadow_note(spec: str) -> str:
 
 
 def _raise_missing_config(folder: str) -> NoReturn:
-    """A folder that is given as a spec, and is not a checkpoint."""
+    """Raise the error for a directory that is given as a spec, but is not a checkpoint."""
     cached = safe_read.suggest_for_cache_directory(Path(folder))
     raise_error(
         "E0222",
@@ -132,7 +132,7 @@ WEIGHT_FILES = {
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
-    """A name that is not a spec's and no folder's."""
+    """Raise the error for a name of neither a spec nor a directory."""
     if explained := WEIGHT_FILES.get(Path(spec).suffix.lower()):
         raise_error(
             "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[explained]
@@ -148,7 +148,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
 
 
 def _resolve_spec_path(path: Path, shown: str, span: Span | None) -> Path:
-    """Where a path leads. E0802 where its links lead in a circle."""
+    """Resolve a path. Raise E0802 for circular links."""
     try:
         return resolve_links(path)
     except UnreadableFile as error:
@@ -193,7 +193,7 @@ class SpecLibrary:
         return self._std.get(name)
 
     def standard_names(self) -> tuple[str, ...]:
-        """Every name std defines."""
+        """Return every name that std defines."""
         return tuple(self._std)
 
     def open(self, spec: str | Source) -> SpecModule:

@@ -42,8 +42,8 @@ def read_spec_source(path: Path, shown: str, span: Span | None = None) -> Source
 
 
 def compute_source_digest(source: Source) -> str:
-    """What tells a text from an edited one in the table. Not against forgery: who can
-    write one can write both.
+    """Return the hash of a text, to detect edits; not a protection against forgery, since
+    an editor of the text can also edit the hash.
     """
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
@@ -60,8 +60,8 @@ def read_std_sources(folder: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
-    """Everything std defines, by name, with the module it stands in; a file's tree is
-    made when it is asked for.
+    """Definitions of std by name, with their modules; a file is parsed
+    on access.
     """
 
     folder: Path
@@ -100,7 +100,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """Which file each name is defined in."""
+        """Return the file that defines each name."""
         known = {
             name: self._trees[name]["names"] if name in self._trees else None
             for name in self._sources
@@ -146,7 +146,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
             number[id(node)] = len(out)
             out.append([type(node).__name__, *(encode_field(v, number) for v in values)])
             continue
-        # its children are written first, then it comes again
+        # children are written first, then the node itself
         stack.append((node, True))
         for value in values:
             parts = value if isinstance(value, tuple) else (value,)

@@ -24,7 +24,7 @@ Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAnalysis:
-    """What is known of one version of a text: its tree `file`, the `module` for lookup, the
+    """The analysis of one version of a text: its tree `file`, the `module` for lookup, the
     program `spec`, and the elaborations `readings`, which record the types at positions.
     """
 
@@ -50,7 +50,7 @@ class DocumentAnalysis:
 
     @cached_property
     def paths(self) -> Mapping[str, ast.Field]:
-        """Every config field by its dotted path."""
+        """Return every config field by its dotted path."""
         return self.spec.program.paths() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
@@ -70,7 +70,7 @@ class DocumentAnalysis:
 
     @cached_property
     def numbers(self) -> Shapes:
-        """What stands where with the numbers of the config, where it has them."""
+        """Return the shapes with config values, at their locations."""
         return self._said([r for r in self.readings if not r.symbolic and r.whole])
 
     def _said(self, readings: list[ElaborationRecord]) -> Shapes:
@@ -82,7 +82,7 @@ class DocumentAnalysis:
         return found
 
     def is_here(self, span: Span) -> bool:
-        """Whether a place is in this text, and not in a file that it uses."""
+        """Return whether a location is in this text, not in a file that it uses."""
         there = span.source
         # a cached tree has a source of its own, with the same name and text
         return there is self.source or (
@@ -106,7 +106,7 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """Yield what is known of a text at `path`, after each of its graphs, the default one first.
+    """Yield the analysis of a text at `path`, after each of its graphs, the default one first.
     `unsaved` are other open texts by resolved path. Never raises for an invalid text.
     """
     library = SpecLibrary(unsaved={**(unsaved or {}), path.resolve(): text})
@@ -134,7 +134,7 @@ def _graphs(spec: OpenedSpec) -> Iterator[str]:
 
 
 def _with_graph(known: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
-    """The same with what the check of one more graph says."""
+    """Return the analysis extended by the check of one more graph."""
     notes = RecordedValues()
     before = RECORDED_VALUES.set(notes)
     said: list[Diagnostic] = []
@@ -156,7 +156,7 @@ def _with_graph(known: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docume
 
 
 def _of_graph(found: CheckedSpec) -> Iterator[Diagnostic]:
-    """Warnings of a graph that checks, and what is proved to be wrong with it."""
+    """Return the warnings of a valid graph, and the proved errors."""
     model = found.model or found.trials[0].model
     grows = model.generation
     proved = (
@@ -199,7 +199,7 @@ class NameBinding:
 
 
 def node_span(node: ast.Node) -> Span | None:
-    """Where a node stands; None for one that a program made."""
+    """Return the location of a node; None for a generated one."""
     if isinstance(node, NO_NODE) or not isinstance(node, NODE_CLASSES):
         return None
     return node.span

@@ -31,7 +31,7 @@ class OpenDocument:
 
     @property
     def best(self) -> DocumentAnalysis | None:
-        """What is known, of this version if that could be read."""
+        """Return the latest analysis, of this version if it could be parsed."""
         readable = self.known is not None and self.known.module is not None
         return self.known if readable else self.good or self.known
 
@@ -73,12 +73,12 @@ class OpenDocuments:
             self._waiting.pop(uri, None)
 
     def get(self, uri: str) -> OpenDocument | None:
-        """What is known of a text; None for one that is not open."""
+        """Return the analysis of a text; None if it is not open."""
         with self._news:
             return self._documents.get(uri)
 
     def saved(self, uri: str) -> None:
-        """A file has changed: other texts that use it are read again."""
+        """Analyze the open texts that use a changed file again."""
         with self._news:
             for other in self._documents:
                 if other != uri:
@@ -153,7 +153,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._waiting
 
     def close(self) -> None:
-        """Nobody waits any more; what is under way is given up with the process."""
+        """Cancel: work in progress ends with the process."""
         with self._news:
             self._closed = True
             self._documents.clear()
@@ -162,7 +162,7 @@ class OpenDocuments:
 
 
 def _resolved(path: Path) -> Path:
-    """Where a path leads; itself where nobody can say."""
+    """Resolve a path; itself if that is not possible."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -33,7 +33,7 @@ DEFINITION_NAMES = {
 
 @dataclass(frozen=True)
 class CompletionItem:
-    """One thing that may be written. `kind` is what it is, in words of the protocol."""
+    """A completion item. `kind` is its kind in the protocol."""
 
     text: str
     kind: str
@@ -42,7 +42,7 @@ class CompletionItem:
 
 
 def complete_dsl(known: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """What may be written at a character, of a text that may be newer than what is known."""
+    """Complete at a character; the text may be newer than its analysis."""
     start = offset
     while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
         start -= 1
@@ -99,7 +99,7 @@ def _dotted(text: str, end: int) -> str:
 
 
 def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
-    """What stands behind a dot: the blocks of a used file, values inside values."""
+    """Complete after a dot: blocks of a used file, members of values."""
     used = known.find_used(head)
     for name, item in used.items.items() if used else ():
         yield CompletionItem(name, "function", doc=item.doc)
@@ -110,7 +110,7 @@ def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
 
 
 def _quoted(text: str, offset: int) -> Iterator[CompletionItem]:
-    """Inside quotes behind `use`: built-in specs."""
+    """Complete inside quotes after `use`: built-in specs."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
         yield from (
@@ -209,14 +209,14 @@ def _inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
 
 
 def _keys(known: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """The config values of what is extended."""
+    """Return the config values of the extended spec."""
     base = known.extended
     for field in config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
 
 def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
-    """What a word, a block or a definition takes, by name."""
+    """Return the parameters of a function, block or definition, by name."""
     found = known.find_item(called)
     # a built-in function hides the std block of its name, but not the user's block
     if found is not None and not (found[1].standard and called in BUILTINS):
@@ -231,7 +231,7 @@ def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionIte
 
 
 def _values(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[CompletionItem]:
-    """Every name that has a value or can be called here, the nearest first."""
+    """Return every value and callable in scope, the nearest first."""
     item = enclosing_item(known.items, offset, begun=begun)
     for bound in reversed(list(bindings_at(item, offset)) if item else []):
         said = known.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
@@ -246,7 +246,7 @@ def _values(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[Co
 
 
 def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
-    """What a file gives names to besides its config."""
+    """Return the names that a file defines besides its config."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
     for name in module.names():
@@ -257,7 +257,7 @@ def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
 
 
 def _standard(known: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """What ships: words, and the blocks and definitions of std."""
+    """Return built-in functions, and the blocks and definitions of std."""
     for name, word in BUILTINS.items():
         yield CompletionItem(name, "function", word.shown(), extract_docstring_summary(word.doc))
     for name in known.library.standard_names():

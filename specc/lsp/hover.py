@@ -1,4 +1,4 @@
-"""What the name at a position means: signature, documentation, shape."""
+"""The meaning of the name at a position: signature, documentation, shape."""
 
 import re
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NameMeaning:
-    """What the name from `start` to `end` means: code `shown`, types `stands` with symbolic
+    """The meaning of the name from `start` to `end`: code `shown`, types `stands` with symbolic
     lengths and `numbers` with those of the config, and the `place` of its definition.
     """
 
@@ -265,7 +265,7 @@ MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
 
 
 def meaning_as_markdown(found: NameMeaning) -> str:
-    """What a word means, as an editor shows it: code, text, and what stands there."""
+    """Format the meaning of a name for an editor: code, text, and shapes."""
     parts: list[str] = []
     if found.shown:
         parts.append(fence_code(found.shown))
@@ -281,7 +281,7 @@ def meaning_as_markdown(found: NameMeaning) -> str:
 
 
 def fence_code(code: str) -> str:
-    """Code in a fence that nothing in it closes."""
+    """Return code in a fence that it cannot close."""
     longest = max((len(t) for t in BACKTICKS.findall(code)), default=0)
     fence = "`" * max(3, longest + 1)
     lines = "\n".join(escape_control_characters(line) for line in code.split("\n"))
@@ -289,7 +289,7 @@ def fence_code(code: str) -> str:
 
 
 def escape_spec_text(text: str) -> str:
-    """A text of a spec whose marks stay marks: no link, no picture, no HTML."""
+    """Escape the Markdown of a spec's text: no links, images or HTML."""
     lines = (escape_control_characters(line) for line in text.split("\n"))
     return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)
 

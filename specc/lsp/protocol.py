@@ -46,13 +46,13 @@ class DocumentLines:
         return [0, *(end.end() for end in self._ends)]
 
     def place(self, offset: int) -> DocumentPosition:
-        """Where a character stands; one past the end stands at the end."""
+        """Return the location of a character, clipped to the end."""
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._starts, offset) - 1
         return DocumentPosition(line, self._units(self.text[self._starts[line] : offset]))
 
     def offset(self, line: int, column: int) -> int:
-        """The character at a place; what lies past a line is its end."""
+        """Return the character at a location, clipped to the line."""
         if line < 0:
             return 0
         if line >= len(self._starts):
@@ -78,7 +78,7 @@ class DocumentLines:
 
 @lru_cache(maxsize=16)
 def split_document_lines(text: str, encoding: str) -> DocumentLines:
-    """The lines of a text, counted once: every request asks for them."""
+    """The lines of a text, split once for all requests."""
     return DocumentLines(text, encoding)
 
 
@@ -112,14 +112,14 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 
 
 def to_diagnostics(known: DocumentAnalysis, lines: DocumentLines) -> list[lsp.Diagnostic]:
-    """Every message of a text, where it is shown."""
+    """Yield every diagnostic of a text with its range."""
     return [to_diagnostic(known, lines, d) for d in known.diagnostics]
 
 
 def to_diagnostic(
     known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
 ) -> lsp.Diagnostic:
-    """One message. What is about another file stands where this one names it."""
+    """Convert a diagnostic. One of another file is shown where this one refers to it."""
     start, end = diagnostic_span(known, said)
     texts = [said.title]
     if said.primary and said.primary.text:
@@ -138,7 +138,7 @@ def to_diagnostic(
 
 
 def diagnostic_span(known: DocumentAnalysis, said: Diagnostic) -> tuple[int, int]:
-    """The characters of this text that a message stands at."""
+    """Return the characters of this text that a diagnostic marks."""
     labels = (*((said.primary,) if said.primary else ()), *said.others)
     for label in labels:
         if known.is_here(label.span):
@@ -150,7 +150,7 @@ def diagnostic_span(known: DocumentAnalysis, said: Diagnostic) -> tuple[int, int
 
 
 def _names_of_files(known: DocumentAnalysis) -> Iterator[Span]:
-    """Where this text names another file, first the one that it extends."""
+    """Return where this text refers to another file, first the one that it extends."""
     if known.file is None:
         return
     if known.file.extends_span is not None:
@@ -240,7 +240,7 @@ def to_document_symbols(
 def to_code_action(
     uri: str, lines: DocumentLines, said: lsp.Diagnostic, edit: FixEdit
 ) -> lsp.CodeAction:
-    """A mend as an edit."""
+    """Convert a quick fix to an edit."""
     change = lsp.TextEdit(to_range(lines, edit.start, edit.end), edit.text)
     return lsp.CodeAction(
         title=escape_control_characters(edit.title),

@@ -25,7 +25,7 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""`x` in a help text stands for an expression of the spec."""
+"""`x` in a help text is an expression of the spec."""
 MAX_WORDS = 3  # words of a text that are replaced by a piece on trial
 
 
@@ -70,7 +70,7 @@ def place_fix(
 
 
 def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """Each of some texts taken away, with the comma that belongs to it, or its line."""
+    """Remove each of some texts, with its comma or its line."""
     for span in spans:
         source, title = span.source.text, f"leave out `{span.text}`"
         start, end = span.start, span.end
@@ -115,7 +115,7 @@ def _calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]
 
 
 def _end_of_inputs(call: ast.Call) -> int | None:
-    """Where one more option of a call would stand; None where it has no bracket."""
+    """Return where to insert another option of a call; None if it has no bracket."""
     assert call.span is not None  # as the caller checked
     start, text = call.span.start, call.span.text
     # a quoted weight name after the call may contain brackets
@@ -176,7 +176,7 @@ def _above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
 
 
 def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
-    """`& causal` behind the mask of a call."""
+    """Append `& causal` to the mask of a call."""
     for call in _calls(known, spans) if piece.startswith("& ") else ():
         for option in call.options:
             value = option.value.span
@@ -188,7 +188,7 @@ def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> 
 
 
 def _at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
-    """A piece where a message points: instead of the text, behind it, or before it."""
+    """Insert a piece where a message points: instead of the text, after it, or before it."""
     if not added and not piece.startswith("@ "):
         yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
     title = f"add `{piece}`"
@@ -236,7 +236,7 @@ def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:
 
 
 def _line(text: str, at: int) -> tuple[int, int]:
-    """Where the line of a character begins, and where the next one does."""
+    """Return the start of the line of a character, and of the next one."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     return start, len(text) if end < 0 else end + 1
@@ -256,7 +256,7 @@ EXACT_ADVICE = re.compile(
 )
 """A help text for a syntax error that consists only of code to write."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""Beginnings of help texts that say what to write."""
+"""Prefixes of help texts that say what to write."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MAX_TRIED = 16  # maximum edits of one message that are tried
@@ -281,7 +281,7 @@ def find_quick_fixes(
 
 
 def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixEdit]:
-    """The edits that the words of a message may stand for, the surest first."""
+    """Yield the edits that a message may suggest, the surest first."""
     for fix in fault.fixes:
         if known.is_here(fix.span):
             yield FixEdit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
@@ -297,7 +297,7 @@ def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixE
 
 
 def _followed(known: DocumentAnalysis, advice: str, spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """The edits that one piece of advice may stand for."""
+    """Yield the edits that one help text may suggest."""
     if REMOVAL_START.match(advice):
         yield from removal_edits(spans)
     if choice := ONE_OF.fullmatch(advice):
@@ -308,7 +308,7 @@ def _followed(known: DocumentAnalysis, advice: str, spans: Sequence[Span]) -> It
 
 
 def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
-    """The texts that a piece of advice says to write, and whether to add them."""
+    """Return the texts that a help text suggests, and whether to add them."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])
@@ -323,7 +323,7 @@ def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _renamed(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdit]:
-    """The name that is at fault replaced by the one that was meant."""
+    """Replace a misspelled name by the suggested one."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield FixEdit(f"write `{offered}`", span.start, span.end, offered)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
@@ -345,7 +345,7 @@ class FixTrial:
     unsaved: Mapping[Path, str]
 
     def helps(self, edit: FixEdit) -> bool:
-        """Whether an edit takes the message away and brings no error that was not there."""
+        """Return whether an edit removes the message without a new error."""
         state = self._looked_at(edit.applied(self.known.source.text))
         before, after = _told(self.known), _told(state)
         same = self.fault.code, self.fault.title
@@ -371,7 +371,7 @@ class FixTrial:
 
     @cached_property
     def _depth(self) -> int:
-        """Which of the graphs has the message."""
+        """Return which of the graphs has the message."""
         text = self.known.source.text
         for n, state in enumerate(analyze_incrementally(self.known.path, text, self.unsaved)):
             if (self.fault.code, self.fault.title) in _told(state):
@@ -380,7 +380,7 @@ class FixTrial:
 
 
 def _touches(state: DocumentAnalysis, fault: Diagnostic, edit: FixEdit) -> bool:
-    """Whether a message is about what an edit wrote."""
+    """Return whether a message is about the text of an edit."""
     span = fault.primary.span if fault.primary else None
     if span is None or not state.is_here(span):
         return False
@@ -388,7 +388,7 @@ def _touches(state: DocumentAnalysis, fault: Diagnostic, edit: FixEdit) -> bool:
 
 
 def _told(known: DocumentAnalysis) -> dict[tuple[str, str], int]:
-    """What is said of a text, with how often each is."""
+    """Count the messages of a text."""
     found: dict[tuple[str, str], int] = {}
     for d in known.diagnostics:
         found[d.code, d.title] = found.get((d.code, d.title), 0) + d.count

@@ -153,7 +153,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """A stream that ends at a message that is too long; `heard` is whether any message came."""
+    """A stream that ends at a message that is too long; `heard` is whether any message arrived."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -162,11 +162,11 @@ class BoundedInput(io.BytesIO):
         self.heard = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """A line of a header; nothing behind the end."""
+        """Return a header line; empty at the end."""
         return b"" if self.ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The body of a message; nothing for one that is too long."""
+        """Return the body of a message; empty if it is too long."""
         wanted = -1 if size is None else size
         if not 0 <= wanted <= MAX_BYTES:
             self.ended = True
@@ -266,7 +266,7 @@ class SpeccLanguageServer:
             return split_document_lines(text, agreed.value)
         return split_document_lines(text, agreed or "utf-16")
 
-    # --- what the desk tells ----------------------------------------------------------
+    # --- notifications ---------- ------------------------------------------------------
 
     def _found(self, uri: str, version: int) -> None:
         """Called by the thread that reads."""
@@ -274,7 +274,7 @@ class SpeccLanguageServer:
             self.loop.call_soon_threadsafe(self._tell, uri, version)
 
     def _tell(self, uri: str, version: int) -> None:
-        """Publish what was found, unless a newer text has come."""
+        """Publish diagnostics, unless the text is newer."""
         document = self.desk.get(uri)
         if document is None or document.version != version or document.known is None:
             return
@@ -355,7 +355,7 @@ def path_from_uri(uri: str, language: str) -> Path | None:
 
 
 def _is_spec(path: Path, text: str) -> bool:
-    """Whether a text is one of ours: other YAML files are opened, too."""
+    """Return whether a text is a spec: other YAML files are opened, too."""
     if path.suffix == ".specc":
         return True
     return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

@@ -26,7 +26,7 @@ def load_schema() -> Schema:
 
 
 def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """What may be written at a character, of a text that may be newer than what is known."""
+    """Complete at a character; the text may be newer than its analysis."""
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
     above = text[:start].splitlines()
@@ -43,7 +43,7 @@ def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[Compl
 
 
 def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
-    """The keys that a line at a column stands below, the outermost first."""
+    """Return the keys above a line at a column, the outermost first."""
     keys: list[str] = []
     for line in reversed(above):
         found = KEY_LINE.match(line)
@@ -61,7 +61,7 @@ def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
 
 
 def _is_list(above: Sequence[str], line: str) -> bool:
-    """Whether what follows a line is its list: it ends with the colon of its key."""
+    """Return whether the next lines are the list of this line's key."""
     return line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
 
 
@@ -97,7 +97,7 @@ def _properties(made: Schema) -> Mapping[str, object]:
 
 
 def _at(text: str, path: Sequence[str]) -> list[Schema]:
-    """The schemas of what stands at a path."""
+    """Return the schemas of a path."""
     here = _spread([load_schema()], text)
     for key in path:
         below = [
@@ -124,7 +124,7 @@ def _spread(schemas: Sequence[Schema], text: str) -> list[Schema]:
 
 
 def _inside(made: Schema, text: str) -> Iterator[Schema]:
-    """What a schema names as what it may be."""
+    """Return the values that a schema allows."""
     reference = made.get("$ref")
     if isinstance(reference, str):
         target = load_schema()["definitions"]
@@ -151,7 +151,7 @@ def _holds(condition: object, text: str) -> bool:
 def _in_expression(
     known: DocumentAnalysis, path: Sequence[str], value: str, offset: int
 ) -> Iterator[CompletionItem]:
-    """What the language has for a value, where the keys above say that one stands here."""
+    """Complete a value, if the keys above expect one."""
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
         return
     if value.startswith(("{", "[")):

@@ -69,12 +69,12 @@ class OpenedModel(Closeable):
 
     @property
     def has_full_forward(self) -> bool:
-        """Whether there is a full-forward graph; no session is opened to find out."""
+        """Return whether there is a full-forward graph, without opening a session."""
         return self.package is None or "score" in self.package.roles
 
     @property
     def steps(self) -> bool:
-        """Whether specc runs a decode loop over a step graph."""
+        """Return whether specc runs a decode loop over a step graph."""
         return _drives(self.package, self.graph, rows_come=False)
 
     @cached_property

@@ -396,7 +396,7 @@ class Use(Commented):
 
     @property
     def owns(self) -> bool:
-        """Whether the used spec has its own config and weights here."""
+        """Return whether the used spec has its own config and weights here."""
         return bool(self.others or self.sources or self.under)
 
     @property
@@ -588,7 +588,7 @@ class QuantizeEntry(Commented):
 
 @dataclass(frozen=True, slots=True)
 class Quantize(CommentedBlock):
-    """`quantize { default = int8  keep = ["lm_head"] }`: which weights are rounded."""
+    """`quantize { default = int8  keep = ["lm_head"] }`: which weights are quantized."""
 
     entries: tuple[QuantizeEntry, ...]
 

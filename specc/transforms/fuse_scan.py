@@ -61,7 +61,7 @@ def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, 
 
 @dataclass(frozen=True)
 class _CellPattern:
-    """A pattern: the layer it stands for, its leaves by name, and the states it makes of them."""
+    """A pattern: its recurrent layer, its leaves by name, and its final states."""
 
     layer: FusedLayer
     leaves: dict[str, Value]

@@ -56,7 +56,7 @@ def _apply_first_rule(
 
 
 def rewrite_until_stable(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """`graph` rewritten until nothing changes any more."""
+    """Rewrite `graph` until it no longer changes."""
     for _ in range(MAX_REWRITE_ROUNDS):
         again = rewrite_graph(graph, rules)
         if _are_equal_graphs(graph, again):
@@ -87,7 +87,7 @@ def _list_operand_numbers(graph: Graph) -> list[int]:
 
 
 def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, count: int) -> None:
-    """Say of the new nodes, and of those that make `values`, where the old node came from."""
+    """Record the origin of the old node for the new nodes, and for those of `values`."""
     # `nodes` has an order but no slices: the newest ones from its end, reversed.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]

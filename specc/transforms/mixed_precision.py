@@ -222,7 +222,7 @@ class _HalfConverter:
         return _convert_graph(body, self.half, given, results)[0]
 
     def _width(self, node: Node) -> PrecisionClass:
-        """In what a node is computed."""
+        """The precision of a node."""
         op = node.op
         if isinstance(op, ALWAYS_HALF_OPS):
             return "wide" if node in self.late or not self._floats(node) else "thin"

@@ -45,14 +45,14 @@ from specc.transforms.transpose_weights import (
 )
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
-"""Whether graphs are verified after every pass: under `--debug`, and in tests."""
+"""Whether graphs are verified after every pass: with `--debug`, and in tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassState:
-    """What passes work on.
+    """The state that passes work on.
 
-    `defaults` computes inputs of `graph` that nobody gives, until `inline_default_inputs` has put
+    `defaults` computes missing inputs of `graph`, until `inline_default_inputs` has put
     it
     inside. `generation` says along which input `graph` grows, where it does, `streaming`
     what is made of one whose rows come; behind `chunk` these are counted in chunks of
@@ -100,9 +100,9 @@ class PassState:
 
 @dataclass(frozen=True)
 class CompilerPass:
-    """One pass: its name, what it is for, and the function that does it.
+    """A pass: its name, purpose and function.
 
-    One that is `optional` works only where it is asked for.
+    An `optional` pass runs only on request.
     """
 
     name: str
@@ -164,7 +164,7 @@ def _find_generated_symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
 
 
 def _run_causality_check(work: PassState) -> PassState:
-    """Fails with E0701 and E0702 where nothing grows, with E0711 to E0718 where it cannot."""
+    """Raise E0701 and E0702 without a time axis, E0711 to E0718 for causality violations."""
     graph, chunk = work.graph, work.chunk
     growing, sources = work.grows()
     symbol = _find_generated_symbol(graph, growing, chunk)
@@ -191,9 +191,9 @@ def _run_causality_check(work: PassState) -> PassState:
 
 
 def _raise_nothing_generated(graph: Graph) -> NoReturn:
-    """Fails with E0701.
+    """Raise E0701.
 
-    A graph that was itself taken out of another is not taken apart again. Its spec does
+    A derived graph is not derived again. Its spec does
     say what it generates, so that nothing is to be added there. No name of a spec has a
     blank in it.
     """
@@ -236,18 +236,18 @@ ALL_PASSES = (
     CompilerPass("step", "derive the decode step", _run_step),
     CompilerPass("encode", "derive the encoder", _run_encode),
 )
-"""Every pass that changes graphs or decides whether one may, in the order of `compile`."""
+"""Every pass that changes or checks graphs, in the order of `compile`."""
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 LOOP_PASSES = ("split_scan",)
 """The passes for quantized weights, under which loops with cells are kept."""
-"""The passes behind which a graph is as every target gets it."""
+"""The passes that run for every target."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes before step derivation."""
 
 
 def run_passes(work: PassState, names: Sequence[str]) -> PassState:
-    """`work` behind the passes of these names, in the order of `ALL_PASSES`."""
+    """Run the passes of these names on `work`, in the order of `ALL_PASSES`."""
     sound: tuple[Graph, ...] = ()
     for each in ALL_PASSES:
         if each.name in names:
@@ -283,7 +283,7 @@ def simplify_graph(graph: Graph, *, fused: bool = True) -> Graph:
 
 
 def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """`graph` with the weights of `plan` rounded."""
+    """Return `graph` with the weights of `plan` quantized."""
     return run_passes(PassState(graph=graph, plan=plan), ("quantize",)).graph
 
 

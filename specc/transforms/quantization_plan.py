@@ -39,9 +39,9 @@ MIN_INT4_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationRequest:
-    """What was asked for.
+    """The requested quantization.
 
-    `kind` is for all weights that no pattern names, None: they stay. Patterns are of
+    `kind` is for all weights that no pattern matches, None: unquantized. Patterns are of
     scopes or weights: `keep` stay as they are, `own` have a kind of their own. `head` is
     the kind of what makes results, `every` leaves out the exceptions of `int4`. `stored`
     are the group sizes of weights whose 4-bit codes a checkpoint holds.
@@ -242,7 +242,7 @@ class _FormatChooser:
         return self.wish.kind
 
     def _careful(self, sharing: list[str], uses: WeightUses, value: Value) -> QuantizationKind:
-        """`int4`, or 8 bits where 4 lose too much or win nothing."""
+        """Return `int4`, or 8 bits where 4 lose too much or save nothing."""
         count = 1
         # of stacked weights each expert has a matrix of its own
         for length in value.type.shape[-2:]:
@@ -289,7 +289,7 @@ class _FormatChooser:
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
-    """Why a weight cannot be rounded; empty where it can."""
+    """Return why a weight cannot be quantized; "" if it can."""
     if uses.other:
         return f"also read by {uses.other[0]}"
     if not uses.linear and not uses.table:

@@ -89,7 +89,7 @@ def find_viewed_weight(value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A rounded weight: its numbers and scales, and whether it is turned over here."""
+    """A quantized weight: its codes and scales, and whether it is transposed here."""
 
     numbers: Value
     scales: Value
@@ -152,7 +152,7 @@ def _make_quantized_weight(
 
 @dataclass
 class _WeightQuantizer:
-    """Writes nodes again; `now` are the values that are there, `pairs` the weights."""
+    """Rebuilds nodes; `now` maps values to new ones, `pairs` are the weights."""
 
     made: Builder
     now: dict[Value, Value]

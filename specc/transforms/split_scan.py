@@ -191,7 +191,7 @@ class _BodyParts:
 def _find_vectorizable_nodes(
     body: Graph, rows: set[Value], fixed: set[Value], axis: int
 ) -> set[Node]:
-    """Nodes that need scanned rows and nothing carried, and can be done for all rows at once."""
+    """Return the nodes that read scanned values but no carries: they can be vectorized."""
     found: set[Node] = set()
     known = set(rows)
     for node, results in body.nodes:

@@ -161,7 +161,7 @@ class _WeightUseCollector:
     routes: int = 0
 
     def graph(self, graph: Graph, seen: WeightViews, tokens: Iterable[Value], around: str) -> None:
-        """Note what the nodes of a graph do with the weights that `seen` shows."""
+        """Record how the nodes of a graph use the weights in `seen`."""
         here, known = dict(seen), set(tokens)
         for node, results in graph.nodes:
             scope = _get_first_scope(graph, node) or around
@@ -212,7 +212,7 @@ class _WeightUseCollector:
         tokens: set[Value],
         scope: str,
     ) -> None:
-        """Go into a loop, with what is captured under the names inside."""
+        """Visit a loop, with captures under their names inside."""
         inside = dict(iterate_body_inputs(op, node))
         fixed = set(list_captured_operands(op, node))
         stacked = set(list_stacked_operands(op, node))

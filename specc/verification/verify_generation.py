@@ -1,4 +1,4 @@
-"""Verify a model that decodes by itself: tokens and probabilities against the reference decode."""
+"""Verify a standalone generator: tokens and probabilities against the reference decode."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

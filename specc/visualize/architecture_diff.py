@@ -46,19 +46,19 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B; `unlike` says that they have hardly a block in common."""
+    """All changes from A to B; `unlike`: they have hardly a block in common."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     unlike: str = ""
 
     @property
     def same(self) -> bool:
-        """Whether both are the same architecture, to the last operation."""
+        """Return whether both have the same operations."""
         return not self.changes and not self.unlike
 
 
 def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
-    """What one has to change in A to get B."""
+    """Return the changes from A to B."""
     a, b = (replace(s, graph=pass_pipeline.normalize_weight_orientation(s.graph)) for s in (a, b))
     if _text(a.graph) == _text(b.graph):
         return ArchitectureDifference()
@@ -120,7 +120,7 @@ Facts = tuple[tuple[str, str], ...]
 
 
 def _scopes(graph: Graph) -> dict[str, Facts]:
-    """Every scope with its own operations and weights."""
+    """Return every scope with its own operations and weights."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
@@ -163,7 +163,7 @@ def _value(value: object) -> str:
 
 
 def describe_visible_keys(node: Node) -> str:
-    """Which keys a query of an attention may see, in words."""
+    """Describe which keys an attention query may see."""
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)
     if mask is None:
@@ -196,7 +196,7 @@ def _paths(scope: str) -> Iterator[str]:
 
 
 def _blocks(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
-    """What a scope of both does otherwise, one pair a change."""
+    """Yield the differences of a scope in both, one pair per change."""
     for scope, facts in one.items():
         for change in _facts(facts, other.get(scope, facts)):
             yield scope or "(outside of blocks)", change
@@ -257,7 +257,7 @@ def _joined(paths: Sequence[str]) -> list[str]:
 
 
 def _totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """How many weights there are, and what both cost."""
+    """Count the weights and the cost of both."""
     facts = [
         ("weights", [format_dim_formula(count_own_parameters(g), {}) for g in (a, b)]),
         ("multiply-adds", [format_dim_formula(_work(g), {}) for g in (a, b)]),
@@ -275,7 +275,7 @@ def _work(graph: Graph) -> Dim:
 
 
 def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Where the texts of two graphs part that differ in nothing that has a name."""
+    """Return where the IR texts of two graphs diverge."""
     for one, other in zip(_text(a).split("\n"), _text(b).split("\n"), strict=False):
         if one != other:
             how = f"{one.strip()} → {other.strip()}"

@@ -51,7 +51,7 @@ def render_architecture_svg(shown: ArchitectureView) -> str:
 
 
 def render_architecture_page(shown: ArchitectureView) -> str:
-    """The page: one file, no network, nothing that runs but our own program."""
+    """Return the page: one file without network access and with no code but ours."""
     trees = {name: build_block_tree(g, shown.at) for name, g in shown.graphs.items()}
     places = _Places(trees)
     cost = compute_cost_curves(next(iter(shown.graphs.values())))
@@ -75,7 +75,7 @@ def render_architecture_page(shown: ArchitectureView) -> str:
 
 
 class _Places:
-    """Where on a page a block and a line of a spec are."""
+    """Return the anchors of a block and of a source line."""
 
     def __init__(self, trees: Mapping[str, Block]) -> None:
         self.blocks: dict[tuple[int, str], str] = {}
@@ -236,13 +236,13 @@ def _lines(lines: Sequence[SpecLine], places: _Places) -> str:
 
 
 def _code(text: str) -> str:
-    """Prose in which what stands between backticks is code."""
+    """Convert text to HTML, with backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))
 
 
 def _costs(cost: CostCurves | None) -> str:
-    """The plot of costs and its numbers; a sentence where there is nothing to plot."""
+    """Return the cost plot and its numbers; a sentence if there is nothing to plot."""
     if cost is None:
         return (
             '<section class="costs"><h3>Cost</h3><p class="doc">No length is open but the number '
@@ -265,7 +265,7 @@ def _costs(cost: CostCurves | None) -> str:
 
 
 def _sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
-    """The texts that the links lead to, in the order in which they are numbered."""
+    """Return the linked sources, in the order of their numbers."""
     found: dict[str, Source] = {}
     for graph in graphs:
         for made in graph.made.values():
@@ -276,7 +276,7 @@ def _sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
 
 
 def _listings(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Each text with its lines numbered, closed until a link leads there."""
+    """Return each source with numbered lines, collapsed until a link opens it."""
     room = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()

@@ -80,7 +80,7 @@ VIEW_OPERATIONS = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
     ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.KeepRows,
 )  # fmt: skip
-"""Operations that are not drawn: views of a tensor, constants, positions."""
+"""Hidden operations: views of a tensor, constants, positions."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
 """Operations that read only the length of a tensor."""

@@ -66,7 +66,7 @@ def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -
 
 @dataclass(frozen=True, kw_only=True)
 class _Ends:
-    """A piece in its place: its corner, and the top and bottom of the row it stands in."""
+    """A placed item: its corner, and the top and bottom of its row."""
 
     piece: DrawingPiece
     corner: tuple[float, float]
@@ -74,12 +74,12 @@ class _Ends:
 
     @property
     def into(self) -> tuple[float, float]:
-        """Where lines come in."""
+        """Return where edges enter."""
         return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
     def out(self) -> tuple[float, float]:
-        """Where lines go out."""
+        """Return where edges leave."""
         return self.into[0], self.corner[1] + self.piece.height
 
 
@@ -124,7 +124,7 @@ def _place_rows(
 
 
 def _bare(flow: BlockFlow) -> set[int]:
-    """What alone comes in, and what alone goes out."""
+    """Return the external inputs and outputs."""
     found = set()
     for role in ("port", "result"):
         ends = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -208,7 +208,7 @@ def _item(item: FlowItem, block: Block, opens: Opens) -> DrawingPiece:
 
 
 def _end(name: str) -> DrawingPiece:
-    """What comes in or goes out: its name without a box."""
+    """Draw an input or output: its name without a box."""
     text = printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
     mark = TextMark(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
@@ -240,7 +240,7 @@ def _closed(block: Block) -> DrawingPiece:
 
 
 def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
-    """A box with a name, and smaller below it what it gives."""
+    """Draw a box with a name, and below it its output."""
     name, below = printable_label(name, 44), printable_label(below, 44)
     width = max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(below, 9.5), 64) + 26
     height = 40.0 if below else 28.0
@@ -257,7 +257,7 @@ def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
 
 
 def _open(block: Block, opens: Opens) -> DrawingPiece:
-    """A block with what is inside it."""
+    """Draw a block with its content."""
     inner = _inside(block, opens, framed=True)
     name = printable_label(block.label, 44)
     times = f"× {block.times}" if block.times > 1 else ""

@@ -61,7 +61,7 @@ class Block:
     outer: str = ""
     """The outermost scope whose operations belong to it; `path` is the innermost."""
     members: tuple[str, ...] = ()
-    """The scopes that it stands for, in the enclosing block."""
+    """Return the scopes that it represents, in the enclosing block."""
 
     @property
     def label(self) -> str:
@@ -145,7 +145,7 @@ class _Maker:
         return f"[{', '.join(format_dim_formula(d, self.at) for d in part.type.shape)}]"
 
     def _lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
-        """The lines that asked for the nodes of a scope and of those right below it."""
+        """Return the source lines of the nodes of a scope and of its direct children."""
         seen: set[tuple[str, int]] = set()
         for node in nodes:
             below = self._scope(node).removeprefix(path).strip(".")
@@ -160,7 +160,7 @@ class _Maker:
 
 
 def _meaning(op: str, nodes: list[Node]) -> str:
-    """What the operation of a block computes, as its first paragraph says."""
+    """Return the first paragraph of an operation's documentation."""
     heavy = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
 
@@ -178,7 +178,7 @@ def _line(span: Span) -> SpecLine:
 
 
 def _times(block: Block, times: int) -> Block:
-    """A block that stands for more, because those around it do."""
+    """Return a block that represents several equal ones."""
     return replace(
         block,
         times=block.times * times,
@@ -189,7 +189,7 @@ def _times(block: Block, times: int) -> Block:
 
 
 def classify_block(nodes: list[Node]) -> str:
-    """What a block is, for its color: `attention` where anything in it attends."""
+    """Return the kind of a block, for its color: `attention` if anything in it attends."""
     found = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
     return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in found), "other")
 
@@ -201,7 +201,7 @@ def build_block_tree(graph: Graph, at: Mapping[str, int] | None = None) -> Block
 
 
 def _below(scope: str, path: str) -> str:
-    """Return the name right below a path that a scope lies in; empty for any other."""
+    """Return the direct child of a path that contains a scope; "" for any other."""
     if scope == path or not is_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
@@ -231,7 +231,7 @@ Opens = Callable[[Block], bool]
 
 
 def expand_blocks(block: Block, most: int) -> Opens:
-    """Opens blocks from the outside in as long as no more than `most` items are drawn."""
+    """Open blocks from the outside in while at most `most` items are shown."""
     chosen: set[str] = set()
     for depth in range(1, 8):
         trial = {b.path for b in _within(block, depth) if _is_composed(b)}
@@ -262,7 +262,7 @@ def _is_composed(block: Block) -> bool:
 
 
 def _within(block: Block, depth: int) -> list[Block]:
-    """The blocks that lie at most so deep inside one."""
+    """Yield the blocks up to this depth inside one."""
     inner = list(block.inner.values())
     if depth <= 1:
         return inner

@@ -85,21 +85,21 @@ def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Ite
 def _curve(
     name: str, dim: Dim, minus: Sequence[float], places: Sequence[Mapping[str, int]]
 ) -> CostCurve:
-    """A formula at each place, less what is not done there."""
+    """Evaluate a formula at each length, minus the skipped work."""
     values = [float(_number(dim, at) or 0) for at in places]
     left = tuple(v - m for v, m in zip(values, minus, strict=True))
     return CostCurve(name=name, values=left, dashed=name not in SOLID_CURVES)
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
-    """Whether an attention sees so many keys at most, however long a text is."""
+    """Return whether the number of keys of an attention is bounded for any length."""
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
     found = [plan_local_attention(node, padded) for node in attends]
     return any(local is not None and local.window is not None for local in found)
 
 
 def _at(examples: set[str | None], symbols: tuple[str, ...]) -> Callable[[int], Mapping[str, int]]:
-    """One example, every other axis as long as is said."""
+    """Return the sizes of one example, with fixed values for other axes."""
     ones = {name: 1 for name in examples if name}
     return lambda n: {**ones, **dict.fromkeys(symbols, n)}
 
@@ -115,7 +115,7 @@ def _lengths(most: int) -> Iterator[int]:
 
 
 def _most(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """The greatest length, and what forbids a greater one."""
+    """Return the maximum length and its reason."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
     least = min(found, key=lambda limit: limit.most, default=None)
     if least is None or least.most >= MAX_LENGTH:
@@ -181,7 +181,7 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
 
 
 def _power(power: int, at: float) -> Iterator[Mark]:
-    """A line across at a power of ten, and what it stands for."""
+    """Draw a grid line at a power of ten, with its label."""
     yield LineMark(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID_COLOR, weight=1)
     yield TextMark(
         x=LEFT - 8, y=at + 4, text=format_magnitude(10**power), size=10, color=FAINT, anchor="end"
@@ -204,7 +204,7 @@ def _across(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
 
 
 def _names(named: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
-    """The name of each curve beside its end, so far apart that all can be read."""
+    """Draw the name of each curve next to its end, without overlaps."""
     last = -math.inf
     for at, name, color in sorted(named):
         last = max(at, last + LABEL_SPACING)

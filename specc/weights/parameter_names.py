@@ -21,7 +21,7 @@ class NamePattern:
 
     @property
     def plain(self) -> bool:
-        """Whether it matches only itself."""
+        """Return whether it matches only itself."""
         return not _PLACEHOLDER.search(self.text)
 
     def matches(self, name: str) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a spec is checked without NumPy
 
 
 class PatternMismatch(Exception):
-    """Why a pattern does not apply, as the end of a sentence."""
+    """Why a pattern does not match; the message ends a sentence."""
 
 
 Shape: TypeAlias = tuple[int, ...]

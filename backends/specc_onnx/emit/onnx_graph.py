@@ -36,7 +36,7 @@ PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
-    """Put the spec's line on the model and its graph, and on each input what it holds."""
+    """Add the spec's description to the model and its graph, and to each input its meaning."""
     model.doc_string = model.graph.doc_string = doc
     for value in model.graph.input:
         if (facts := graph.input_facts.get(value.name)) is not None:

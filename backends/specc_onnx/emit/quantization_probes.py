@@ -216,7 +216,7 @@ def _is_expert_loop(node: NodeProto) -> bool:
 
 
 def _collect_loop_outputs(node: NodeProto, wanted: Mapping[str, int]) -> dict[str, str]:
-    """Have a loop collect what its body gives out; the names that it has behind it."""
+    """Make a loop collect the outputs of its body; return their names outside."""
     (body,) = iterate_node_bodies(node)
     before = len(body.output)
     inner = _add_graph_outputs(body, wanted)

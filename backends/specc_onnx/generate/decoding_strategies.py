@@ -43,7 +43,7 @@ def emit_token_rules(
     vocabulary: int,
     history: str | None = None,
 ) -> str:
-    """`scores` f32[rows, vocabulary] with minus infinity for what may not come at step
+    """`scores` f32[rows, vocabulary] with minus infinity for forbidden tokens at step
     `iteration` i64[] of at most `limit` i64[], by the `history` where a rule reads it.
     """
     free = scores
@@ -172,7 +172,7 @@ def _continued(g: Emitter, d: DecodingConfig, past: Sequence[str], tokens: str) 
 
 
 class DecodingStrategy(Protocol):
-    """How tokens are chosen."""
+    """A strategy for choosing tokens."""
 
     carries: list[LoopCarry]
 

@@ -1,4 +1,4 @@
-"""What all parts of a self-decoding model share while it is built, and its scalar inputs."""
+"""State shared by all parts of a standalone generator while it is built, and its scalar inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class GenerationParts(SelfDecodingGraph):
-    """The same, looked at by the writer of the model."""
+    """The same parts, as seen by the model builder."""
 
     @classmethod
     def of(cls, source: SelfDecodingGraph) -> "GenerationParts":

@@ -33,7 +33,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def check_sampling_opset(opset: int) -> None:
-    """E0821 where the opset has no exclusive or, without which no random number can be made."""
+    """Raise E0821 if the opset has no exclusive or, which random numbers need."""
     if not onnx_targets.is_operator_available("BitwiseXor", opset):
         raise_error(
             "E0821",
@@ -61,7 +61,7 @@ def emit_substream_key(g: Emitter, key: str, n: str) -> str:
 
 
 def emit_uniform(g: Emitter, key: str) -> str:
-    """Element 0 of each stream, f32 in [0, 1): a whole number of 2**-24."""
+    """Return element 0 of each stream, f32 in [0, 1), a multiple of 2**-24."""
     top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
     # 24 bits remain, which i64 and f32 represent exactly.
     whole = emit_cast(g, emit_cast(g, top, "u64", "i64"), "i64", "f32")
@@ -290,7 +290,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
 
 
 def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: int) -> list[str]:
-    """Write which tokens may not come next by each rule, each bool[rows, vocabulary]."""
+    """Emit the tokens forbidden by each rule, each bool[rows, vocabulary]."""
     found = []
     if d.no_repeat_ngram_size:
         found.append(_emit_repeated_ngrams(g, history, d.no_repeat_ngram_size, vocabulary))

@@ -40,7 +40,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""The metadata text that says how an attention is computed, and why."""
+"""Return the metadata that describes how an attention is computed, and why."""
 
 
 @lower(ops.Attend)

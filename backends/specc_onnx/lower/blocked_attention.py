@@ -157,7 +157,7 @@ def _emit_short_operand(
 
 @contextmanager
 def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
-    """Name what is written inside by what it is for: dozens of small nodes a layer."""
+    """Name the nodes inside by purpose: dozens of small nodes per layer."""
     site, g.site = g.site, replace(g.site, scopes=(scope,))
     try:
         yield
@@ -357,7 +357,7 @@ def _emit_joined_blocks(
     return g.node("Concat", first, last, axis=lead)
 
 
-# --- queries apart --------------------------------------------------------------------
+# --- global queries - ----------------------------------------------------------------
 
 
 def _emit_global_queries(

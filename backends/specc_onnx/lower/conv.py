@@ -230,7 +230,7 @@ class _EmptyWindowGuard:
     first: int
 
     def given(self, x: Tensor) -> str:
-        """`x`, with a window's worth of zeros on an axis that turns out to be empty."""
+        """Pad `x` with zeros of a window's length if the axis is empty at run time."""
         name = self._long_enough(x)
         for n in self._maybe_empty(x):
             needed = max(self.op.lag(n) + 1, 1)
@@ -261,7 +261,7 @@ class _EmptyWindowGuard:
         return made
 
     def _demand(self, number: str, x: Tensor, n: int) -> str:
-        """`number`, which nobody gets who has too few rows."""
+        """Return `number`, or 0 if there are too few positions."""
         spare = self.op.spare(x.type.shape[self.first + n], n)
         return self.g.lengths.demand(self.g, number, spare)
 
@@ -287,5 +287,5 @@ def _get_first_window_axis(kernel: Sequence[int]) -> int:
 
 
 def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
-    """Rows [b, t, c] as [b, c, t], and back; a picture as it is."""
+    """Transpose [b, t, c] to [b, c, t], or back; an image is unchanged."""
     return g.node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

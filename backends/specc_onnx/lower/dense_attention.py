@@ -202,7 +202,7 @@ def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """One `Attention` node to be: what it is given, and what comes out."""
+    """An `Attention` node to be emitted: its inputs and outputs."""
 
     names: Sequence[str | None]
     options: Mapping[str, Any]

@@ -55,7 +55,7 @@ def emit_integer_max(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_integer_sign(g: Emitter, x: Tensor) -> str:
-    """-1, 0 or 1 for a whole number."""
+    """Emit -1, 0 or 1 for an integer."""
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
     above = emit_cast(g, g.node("Less", zero, x.name), "bool", dtype)
@@ -63,7 +63,7 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """`%` of whole numbers, of the sign of the divisor; by zero it is zero."""
+    """Emit `%` of integers with the sign of the divisor; 0 for a zero divisor."""
     # Multiplied by 0 instead of a constant 0: the result keeps its shape.
     if find_tensor_constant(y) in (0, -1):
         return g.node("Mul", x.name, g.constant(0, x.type.dtype))

@@ -52,11 +52,11 @@ class Emitter:
     attentions: list[dict[str, str]] = field(default_factory=list)
 
     def has(self, kind: str) -> bool:
-        """Whether the fused operator `kind` is to be used."""
+        """Return whether to use the fused operator `kind`."""
         return kind in self.target.fused and onnx_targets.is_operator_available(kind, self.opset)
 
     def lacks(self, kind: str, dtype: str) -> bool:
-        """Whether the target has no kernel of an operator for an element type."""
+        """Return whether the target has no kernel of an operator for an element type."""
         return bool({kind, f"{kind} {dtype}"} & self.target.lacks)
 
     def node(self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any) -> str:
@@ -88,12 +88,12 @@ class Emitter:
         return names
 
     def place(self, word: str) -> str:
-        """A name under the scope of what is being lowered, `encoder/layers/3/Gemm`."""
+        """Return a name under the current scope, `encoder/layers/3/Gemm`."""
         return "/".join([self.folder, word])
 
     @property
     def folder(self) -> str:
-        """The scope of what is being lowered as names have it; every node is in one."""
+        """Return the current scope as a name prefix; every node is in one."""
         parts = [*filter(None, self.site.scope.split("."))]
         return "/".join(parts) or self.names.graph or "main"
 
@@ -111,7 +111,7 @@ class Emitter:
 
     @contextmanager
     def body(self, *, apart: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects what is written; `apart` reuses nothing from outside."""
+        """Open a body that collects emitted nodes; `apart`: without reuse of outer values."""
         site, opened, before = self.site, GraphBody(), self.bodies.isolated
         self.bodies.open.append(opened)
         if apart:
@@ -175,14 +175,14 @@ class Emitter:
 
 
 def _suggest_constant_name(array: Array, dtype: str) -> str:
-    """What a constant would be called: by its numbers if they are few, else its shape."""
+    """Return a name for a constant: its values if they are few, else its shape."""
     if array.size <= 8:
         return f"{dtype}:{str(array.tolist()).replace(' ', '')}"
     return f"{dtype}:{'x'.join(map(str, array.shape))}"
 
 
 def _is_same_constant(known: TensorProto, array: Array) -> bool:
-    """Whether a constant is these numbers in this shape."""
+    """Return whether a constant has these values and this shape."""
     same = known.raw_data == array.tobytes()
     return same and list(known.dims) == list(array.shape)
 
@@ -241,7 +241,7 @@ def make_body_graph(
     types: Sequence[Type],
     inputs: Sequence[ValueInfoProto] = (),
 ) -> GraphProto:
-    """A finished body as a graph of its own, without what nobody reads."""
+    """Return a finished body as a graph without unused nodes."""
     outputs = [make_value_info(r, t) for r, t in zip(results, types, strict=True)]
     body.nodes = find_live_nodes(body.nodes, results)
     return GraphProto(
@@ -273,14 +273,14 @@ def make_branch(
     *,
     apart: bool = False,
 ) -> GraphProto:
-    """A branch of an `If` that gives what `write` emits; `apart` as in `Emitter.body`."""
+    """Return a branch of an `If` with what `write` emits; `apart` as in `Emitter.body`."""
     with g.body(apart=apart) as body:
         results = emit_body_results(g, write())
     return make_body_graph(name, body, results, types)
 
 
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:
-    """The types of the values that the nodes of a body make, its results apart."""
+    """Return the types of the values of a body, without its results."""
     made = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
     return [make_value_info(name, body.types[name]) for name in made if name not in results]
 
@@ -329,7 +329,7 @@ def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> N
 
 
 def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """The nodes that `wanted` is made from."""
+    """Return the nodes that `wanted` depends on."""
     read, kept = set(wanted), []
     for node in reversed(nodes):
         if not read.isdisjoint(node.output):

@@ -1,4 +1,4 @@
-"""What an emitter knows while it writes a model: names, values, open bodies, layouts, facts."""
+"""State of an emitter while it builds a model: names, values, open bodies, layouts, facts."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """Nodes of one ONNX graph, by what they were made from, and types of values, which ONNX's own
+    """Emitted nodes by their key, and the types of their values, which ONNX's own
     inference would lose.
     """
 

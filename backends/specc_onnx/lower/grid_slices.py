@@ -69,7 +69,7 @@ class GridSlice:
         return self._made[value, axes]
 
     def graph(self, value: Value) -> Graph:
-        """What makes a portion, as nodes to lower; what it reads is known outside."""
+        """Return the nodes of a slice; their inputs exist outside."""
         return self.builder.finish("portion", {"portion": value})
 
     def _operands(self, value: Value, axes: GridAxes) -> list[tuple[Value, GridAxes] | None] | None:
@@ -89,13 +89,13 @@ class GridSlice:
         ]
 
     def _opened(self, op: Op, axes: int) -> bool:
-        """Whether the results of an op are made again that have so many of the two axes."""
+        """Return whether to recompute the results of an op that has so many of the two axes."""
         if isinstance(op, ops.Scan):
             return False
         return axes == 2 or (axes == 1 and self.one_axis and _is_cheap_op(op))
 
     def _whole(self, node: Node, axes: GridAxes) -> bool:
-        """Whether these are weights of keys all of which are taken."""
+        """Return whether these are weights of keys that are all taken."""
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
             return False
@@ -140,7 +140,7 @@ def _find_result_dependences(node: Node, result: int) -> list[Dependence]:
 
 
 def _is_elementwise_axis(op: Op, links: Sequence[Dependence], axis: int) -> bool:
-    """Whether rows along an axis of the result are made each of the same row alone."""
+    """Return whether each position of an axis of the result reads only the same position."""
     own = [link for link in links if link.result_axis == axis]
     repeats = isinstance(op, ops.Expand) and op.axis == axis
     return all(link.kind == "same" for link in own) and bool(own or repeats)
@@ -309,7 +309,7 @@ def slice_positions(
 
 
 def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Rows by their numbers, with neighboring ones behind them."""
+    """Gather consecutive positions by index."""
     others = g.node("Gather", x, span.others, axis=axis)
     if not span.start:
         return others

@@ -77,7 +77,7 @@ def _split_scale(value: Value) -> tuple[Value | None, Value]:
 
 
 def _get_two_operands(value: Value) -> tuple[Value, Value]:
-    """The two values that one is made of."""
+    """Return the two operands of a concatenation."""
     assert value.node is not None
     first, second = value.node.args
     assert first is not None
@@ -132,7 +132,7 @@ def emit_kv_buffer_attention(
 
 
 def _emit_fill_counts(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
-    """The last row's number of each text, and how many rows there are, new ones too."""
+    """Emit the last position of each sequence, and the number of positions including new ones."""
     with g.outside("lengths"):
         total = emit_cast(g, g.dim(whole), "i64", "i32")
         last = emit_cast(g, g.dim(whole - 1), "i64", "i32")
@@ -210,7 +210,7 @@ def _get_int8_operands(
 
 
 def _emit_unpacked_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
-    """`[b, t, h·d]` as `[b, h, t, d]`; whoever wants it packed finds it so."""
+    """Transpose `[b, t, h·d]` to `[b, h, t, d]`; the packed form is kept for reuse."""
     shape = g.vector(0, 0, heads.number or 0, width.number or 0)
     turned = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
     g.layouts.packed[turned] = packed
@@ -227,7 +227,7 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_padded_queries(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) -> str:
-    """Pad the newest queries in front: the kernel wants one per new key."""
+    """Pad the newest queries at the front: the kernel needs one per new key."""
     return g.node("Concat", emit_full(g, 0, dtype, shape), query, axis=1)
 
 

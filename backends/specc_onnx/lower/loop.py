@@ -64,7 +64,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, given: Loop[Tensor]
 ) -> tuple[list[str], list[int]]:
-    """What is scanned, of at least one row, and the axis of the rows of each."""
+    """The scanned values, of at least one position, and the scan axis of each."""
     tensors, axes = [*given.rows], [op.axis] * op.scanned
     # `keep` is `[b, t]`: its time axis is 1, whatever that of the others is.
     if given.keep is not None:
@@ -100,7 +100,7 @@ def emit_collected_axis(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> st
 def _emit_without_placeholder(
     op: ops.Scan, g: Emitter, results: tuple[str, ...], carried: Sequence[Tensor], length: Dim
 ) -> tuple[str, ...]:
-    """The results as they would be without the row that stood in for none."""
+    """Return the results without the placeholder position of an empty axis."""
     some = g.node("Greater", g.dim(length), g.constant(0, "i64"))
     ends = [
         emit_where(g, start.type.dtype, some, end, start.name)
@@ -143,7 +143,7 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], kept: Tensor | None
 ) -> list[str]:
-    """Lower the body, whose rows and carries are known; gives what a turn gives."""
+    """Lower the body for given positions and carries; return the results of an iteration."""
     inputs = list(op.body.inputs.values())
     outer = inputs[op.scanned + op.carries :]
     g.values.tensors.update(zip(outer, captured, strict=True))
@@ -191,7 +191,7 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
 def _emit_iteration_results(
     op: ops.Scan, g: Emitter, made: Sequence[str], kept: Tensor | None
 ) -> list[str]:
-    """What a step gives; a row that is not kept changes no carry and collects zeros."""
+    """Return the results of a step; a masked position changes no carry and collects zeros."""
     body = op.body
     before = list(body.inputs.values())[op.scanned : op.scanned + op.carries]
     names: list[str] = []
@@ -211,7 +211,7 @@ def _emit_broadcast_keep(g: Emitter, kept: Tensor, type: Type) -> str:
 
 
 def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """One `Loop` node, which goes on to the last row, or as long as a row is not done."""
+    """Emit a `Loop` node that runs to the last position, or until all elements are done."""
     given = op.parts(args)
     length = given.rows[0].type.shape[op.axis]
     turns = g.dim(length)
@@ -231,7 +231,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 
 
 def _build_loop_body(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
-    """The body as `Loop` wants it: the number of the turn, whether it is run, carries."""
+    """Emit the body in the form of `Loop`: iteration index, condition, carries."""
     inner = list(op.body.inputs.items())
     starts = inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
@@ -262,12 +262,12 @@ def _build_loop_body(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) 
 
 
 def _has_early_exit(op: ops.Scan) -> bool:
-    """Whether turns behind the last row that is not done are left out."""
+    """Return whether iterations after the last active element are skipped."""
     return op.until != -1 and not op.lasting
 
 
 def _emit_any_unfinished(g: Emitter, done: str) -> str:
-    """Whether a row is not done. A sum, since the least of no rows has no value."""
+    """Emit whether an element is not done: a sum, since the minimum of no elements is undefined."""
     left = emit_cast(g, g.node("Not", done), "bool", "i32")
     count = g.node("ReduceSum", left, keepdims=0)
     return g.node("Greater", count, g.constant(0, "i32"))

@@ -87,7 +87,7 @@ def layer_norm(
 
 
 def _emit_norm_input(g: Emitter, x: Tensor) -> str:
-    """What a norm reads. A sum that nothing else reads is a `Sum` where the runtime would
+    """Return the input of a norm. A sum that no other node reads is a `Sum` where the runtime would
     join an `Add` with the norm, into a kernel that is slower than both.
     """
     value = x.value

@@ -19,7 +19,7 @@ def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Every name a node reads, also from within its bodies."""
+    """Return every name that a node reads, also in its bodies."""
     yield from node.input
     for body in iterate_node_bodies(node):
         for inner in body.node:

@@ -73,7 +73,7 @@ REDUCE_AXES_INPUT_SINCE = 18
 
 
 def is_operator_available(kind: str, opset: int) -> bool:
-    """Whether the standard operator `kind` is known at `opset`."""
+    """Return whether the standard operator `kind` exists at `opset`."""
     return OPERATOR_SINCE.get(kind, MIN_OPSET) <= opset
 
 
@@ -83,7 +83,7 @@ def get_ir_version(opset: int) -> int:
 
 
 def check_opset(opset: int) -> None:
-    """E0821 for an opset we do not write."""
+    """Raise E0821 for an unsupported opset."""
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise_error(
             "E0821",
@@ -165,7 +165,7 @@ TARGETS: Mapping[str, Target] = {
         ),
     )
 }
-"""Every target by name."""
+"""Return every target by name."""
 
 
 def get_target(name: str) -> Target:

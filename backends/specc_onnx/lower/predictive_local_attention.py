@@ -73,7 +73,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 def _match_center(
     g: Emitter, apart: Value | None, sides: tuple[Value | None, ...], keys: Dim
 ) -> Value | None:
-    """What row numbers of the keys are taken from, or that is taken from them."""
+    """Return what is subtracted from the key positions, or what they are subtracted from."""
     is_difference = apart and apart.node and apart.node.op == ops.Arith("sub")
     if not is_difference or len(sides) != 2:
         return None
@@ -85,12 +85,12 @@ def _match_center(
 
 
 def _are_key_ids(g: Emitter, rows: Value | None, keys: Dim) -> bool:
-    """Whether a value holds the row numbers of the keys along its last axis."""
+    """Return whether a value is the key positions along its last axis."""
     return rows is not None and rows.type.shape[-1:] == (keys,) and _are_position_ids(g, rows)
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:
-    """Whether a value holds row numbers, however they are laid out."""
+    """Return whether a value is position indices, in any layout."""
     while (value := _find_outer_value(g, value)) is not None and value.node is not None:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
@@ -101,7 +101,7 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
 
 
 def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
-    """What a loop's body captures, as it is known outside."""
+    """Return the outer value of a loop capture."""
     while value is not None and value.node is None and value in g.values.tensors:
         known = g.values.tensors[value].value
         if known is None or known is value:
@@ -133,7 +133,7 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
 
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, none: str | int) -> str:
-    """The least or the greatest number of a value, as f32[]."""
+    """Emit the minimum or maximum of a value, as f32[]."""
     x = g.values.tensors[value]
     numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), g.vector(-1))
     other = g.constant(float(none), "f32") if isinstance(none, int) else none

@@ -73,7 +73,7 @@ def _emit_quantized_product(
 
 
 def _emit_float32(g: Emitter, x: Tensor) -> Tensor:
-    """A tensor in f32, in which rows are rounded."""
+    """Cast a tensor to f32, in which rows are quantized."""
     return make_typed_tensor(emit_cast(g, x.name, x.type.dtype, "f32"), "f32", x.type.shape)
 
 
@@ -102,7 +102,7 @@ def _emit_matmul_nbits(
 def _emit_integer_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, made: tuple[Dim, ...]
 ) -> str:
-    """A product of whole numbers, scaled by the columns of weights, then by the rows."""
+    """Emit an integer matrix product, scaled by columns of weights, then by rows."""
     own, units = _emit_row_scales(g, x)
     # Codes are quantized with scale 1: the operator takes one scale per tensor or per index of an
     # axis, but here each row has its own. CUDA has only signed products, and no `QGemm`.
@@ -146,7 +146,7 @@ def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
 
 
 def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
-    """The greatest size of a number in each row; of a row of zeros a tiny one."""
+    """Emit the maximum magnitude of each row; a tiny number for zeros."""
     last, dtype = x.type.rank - 1, x.type.dtype
     most = emit_reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
     # The maximum over zero rows has the width of the row here, not 1.
@@ -156,7 +156,7 @@ def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
-    """Each row as whole numbers times its own scale."""
+    """Quantize each row with its own scale."""
     own, units = _emit_row_scales(g, x)
     ends = g.constant(-128, x.type.dtype), g.constant(127, x.type.dtype)
     whole = g.node("Clip", g.node("Round", units), *ends)
@@ -164,7 +164,7 @@ def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
 
 
 def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
-    """Each block of a row as whole numbers times its own scale."""
+    """Quantize each block of a row with its own scale."""
     *lead, wide = x.type.shape
     count = count_groups(wide.number or 0, block)
     full = Dim.of(count * block)
@@ -188,7 +188,7 @@ def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
 def _emit_dequantized_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """A product by the numbers that the weights stand for."""
+    """Emit a product with dequantized weights."""
     if op.rounding == "row":
         x = _emit_rounded_rows(g, x)
     elif op.rounding == "block":
@@ -202,7 +202,7 @@ def _emit_dequantized_product(
 
 @lower(ops.EmbeddingQ)
 def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor) -> str:
-    """The rows first, then the numbers they stand for: the table stays as it is."""
+    """Gather rows, then dequantize them: the table stays quantized."""
     numbers, rank = emit_checked_indices(g, ids), ids.type.rank
     if g.target.rounded == "weights" and op.block and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, numbers, table, scales)
@@ -220,7 +220,7 @@ def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scal
 
 
 def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
-    """As many places of an axis as there are tokens."""
+    """Return the positions of an axis for the tokens."""
     shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
     return make_typed_tensor(g.node("Gather", x.name, places, axis=axis), x.type.dtype, shape)
 
@@ -259,7 +259,7 @@ def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
 
 @lower(ops.Dequantize)
 def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """What they stand for."""
+    """Dequantize them."""
     numbers = g.node("Cast", x.name, to=ONNX_TYPE_CODES[scale.type.dtype])
     return g.node("Mul", numbers, scale.name)
 
@@ -267,7 +267,7 @@ def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
 def _emit_dequantized_matrix(
     op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
 ) -> str:
-    """The matrix that stored numbers stand for, as it lies."""
+    """Dequantize a matrix in its stored layout."""
     kind, block = scales.type.dtype, op.block
     if not block:
         whole = g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind])

@@ -29,7 +29,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @dataclass(frozen=True, slots=True)
 class PackedSequence:
-    """The two axes that a layer runs over, and what says which rows exist, `[b, t]`."""
+    """The two axes of a layer, and its padding mask, `[b, t]`."""
 
     g: Emitter
     keep: Tensor | None
@@ -38,7 +38,7 @@ class PackedSequence:
 
     @property
     def together(self) -> bool:
-        """Whether the rows that exist stand at the front already."""
+        """Return whether valid positions are at the front already."""
         if self.keep is None:
             return True
         value = self.keep.value
@@ -46,7 +46,7 @@ class PackedSequence:
 
     @property
     def kept(self) -> str:
-        """What says which rows exist; a dot where all do."""
+        """Return the padding mask; "" if there is no padding."""
         return self.keep.name if self.keep else "."
 
     def in_front(self, x: Tensor, *, cleared: bool = False) -> str:
@@ -98,7 +98,7 @@ class PackedSequence:
         return g.node("Slice", x, g.vector(*[0 for _ in axes]), g.shape(shape), g.vector(*axes))
 
     def lengths(self) -> str | None:
-        """How many rows exist, i32[b], which is what ONNX wants; None where all do."""
+        """Emit the number of valid positions, i32[b]; None if all are valid."""
         if self.keep is None:
             return None
         kept = emit_cast(self.g, self.keep.name, "bool", "i32")
@@ -155,7 +155,7 @@ def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
 
 
 def _emit_target_positions(steps: PackedSequence) -> str:
-    """Where each row goes: those that exist to the front, in order, the others behind
+    """Emit the target of each position: valid ones to the front, in order, the others after
     them, in order. With rows `x . y` (the second is padding) that is 0 2 1.
     """
     g, keep = steps.g, steps.keep
@@ -170,7 +170,7 @@ def _emit_target_positions(steps: PackedSequence) -> str:
 
 
 def _emit_source_positions(steps: PackedSequence) -> str:
-    """Which row comes to each place, the inverse of `_emit_target_positions`."""
+    """Emit the source of each position, the inverse of `_emit_target_positions`."""
     g, shape = steps.g, (steps.batch, steps.length)
     numbers = emit_expand(
         g, make_typed_tensor(emit_arange(g, steps.length), "i64", shape[1:]), shape
@@ -186,7 +186,7 @@ def _emit_reordered(g: Emitter, x: str, places: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GateOrder:
-    """Which of our gates stands at each of ONNX's places, and which changes its sign."""
+    """The order of gates in ONNX, and which of them are negated."""
 
     order: Sequence[int]
     negated: int | None = None
@@ -217,7 +217,7 @@ def _emit_ordered_matrices(
 ) -> list[str | None]:
     bias = None
     if any(biases):
-        # ONNX has both in one operand: zeros stand for a missing one.
+        # ONNX has both in one operand: zeros replace a missing one.
         size = weights[0].type.shape[axis].number or 0
         dtype = next(b.type.dtype for b in biases if b)
         zeros = g.constant([0.0] * size, dtype)
@@ -275,7 +275,7 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower(ops.Lstm)
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """`LSTM`, which knows no projection."""
+    """Lower to `LSTM`, which has no projection."""
     layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
     if not layer.serves("peepholes" if layer.given.peepholes else ""):
         return _lower_as_loop(layer)
@@ -384,7 +384,7 @@ def _scales(layer: _LoweredLayer) -> list[str]:
 
 
 def _lower_as_loop(layer: _LoweredLayer) -> tuple[str, ...]:
-    """The layer as the loop it stands for."""
+    """Lower the layer as an equivalent loop."""
     g, b = layer.g, Builder()
     assert not isinstance(layer.op, ops.LstmQ), "targets without it plan none"
     inner = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)]

@@ -73,7 +73,7 @@ def _count_users(graph: Graph) -> Counter[Value]:
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Where the pieces end of each axis that slices of known lengths cut without a rest."""
+    """Return the ends of the pieces of each axis that static slices partition."""
     cuts: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

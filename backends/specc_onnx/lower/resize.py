@@ -51,7 +51,7 @@ def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
 
 
 def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
-    """Whether every place that is looked at is a number of single precision."""
+    """Return whether every sampled position is exact in single precision."""
     if op.align_corners:
         return False
     # by the lengths that `Resize` gets: half of an odd number of positions is not its rounded
@@ -65,7 +65,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
 
 
 def _compute_scale(before: Dim, after: Dim, factor: float | None) -> float:
-    """How many times as long an axis becomes; 0 where that is not known."""
+    """Return the scale factor of an axis; 0 if it is unknown."""
     if factor is not None and factor == int(factor):
         return factor
     if before.number is None or after.number is None:
@@ -79,7 +79,7 @@ def _is_power_of_two(factor: float) -> bool:
 
 
 def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
-    """`[n, 1, …]` with the axes that change behind: one axis as a picture of one line."""
+    """Return `[n, 1, …]` with the resized axes last: one axis is an image of height 1."""
     count, rank = len(op.sizes), x.type.rank
     changed = range(op.axis, op.axis + count)
     order = [*(n for n in range(rank) if n not in changed), *changed]
@@ -192,7 +192,7 @@ class _AxisSampler:
         return self._within(emit_cast(g, taken, "f32", "i64"))
 
     def averaged(self, x: str, axis: int, rank: int) -> str:
-        """All rows that a point stands for, by their shares, which the lengths tell."""
+        """Emit weighted sums over all source positions, with weights computed from the lengths."""
         g, rows_, size = self.g, self.length.number, self.size.number
         assert rows_ is not None, "`resize` requires static lengths here"
         assert size is not None, "of both"
@@ -252,7 +252,7 @@ class _AxisSampler:
         return g.node("Div", *(emit_cast(g, g.dim(d), "i64", dtype) for d in (above, below)))
 
     def _row(self, x: str, axis: int, first: str, step: int) -> str:
-        """The rows `step` behind the first; beyond the border stands the last."""
+        """Emit the positions `step` after the first, clamped to the border."""
         g = self.g
         at = g.node("Add", first, g.constant(step, "i64")) if step else first
         if self.op.mode == "bicubic":

@@ -52,7 +52,7 @@ MAX_INLINE_NODES = 24
 
 @lower(ops.Route)
 def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
-    """The sums of what experts make of the rows."""
+    """Emit the weighted sums of expert outputs."""
     (made,) = g.site.types
     given = op.parts(operands)
     *lead, width = made.shape
@@ -75,7 +75,7 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
 
 
 def _can_inline_experts(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> bool:
-    """Whether experts are few and small, and their weights are weights of the model."""
+    """Return whether experts are few and small, with static weights."""
     stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow.values()}
     held = sum(multiply_dims(t.type.shape).number or MAX_INLINE_ELEMENTS for t in given.stacked)
     many = op.experts.number
@@ -89,7 +89,7 @@ def _can_inline_experts(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> boo
 
 
 def _emit_expert_ids(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> str:
-    """The experts of each row, i64[n, k]: below `experts`, or that number for nobody."""
+    """Emit the experts of each token, i64[n, k]; `experts` means none."""
     nobody, dtype = g.dim(op.experts), given.ids.type.dtype
     ids = emit_cast(g, emit_flatten(g, given.ids.name, given.ids.type.shape), dtype, "i64")
     theirs = g.node("Less", ids, nobody)
@@ -117,7 +117,7 @@ class _ExpertEmitter:
     sums: Type
 
     def looped(self, start: str) -> str:
-        """A `Loop` over the experts that are there."""
+        """Emit a `Loop` over the experts that have tokens."""
         g = self.g
         all_of_them = emit_slice(g, self._there(), 0, Dim.of(0), self.op.experts)
         # in ascending order, so that the summation order does not depend on the other rows
@@ -163,7 +163,7 @@ class _ExpertEmitter:
         return total
 
     def _there(self) -> str:
-        """Which experts somebody chose, bool[experts + 1]; the last is nobody."""
+        """Emit which experts have tokens, bool[experts + 1]; the last means none."""
         g, many = self.g, self.op.experts + 1
         named = g.node("Reshape", self.ids, g.vector(-1))
         yes = g.node("Expand", g.constant(True, "bool"), g.node("Shape", named))
@@ -171,7 +171,7 @@ class _ExpertEmitter:
         return g.node("ScatterElements", no, named, yes, axis=0)
 
     def _added(self, before: str, expert: str, own: Sequence[Tensor]) -> tuple[str, ...]:
-        """The sums with what one expert makes of the rows that chose it."""
+        """Add the output of one expert to the sums of its tokens."""
         g, site = self.g, self.g.site
         at, share = self._rows_of(g.node("Equal", self.ids, expert))
         made = self._body(at, own)
@@ -194,7 +194,7 @@ class _ExpertEmitter:
         return at, g.node("Gather", share, at, axis=0)
 
     def _body(self, at: str, own: Sequence[Tensor]) -> str:
-        """What the expert makes of the rows with these numbers, [m, o]."""
+        """Emit the output of the expert for the tokens with these indices, [m, o]."""
         op, g = self.op, self.g
         value, *others = op.inner()
         ones = value.type.rank - 2

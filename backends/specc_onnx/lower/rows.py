@@ -16,7 +16,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower(ops.Sort)
 def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
-    """`TopK` of all; ONNX puts the lower of equals first."""
+    """Emit a full `TopK`; ONNX orders equal elements by index."""
     count = g.shape([x.type.shape[op.axis]])
     largest = int(op.descending)
     return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=largest, sorted=1)
@@ -24,7 +24,7 @@ def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
 
 @lower(ops.TopK)
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
-    """One operator; ONNX puts the lower of equals first."""
+    """Emit one operator; ONNX orders equal elements by index."""
     rest = x.type.shape[op.axis] - op.k
     count = g.lengths.demand(g, g.shape([op.k]), op.k, rest)
     return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=op.largest, sorted=1)
@@ -41,7 +41,7 @@ def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Roll)
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
-    """The rows behind and the rows before, put together the other way around."""
+    """Swap the positions after and before the shift."""
     length = x.type.shape[op.axis]
     # with length 0 nothing moves; the undefined remainder by 0 does not matter
     by = op.by if length == 0 else mod_dims(op.by, length)

@@ -104,7 +104,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Expand)
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
-    """An axis of length 1 repeated; ones elsewhere leave what is there."""
+    """Expand an axis of length 1; ones elsewhere keep the shape."""
     target = [Dim.of(1)] * x.type.rank
     target[op.axis] = op.length
     return x.name if op.length == 1 else g.node("Expand", x.name, g.shape(target))
@@ -154,7 +154,7 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Gather)
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
-    """Rows by number, for each of the leading axes apart."""
+    """Gather by index, separately for each leading axis."""
     if op.axis == 0:
         return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
     # GatherND copies single elements: five times slower
@@ -177,7 +177,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Delay)
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Rows put in front, as many cut off behind; right where there are fewer rows than that."""
+    """Prepend positions and drop as many at the end; correct also for shorter axes."""
     if op.by == 0:
         return x.name
     shape = list(x.type.shape)
@@ -203,7 +203,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.ArgMax)
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
-    """The first of the greatest."""
+    """Emit the first index of the maximum."""
     # Only the maximum, the first of equals, as `TopK` is defined too.
     if g.lacks("ArgMax", x.type.dtype):
         _, place = g.nodes("TopK", 2, x.name, g.vector(1), axis=op.axis)
@@ -213,7 +213,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.OneHot)
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
-    """A comparison with the row numbers: a number out of range gives zeros."""
+    """Compare with position indices: an index out of range gives zeros."""
     numbers = emit_cast(g, emit_arange(g, op.size), "i64", x.type.dtype)
     same = g.node("Equal", emit_unsqueeze(g, x.name, x.type.rank), numbers)
     return emit_cast(g, same, "bool", g.site.types[0].dtype)

@@ -155,7 +155,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
     @property
     def interpolates(self) -> bool:
-        """Whether it interpolates between pixels."""
+        """Return whether it interpolates between pixels."""
         return not self.mode.startswith("nearest")
 
 

@@ -34,12 +34,12 @@ class LalrRule(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a repetition, `x*`; lark names such rules `__item_star_0`."""
+        """Return whether it is a repetition, `x*`; lark names such rules `__item_star_0`."""
         return self.origin[0] == "_"
 
     @property
     def renames(self) -> bool:
-        """Whether it only renames a value, e.g. a power to a sign."""
+        """Return whether it only renames a value, e.g. a power to a sign."""
         return self.alone and self.length == 1
 
 
@@ -134,7 +134,7 @@ def load_lalr_table() -> LalrTable:
 
 
 class StackEntry(NamedTuple):
-    """A value on the stack: made of tokens `first` to `last` (`first` is -1 for none),
+    """A value on the stack, of tokens `first` to `last` (`first` is -1 for none),
     nested `height` deep.
     """
 
@@ -205,7 +205,7 @@ class ParseRun:
         return frozenset(kind for kind in terminals if self.accepts(self.states, kind))
 
     def reduce(self, action: int, kind: str) -> None:
-        """Replace the parts of a complete rule by what the callback makes of them."""
+        """Replace the parts of a complete rule by the result of its callback."""
         rule = self.table.rules[~action]
         if rule.renames:
             whole = self.parts[-1]

@@ -201,7 +201,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
 """Converters of the keys that hold one item."""
 
 
-# --- what stands in `items:` ----------------------------------------------------------
+# --- entries of `items:` -------- ------------------------------------------------------
 
 
 def items_to_yaml(run: ItemRun) -> YamlPair:

@@ -34,7 +34,7 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class TensorMisfit(Exception):
-    """Why tensors make no weight."""
+    """Why tensors cannot be decoded to a weight."""
 
 
 def match_tensor(what: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
@@ -145,7 +145,7 @@ def as_scale_grid(scales: Array, rank: int) -> Array:
     return scales
 
 
-# --- 8-bit values with their scales beside them: FP8, int8 --------------------------------
+# --- 8-bit values with separate scales  : FP8, int8 --------------------------------
 
 
 def _block_sizes(

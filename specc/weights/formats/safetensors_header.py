@@ -81,7 +81,7 @@ HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as the header tells it; `begin` and `end` count from the first byte of data."""
+    """A tensor as described in the header; `begin` and `end` count from the first byte of data."""
 
     name: str
     dtype: str
