@@ -47,7 +47,7 @@ def check_input_lengths(slots: Mapping[str, TensorSlot], given: Mapping[str, Arr
         if len(shape) != len(slot.shape):
             raise_error(
                 "E0911",
-                f"`{name}` has {len(shape)} axes, {len(slot.shape)} are expected",
+                f"`{name}` has {len(shape)} axes, expected {len(slot.shape)}",
                 notes=[_format_declared_type(slot)],
             )
         for axis, (wanted, length) in enumerate(zip(slot.shape, shape, strict=True)):

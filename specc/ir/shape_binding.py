@@ -95,7 +95,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
     if len(shape) != type.rank:
         raise_error(
             "E0911",
-            f"`{name}` has {len(shape)} axes, {type.rank} are expected",
+            f"`{name}` has {len(shape)} axes, expected {type.rank}",
             notes=[f"it is declared {type}, got shape {list(shape)}"],
         )
     return [

@@ -19,12 +19,7 @@ ALL_DTYPES = DTYPES_BY_KIND["a"]
 
 KIND_BY_DTYPE = {dtype: kind for kind in "fibq" for dtype in DTYPES_BY_KIND[kind]}
 
-KIND_DESCRIPTIONS = {
-    "f": "numbers",
-    "i": "whole numbers",
-    "q": "whole numbers",
-    "b": "true or false",
-}
+KIND_DESCRIPTIONS = {"f": "numbers", "i": "integers", "q": "integers", "b": "booleans"}
 """Names of the values of each kind in messages."""
 
 

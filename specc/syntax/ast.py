@@ -588,7 +588,7 @@ class QuantizeEntry(Commented):
 
 @dataclass(frozen=True, slots=True)
 class Quantize(CommentedBlock):
-    """`quantize { default = int8  keep = ["lm_head"] }`: which weights are quantized."""
+    """`quantize { default = int8  exclude = ["lm_head"] }`: which weights are quantized."""
 
     entries: tuple[QuantizeEntry, ...]
 

@@ -48,18 +48,18 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
         ({**GOOD, "more": np.ones(1)}, r"E0910\]: the model has no input called `more`"),
         (
             {**GOOD, "ids": np.ones((1, 2))},
-            r"E0907\]: the input `ids` holds float64, whole numbers are expected",
+            r"E0907\]: the input `ids` is float64, expected integers",
         ),
-        ({**GOOD, "ids": np.array([1])}, r"E0911\]: `ids` has 1 axes, 2 are expected"),
+        ({**GOOD, "ids": np.array([1])}, r"E0911\]: `ids` has 1 axes, expected 2"),
         ({**GOOD, "scale": np.ones(3)}, r"E0912\]: `batch` is 1 in `ids` but 3 in `scale`"),
         ({**GOOD, "ids": np.ones((1, 0), int)}, r"E0912\]: `seq` is 0, the model needs at least 1"),
         (
             {**GOOD, "ids": np.array([[1, 5]])},
-            r"E0913\]: an embedding table has rows 0 to 4, row 5 is asked for",
+            r"E0913\]: an embedding table has rows 0 to 4, got index 5",
         ),
         (
             {**GOOD, "ids": np.array([[-1, 0]])},
-            r"E0913\]: an embedding table has rows 0 to 4, row -1 is asked for",
+            r"E0913\]: an embedding table has rows 0 to 4, got index -1",
         ),
     ],
 )
@@ -79,7 +79,10 @@ def test_lengths_are_solved_from_sums_and_multiples() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [((8, 3), "no possible length of `2\\*n \\+ 1`"), ((9, 2), "`seq` is 2, but `n`, which is 4")],
+    [
+        ((8, 3), "not a valid length of `2\\*n \\+ 1`"),
+        ((9, 2), "`seq` is 2, but must equal `n`, which is 4"),
+    ],
 )
 def test_lengths_that_do_not_fit_are_refused(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(Failed, match=message):

@@ -48,7 +48,7 @@ def test_inputs_say_what_they_hold(folder: Path) -> None:
     model = onnx.load(folder / "m.onnx", load_external_data=False)
     said = {value.name: value.doc_string for value in model.graph.input}
     assert said["input_ids"] == "i64[batch, seq], from 0 to 10"
-    assert said["attention_mask"].startswith("bool[batch, seq]: which rows exist")
+    assert said["attention_mask"].startswith("bool[batch, seq]: false at padded positions")
 
 
 def test_operations_say_what_they_compute(folder: Path) -> None:

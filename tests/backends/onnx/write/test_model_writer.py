@@ -164,7 +164,7 @@ def test_weights_that_cannot_be_linked_are_copied_unless_linking_was_asked_for(
     assert not written.plan.linked
     with pytest.raises(Failed, match="E0824") as caught:
         write(graph, values, tmp_path / "out" / "n.onnx", weights_as="link")
-    assert "does not lie in the folder" in caught.value.diagnostics[0].notes[0]
+    assert "is outside the output directory" in caught.value.diagnostics[0].notes[0]
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["m.onnx"]
 
 
