@@ -82,6 +82,11 @@ FLEXIBLE: dict[str, object] = {
     **{k: v for k, v in IMAGE.items() if k != "image"},
     "num_positions": 9,
 }
+DAVIT: dict[str, object] = {
+    "image": 12, "channels": 3, "depths": [1], "widths": [8], "kernels": [3], "strides": [4], "paddings": [1],
+    "pre_norm": "[false]", "heads": [2], "groups": [2], "window": 2, "mlp_ratio": 2.0, "positions_per_axis": 4,
+    "frames": 2,
+}  # fmt: skip
 BLIP: dict[str, object] = {
     **{f"vision.{k}": v for k, v in (IMAGE | {"d": 16}).items() if k != "channels"},
     **{f"text.{k}": v for k, v in (WORDS | {"start": 15, "stop": [2]}).items()},
@@ -339,6 +344,12 @@ FAMILIES: dict[str, dict[str, object]] = {
         **{f"text.{k}": v for k, v in (WORDS | {"d": 8}).items()},
     },
     "siglip2_vision": FLEXIBLE,
+    "florence2": {
+        **{f"vision.{k}": v for k, v in (DAVIT | {"projection_dim": 16}).items()},
+        **{f"text.{k}": v for k, v in (PAIRED | {"context": 32}).items()},
+        "image_token": 14,
+    },
+    "florence2_vision": DAVIT,
     "internvl": IMAGE_TEXT,
     "mistral3": {k: v for k, v in IMAGE_TEXT.items() if k != "vision.image"} | {"merge": 1},
     "pixtral_vision": {k: v for k, v in IMAGE.items() if k != "image"},
