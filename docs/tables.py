@@ -47,8 +47,8 @@ MODEL_GROUPS = (
     (
         "Vision",
         "beit convnext deformable_detr deit depth_anything detr digits dinov2 dinov3_vit dpt "
-        "ijepa poolformer regnet resnet rt_detr sam segformer swin videomae vit vit_mae "
-        "vit_segmenter vitpose yolos",
+        "ijepa mask2former poolformer regnet resnet rt_detr sam segformer swin videomae vit "
+        "vit_mae vit_segmenter vitpose yolos",
     ),
     (
         "Audio",

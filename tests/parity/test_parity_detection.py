@@ -161,6 +161,14 @@ SAM: dict[str, Any] = {
     "mask_decoder_config": {"hidden_size": 16, "mlp_dim": 20, "num_attention_heads": 2, "iou_head_hidden_dim": 10,
                             "iou_head_depth": 4, "attention_downsample_rate": 4, "num_multimask_outputs": 2},
 }  # fmt: skip
+MASK2FORMER: dict[str, Any] = {
+    "feature_size": 32, "mask_feature_size": 10, "hidden_dim": 32, "encoder_feedforward_dim": 12, "encoder_layers": 1,
+    "decoder_layers": 5, "num_attention_heads": 2, "dim_feedforward": 12, "num_queries": 3, "id2label": {0: "a", 1: "b"},
+    "backbone_config": transformers.SwinConfig(
+        image_size=[64, 32], patch_size=4, embed_dim=8, depths=[1, 2, 1, 2], num_heads=[1, 2, 2, 2], window_size=3,
+        mlp_ratio=1.5, out_features=["stage1", "stage2", "stage3", "stage4"],
+    ),
+}  # fmt: skip
 SEGMENTED = ("iou_scores", "pred_masks")
 FRAME: dict[str, object] = {"image": [64, 96]}
 FOUND = ("logits", "pred_boxes")
@@ -217,6 +225,15 @@ CASES = {
     "deformable_detr base, one level": Detector(
         model="DeformableDetrModel", draw=padded(3, 64, 96, whole=True), results=ENCODED, sets=FRAME,
         settings=DEFORMABLE | {"num_feature_levels": 1, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage4"])},
+    ),
+    "mask2former": Detector(
+        model="Mask2FormerForUniversalSegmentation", settings=MASK2FORMER, draw=pixels(3, 64, 32),
+        results=("class_queries_logits", "masks_queries_logits"),
+    ),
+    "mask2former base": Detector(
+        model="Mask2FormerModel", draw=pixels(3, 64, 32),
+        settings=MASK2FORMER | {"hidden_dim": 16, "decoder_layers": 4, "activation_function": "gelu", "pre_norm": True},
+        results=("encoder_last_hidden_state", "pixel_decoder_last_hidden_state", "transformer_decoder_last_hidden_state"),
     ),
     "sam": Detector(
         model="SamModel", settings=SAM, draw=prompted("input_points", "input_labels"), results=SEGMENTED

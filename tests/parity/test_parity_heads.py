@@ -72,6 +72,7 @@ OTHERWISE = {
     "BlipModel": frozenset({"logits_per_image", "logits_per_text"}),
     "OwlViTModel": frozenset({"logits_per_image", "logits_per_text"}),
     "Owlv2Model": frozenset({"logits_per_image", "logits_per_text"}),
+    "Mask2FormerModel": frozenset({"transformer_decoder_last_hidden_state"}),
     "SamModel": frozenset({"iou_scores", "pred_masks"}),
     "DPRQuestionEncoder": frozenset({"pooler_output"}),  # as the class returns it
     "ParakeetForCTC": SCORES,  # also in the table of models without heads

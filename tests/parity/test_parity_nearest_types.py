@@ -39,7 +39,7 @@ def named(config: dict[str, Any], folder: Path) -> str:
     with pytest.raises(Failed, match="E0419") as failed:
         find_spec_for_checkpoint(str(folder))
     found = failed.value.diagnostics[0].helps[0]
-    return found.split("`")[1] if "nearest" in found else ""
+    return found.split("`")[1] if "most similar" in found else ""
 
 
 @pytest.mark.parametrize("kind", UNREAD)

@@ -51,10 +51,11 @@ def seeing(
     boxes: bool = False,
     results: str = "logits",
     frames: int = 0,
+    channels: int = 3,
     **more: Any,
 ) -> Asked:
     """Return the case of a class whose input is an image, or a video of `frames` frames."""
-    pixels = (frames, 3, size, size) if frames else (3, size, size)
+    pixels = (frames, channels, size, size) if frames else (channels, size, size)
     case = Case(
         config=f"{family}Config",
         model=f"{family}{head}",
@@ -295,6 +296,13 @@ VISION = {
                num_labels=2, backbone_config={"model_type": "rt_detr_resnet", "depths": [1, 1, 1, 1], "embedding_size": 4,
                                               "hidden_sizes": [4, 6, 6, 8], "layer_type": "basic", "out_indices": [2, 3, 4]}),
         sets={"image": 32},
+    ),
+    "mask2former": seeing(
+        "Mask2Former", "ForUniversalSegmentation", results="class_queries_logits", size=40, channels=1, feature_size=32, mask_feature_size=4,
+        hidden_dim=8, encoder_feedforward_dim=8, encoder_layers=1, decoder_layers=4, num_attention_heads=2, dim_feedforward=8,
+        num_queries=2, num_labels=2,
+        backbone_config={"model_type": "swin", "image_size": 40, "num_channels": 1, "embed_dim": 4, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 1, 1],
+                         "window_size": 4, "out_features": ["stage1", "stage2", "stage3", "stage4"]},
     ),
     "sam": Asked(
         case=Case(
