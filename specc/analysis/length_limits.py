@@ -204,7 +204,11 @@ MAX_THRESHOLD = 4096
 MAX_STRIDE = 64
 """Maximum number of input positions per mask position."""
 
-_ELEMENTWISE = (ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not)
+_POSITION_KEEPING_OPS = (
+    *(ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not),
+    *(ops.Cast, ops.Where, ops.Concat),
+)
+"""Ops whose results are computed from position ids if an operand is."""
 
 
 def find_position_constants(graph: Graph) -> dict[str, int]:
@@ -258,9 +262,20 @@ def _find_position_lengths(node: Node, known: dict[Value, frozenset[Dim]]) -> fr
         case ops.Extent(axis=axis):
             x = node.args[0]
             return frozenset((x.type.shape[axis],)) if x else frozenset()
-    if node.op.view or isinstance(node.op, (*_ELEMENTWISE, ops.Cast)):
+        case ops.CumSum(axis=axis) | ops.Reduce(fn="sum", axis=axis) if _is_count(node.first):
+            assert node.first is not None
+            return frozenset((node.first.type.shape[axis],))
+    if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
         return frozenset().union(*(known.get(a, frozenset()) for a in node.args if a))
     return frozenset()
+
+
+def _is_count(value: Value | None) -> bool:
+    """Return True if a value is a mask as numbers: its sums count positions."""
+    mask = (
+        value.node.first if value and value.node and isinstance(value.node.op, ops.Cast) else None
+    )
+    return mask is not None and mask.type.dtype == "bool"
 
 
 def _iterate_constants(node: Node) -> Iterator[float]:

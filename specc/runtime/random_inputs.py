@@ -1,6 +1,6 @@
 """Random inputs of a graph for given lengths, and of a step graph after a prefix."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_length_limits, find_min_lengths
+from specc.analysis.value_ranges import find_uniform_value, skip_views
 from specc.artifact.generation_facts import GenerationFacts
 from specc.ir import ops
 from specc.ir.array import Array
@@ -24,7 +25,10 @@ DrawInputs: TypeAlias = Callable[
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
-"""Upper bound of random integers that are not indices."""
+PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
+"""Upper bounds of random integers that are not indices."""
+SPECIAL_ID_SHARE = 0.3
+"""Share of ids drawn from those that the graph compares them with, as with an image token."""
 DEFAULT_DENSITY = 0.7
 """Default probability of true in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -57,16 +61,23 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     found = find_valid_lengths(graph, sizes, above)
     if found is None:
         return sizes
-    # After strides the nearest length gives a single position, in which nothing can be exchanged:
-    # it is increased to give as many as requested, in every other round with a remainder.
     strides = find_total_strides(graph)
-    part = turn > 0 and turn % 2 == 0
     longer = {
-        symbol: length + (rows[symbol] - 1 + part) * strides[symbol] - part
-        for symbol, length in found.items()
-        if length > rows[symbol] and symbol in strides
+        symbol: _with_stride(found[symbol], rows[symbol], stride, turn)
+        for symbol, stride in strides.items()
+        if symbol in found
     }
     return find_valid_lengths(graph, found | longer, above) or found
+
+
+def _with_stride(length: int, rows: int, stride: int, turn: int) -> int:
+    """Return a length that gives `rows` positions after a stride, in every other round with a
+    remainder. `length` gives at least one, in which nothing can be exchanged.
+    """
+    part = turn > 0 and turn % 2 == 0
+    if length > rows:
+        return length + (rows - 1 + part) * stride - part
+    return length if turn % 2 == 0 else -(-length // stride) * stride
 
 
 def random_inputs(
@@ -83,7 +94,7 @@ def random_inputs(
     env = dict(sizes)
     for name, dim in graph.facts.items():
         env[name] = dim.at(env)
-    looked_up = shortest_tables(graph, env)
+    looked_up, compared = shortest_tables(graph, env), find_compared_ids(graph)
     made: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.at(env) for d in value.type.shape)
@@ -93,12 +104,8 @@ def random_inputs(
         elif value.type.dtype == "bool":
             made[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
-            below = facts.below.number if facts.below is not None else None
-            # ids that are modified on their way to a table have no bound of their own
-            below = below or min(looked_up.get(value, MAX_PLAIN_INT), MAX_PLAIN_INT)
-            ids = _ids(shape, below, rng)
-            if facts.below is None and density < DEFAULT_DENSITY:
-                ids *= rng.random(shape) < density  # a mask of integers
+            special = compared.get(value, ())
+            ids = _draw_ids(shape, facts.below, looked_up.get(value), special, rng, density)
             made[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
@@ -125,6 +132,18 @@ def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
     return shortest
 
 
+def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
+    """Return the numbers that a graph compares integer inputs with for equality."""
+    found: dict[Value, list[int]] = {}
+    for node, _ in graph.nodes:
+        if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
+            for operand, other in (node.args, node.args[::-1]):
+                ids, number = skip_views(operand, ops.Cast), find_uniform_value(other)
+                if ids is not None and ids.node is None and number is not None:
+                    found.setdefault(ids, []).append(int(number))
+    return found
+
+
 def _is_whole(value: Value) -> bool:
     return value.type.dtype in ("i64", "i32")
 
@@ -137,6 +156,28 @@ def _table_of(node: Node) -> tuple[Value, Dim] | None:
         case ops.Gather(axis=axis):
             return node.op.ids(node), node.op.table(node).type.shape[axis]
     return None
+
+
+def _draw_ids(
+    shape: tuple[int, ...],
+    below: Dim | None,
+    rows: int | None,
+    special: Sequence[int],
+    rng: np.random.Generator,
+    density: float,
+) -> Array:
+    """Sample ids or other integers: below a declared bound, or as indices of a table of `rows`,
+    among them the `special` ones.
+    """
+    bound = below.number if below is not None else None
+    # ids that are modified on their way to a table have no bound of their own
+    plain = min(rows, MAX_PLAIN_INT) if rows else int(rng.choice(PLAIN_INT_BOUNDS))
+    ids = _ids(shape, bound or plain, rng)
+    if below is None and density < DEFAULT_DENSITY:
+        ids *= rng.random(shape) < density  # a mask of integers
+    if valid := [n for n in special if n < (bound or rows or n + 1)]:
+        ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
+    return ids
 
 
 def _ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:

@@ -28,6 +28,18 @@ graph g(x: float[batch, n, 8]) -> (y: float[batch, _, 8]) {
   return attention(x, heads=2, mask=window(6)) @ a
 }
 """
+COUNTED = """specc 1
+model m
+dims batch >= 1, n >= 1
+graph g(ids: int[batch, n], keep: keep[batch, n] right) -> (y: float[batch, n, 8], z: float[batch, _, 8]) {
+  x = embedding(where(ids == 17, 0, ids), size=20, dim=8) @ e
+  x = where(insert(ids == 17, axis=2), 1.0, x)
+  x = x + (embedding(min(positions(keep), 11), size=12, dim=8) @ p)
+  blocks = (n + 3) // 4
+  z = split(pad(x, after=4 * blocks - n), into=[blocks, 4], axis=1)
+  return x, sum(z, axis=2)
+}
+"""
 SAMPLE, MANY = 8, 60
 """Mutants of a spec, chosen at random."""
 
@@ -45,6 +57,14 @@ def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
 def test_mutants_of_a_mask_after_a_stride_are_killed(tmp_path: Path) -> None:
     """Four positions of the input are one of the mask: its constants need longer inputs."""
     (tmp_path / "m.specc").write_text(STRIDED)
+    path = tmp_path / "m.onnx"
+    specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
+    assert not survivors(path, 200)[2]
+
+
+def test_mutants_of_special_ids_counts_and_divisible_lengths_are_killed(tmp_path: Path) -> None:
+    """An id that the model replaces, a limit of counted positions, a length without rest."""
+    (tmp_path / "m.specc").write_text(COUNTED)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
     assert not survivors(path, 200)[2]
