@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from specc.analysis.local_attention import plan_local_attention
 from specc.analysis.value_ranges import get_viewed_op
@@ -52,8 +53,9 @@ def format_limit_reason(table: str, most: int) -> str:
     )
 
 
-def find_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """Return the tightest limit of each symbol, whatever the other lengths are."""
+@lru_cache(maxsize=8)
+def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
+    """Return the tightest limit of each symbol, whatever the other lengths are. Cached."""
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
@@ -146,7 +148,8 @@ def find_attention_thresholds(graph: Graph) -> dict[str, int]:
     return found
 
 
-def find_min_lengths(graph: Graph) -> dict[str, int]:
+@lru_cache(maxsize=8)
+def find_min_lengths(graph: Graph) -> Mapping[str, int]:
     """Return the smallest length per symbol at which indices are in range and windows fit."""
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):

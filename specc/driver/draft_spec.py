@@ -16,7 +16,12 @@ from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program, build_program
-from specc.frontend.spec_to_graph import elaborate_model
+from specc.frontend.spec_to_graph import (
+    create_context,
+    elaborate_model,
+    evaluate_and_check_config,
+)
+from specc.frontend.spec_values import value_to_data
 from specc.frontend.used_specs import choose_used_specs
 from specc.huggingface.model_family import (
     count_known_keys,
@@ -219,8 +224,15 @@ def _base_config(base: str, parts: Mapping[str, str], name: str) -> dict[str, ob
 def _default_config(spec: OpenedSpec) -> dict[str, object]:
     """Return the default config of a spec; empty if it has required values."""
     with suppress(Failed):
-        return dict(_flatten_config(_elaborate_sized(spec).config))
+        return dict(_flatten_config(_evaluate_config(spec)))
     return {}
+
+
+def _evaluate_config(spec: OpenedSpec) -> dict[str, object]:
+    """Return the checked config of a spec, without elaborating its graph."""
+    context = create_context(spec.library, spec.program, reader=spec.reader)
+    config = evaluate_and_check_config(context, spec.program, spec.reader)
+    return {name: value_to_data(value) for name, value in config.items()}
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -264,7 +276,7 @@ def _instance_config(base: str, values: Mapping[str, str], name: str) -> dict[st
         text = print_dsl(
             write_instance(SpecInstance(name=name, extends=base, values=values, only=True))
         )
-        return dict(_flatten_config(_elaborate_sized(open_spec_argument(text)).config))
+        return dict(_flatten_config(_evaluate_config(open_spec_argument(text))))
     return None
 
 

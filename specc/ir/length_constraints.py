@@ -7,6 +7,7 @@ length of eleven, and so is `split(x, into=[n / 2, 2], axis=1)`.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specc.ir import ops
 from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_dims
@@ -170,8 +171,11 @@ def _iterate_quotients(length: Dim) -> Iterator[DimFunction]:
                 yield atom
 
 
-def collect_length_constraints(graph: Graph) -> set[LengthConstraint]:
-    """Return all length constraints of a graph, without symbols that are facts."""
+@lru_cache(maxsize=8)
+def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
+    """Return all length constraints of a graph, without symbols that are facts. Cached: many
+    lengths of one graph are chosen in a row.
+    """
     found = {LengthConstraint(d, True) for d in graph.facts.values()} | _collect_node_constraints(
         graph
     )
@@ -180,7 +184,7 @@ def collect_length_constraints(graph: Graph) -> set[LengthConstraint]:
     }
     found = {LengthConstraint(d.length.substitute(graph.facts), d.rows) for d in found}
     # A number is no constraint, and a symbol by itself may be anything.
-    return {d for d in found if d.length.number is None and d.length.name is None}
+    return frozenset(d for d in found if d.length.number is None and d.length.name is None)
 
 
 def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
@@ -204,28 +208,30 @@ def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
     """Return lengths that must be non-negative so that a node reads only existing positions."""
-    match node:
-        case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
-            return start, stop - start, x.type.shape[axis] - stop
-        case Node(ops.Stride(axis=axis, start=start, stop=stop, step=step), (Value() as x,)):
-            return start, stop - start, x.type.shape[axis] - stop, step - 1
-        case Node(ops.TopK(axis=axis, k=k), (Value() as x,)):
-            return k, x.type.shape[axis] - k
-        case Node(ops.Pad(axis=axis) as op, (Value() as x,)):
-            return op.rooms(x.type.shape[axis])
-        case Node(ops.Resize(axis=axis, sizes=sizes), (Value() as x,)):
-            changed = x.type.shape[axis : axis + len(sizes)]
-            return tuple(d - 1 for d in (*sizes, *changed))
-        case Node(ops.GridSample(), (Value() as x, _)):
-            return tuple(d - 1 for d in x.type.shape[2:])
-        case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
-            return at, x.type.shape[axis] - at - 1
-        case Node(ops.Conv() | ops.MaxPool() | ops.AveragePool() as op, (Value() as x, *_)):
+    if not node.args or node.args[0] is None:
+        return ()
+    shape = node.args[0].type.shape
+    match node.op:
+        case ops.Slice(axis=axis, start=start, stop=stop):
+            return start, stop - start, shape[axis] - stop
+        case ops.Stride(axis=axis, start=start, stop=stop, step=step):
+            return start, stop - start, shape[axis] - stop, step - 1
+        case ops.TopK(axis=axis, k=k):
+            return k, shape[axis] - k
+        case ops.Pad(axis=axis) as op:
+            return op.rooms(shape[axis])
+        case ops.Resize(axis=axis, sizes=sizes):
+            return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
+        case ops.GridSample():
+            return tuple(d - 1 for d in shape[2:])
+        case ops.Index(axis=axis, at=at):
+            return at, shape[axis] - at - 1
+        case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
             # The time axis is the second, image axes are the third and fourth.
-            moved = x.type.shape[len(op.kernel) :]
+            moved = shape[len(op.kernel) :]
             return tuple(op.spare(moved[n], n) for n in range(len(op.kernel)))
-        case Node(ops.KeepRows() as op, (Value() as x,)):
-            length = x.type.shape[1]
+        case ops.KeepRows() as op:
+            length = shape[1]
             return (op.rows(length) - min_dims(length, 1),)
     return ()
 

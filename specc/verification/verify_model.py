@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.dim import DimError, sum_dims
+from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
@@ -226,10 +227,15 @@ def _worth(sizes: Mapping[str, int], graph: Graph) -> bool:
     """Return whether the reference computes these lengths in about a second."""
     env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
     try:
-        work = sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
-        return work.at(env) <= MAX_WORK
+        return _sum_multiply_adds(graph).at(env) <= MAX_WORK
     except DimError:
         return False
+
+
+@lru_cache(maxsize=8)
+def _sum_multiply_adds(graph: Graph) -> Dim:
+    """Return the multiply-adds of a graph. Cached: it is evaluated at many lengths."""
+    return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _in_half(
