@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Source
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, JsonScalar
@@ -17,9 +19,9 @@ from specc.library.spec_reader import (
     has_config_json,
     list_builtin_specs,
     load_config_json,
-    read_spec_file,
 )
 from specc.syntax import ast
+from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
@@ -36,6 +38,10 @@ UNSUPPORTED_TYPES = {
 }
 """Published types that no spec can reproduce, with the reason."""
 EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)
+CONFIG_SECTION = re.compile(
+    r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL
+)
+HEADERS = {".specc": "specc 1\nmodel config\n", ".yaml": "specc: 1\nmodel: config\n"}
 TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
@@ -137,7 +143,7 @@ def count_known_keys(data: JsonObject, among: Iterable[str] = ()) -> dict[str, i
     keys = set(data.members)
     chosen = set(among)
     found = {
-        name: _sources(path)
+        name: read_config_keys(path)
         for name, path in list_builtin_specs().items()
         if not chosen or name in chosen
     }
@@ -145,17 +151,22 @@ def count_known_keys(data: JsonObject, among: Iterable[str] = ()) -> dict[str, i
     return dict(sorted(counts.items(), key=lambda one: (-one[1], len(found[one[0]]), one[0])))
 
 
-def _sources(path: Path) -> set[str]:
-    """Return the keys of a config.json that a spec reads, of its outermost table."""
+@cache
+def read_config_keys(path: Path) -> frozenset[str]:
+    """Return the outermost keys of a config.json that a built-in spec reads. Only its config
+    section is parsed.
+    """
+    sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
+    source = Source(path.name, HEADERS[path.suffix] + "\n".join(sections))
     entries = [
         entry
-        for item in read_spec_file(path, path.name).items
+        for item in parse_spec(source).items
         if isinstance(item, ast.Config)
         for entry in item.entries
         if isinstance(entry, ast.Field)
     ]
     texts = (s.value for e in entries for s in e.sources if isinstance(s, ast.TextLiteral))
-    return {text.split(".")[0] for text in texts}
+    return frozenset(text.split(".")[0] for text in texts)
 
 
 def read_expected_types(path: Path) -> frozenset[str]:

@@ -51,30 +51,31 @@ OBSTACLES: tuple[Callable[[Path], None], ...] = (
 )  # fmt: skip
 
 
-def commands(name: str) -> list[list[str]]:
-    """Return command lines that name the spec."""
+def commands(name: str) -> list[list[list[str]]]:
+    """Return command lines that name the spec; those in one list depend on each other."""
     small = [f"--set={key}={text}" for key, text in config_literals("", SMALL[name])]
     return [
-        ["check", name, *small],
-        ["show", name, *small],
-        ["show", name, "--ir", *small],
-        ["expand", name, *small],
-        ["diff", name, name],
-        ["doc", name, "--source"],
-        ["_complete", "set", name],
-        ["compile", name, "--init", "0", "-o", "out.onnx", "--force", *small],
-        ["check", "instance.specc", *small],
-        ["new", name, "new.yaml", "--force"],
-        ["check", "new.yaml", *small],
+        [["check", name, *small]],
+        [["show", name, *small]],
+        [["show", name, "--ir", *small]],
+        [["expand", name, *small]],
+        [["diff", name, name]],
+        [["doc", name, "--source"]],
+        [["_complete", "set", name]],
+        [["compile", name, "--init", "0", "-o", "out.onnx", "--force", *small]],
+        [["check", "instance.specc", *small]],
+        [["new", name, "new.yaml", "--force"], ["check", "new.yaml", *small]],
     ]
 
 
-def outputs(name: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, str]]:
-    """Run every command, and return exit statuses with what was printed to stdout."""
+def outputs(
+    name: str, lines: list[list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> list[tuple[int, str]]:
+    """Run the commands, and return exit statuses with what was printed to stdout."""
     text = f'specc 1\nmodel mine "mine"\nextends {name}\n'
     Path("instance.specc").write_text(text, encoding="utf-8")
     found = []
-    for words in commands(name):
+    for words in (words for group in lines for words in group):
         status = main(words)
         found.append((status, capsys.readouterr().out))
     return found
@@ -84,16 +85,18 @@ def outputs(name: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, st
 def test_the_working_directory_does_not_change_a_built_in_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Every command meets every obstacle, each pair with one of the names."""
     (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    expected = outputs(name, capsys)
-    for write_obstacle in OBSTACLES:
+    for n, write_obstacle in enumerate(OBSTACLES, NAMES.index(name)):
+        lines = commands(name)[n % len(NAMES) :: len(NAMES)]
+        monkeypatch.chdir(tmp_path / "empty")
+        expected = outputs(name, lines, capsys)
         taken = tmp_path / f"taken by {write_obstacle.__name__}"
         taken.mkdir()
         write_obstacle(taken / name)
         monkeypatch.chdir(taken)
-        assert outputs(name, capsys) == expected, taken
-        main(["check", name])
+        assert outputs(name, lines, capsys) == expected, taken
+        main(commands(name)[0][0])
         assert f"write `./{name}` for the file or directory" in capsys.readouterr().err
 
 

@@ -120,14 +120,15 @@ SIDES = {
     "vision_encoder_decoder": {
         "model_type": "vision-encoder-decoder",
         "decoder_start_token_id": 3,
-        "encoder": {"model_type": "swin", "window_size": 3, "embed_dim": 48},
+        "encoder": {"model_type": "swin", "window_size": 3, "embed_dim": 48, "depths": [1, 1],
+                    "num_heads": [3, 6]},
         "decoder": {"model_type": "bert", "hidden_size": 24, "num_attention_heads": 4,
-                    "is_decoder": True, "add_cross_attention": True},
+                    "num_hidden_layers": 2, "is_decoder": True, "add_cross_attention": True},
     },
     "llava": {
         "model_type": "llava",
         "text_config": {"model_type": "qwen2", "num_hidden_layers": 3},
-        "vision_config": {"model_type": "clip_vision_model"},
+        "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 4},
     },
 }  # fmt: skip
 

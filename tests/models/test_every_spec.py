@@ -19,7 +19,7 @@ from specc.cli.list_doc import read_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
-from specc.huggingface.model_family import read_expected_types
+from specc.huggingface.model_family import read_config_keys, read_expected_types
 from specc.library.spec_reader import (
     SPEC_SUFFIXES,
     get_specs_directory,
@@ -74,6 +74,9 @@ def _check_text(path: Path) -> None:
     expected = [e for c in configs for e in c.entries if isinstance(e, ast.Expect)]
     types = {value for e in expected if e.key == "model_type" for value in e.values}
     assert read_expected_types(path) == types
+    fields = [e for c in configs for e in c.entries if isinstance(e, ast.Field)]
+    keys = {s.value for e in fields for s in e.sources if isinstance(s, ast.TextLiteral)}
+    assert read_config_keys(path) == {key.partition(".")[0] for key in keys}
 
 
 def _check_graphs(spec: str, chosen: slice) -> None:
