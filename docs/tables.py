@@ -35,9 +35,9 @@ MODEL_GROUPS = (
     ),
     (
         "Encoders",
-        "albert bert bert_generation big_bird deberta_v2 distilbert dpr electra ernie esm eurobert "
-        "fnet gte layoutlm layoutlmv3 lilt longformer modernbert mpnet nomic_bert perceiver "
-        "rembert roberta roformer squeezebert",
+        "albert bert bert_generation big_bird convbert deberta_v2 distilbert dpr electra ernie esm "
+        "eurobert fnet gte layoutlm layoutlmv3 lilt longformer modernbert mpnet nomic_bert "
+        "perceiver rembert roberta roformer squeezebert",
     ),
     (
         "Encoder-decoders",

@@ -61,6 +61,8 @@ class Family:
     further: bool = False
     more: Mapping[str, Field] = field(default_factory=dict)
     """Further inputs of the base model."""
+    apart: bool = False
+    """Whether the class reads padding, so that texts are given to it one by one."""
 
     @property
     def given(self) -> Samples:
@@ -183,6 +185,13 @@ FAMILIES = [
     Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2, "is_decoder": True}, further=True),
     Family("MegatronBert", {**SMALL, "is_decoder": True}, further=True),
     Family("SqueezeBert", {**SMALL, "embedding_size": 24, "q_groups": 2}),
+    Family("ConvBert", {**SMALL, "embedding_size": 24, "conv_kernel_size": 3}, apart=True),
+    Family(
+        "ConvBert",
+        {**SMALL, "embedding_size": 10, "conv_kernel_size": 5, "num_groups": 4, "head_ratio": 8},
+        further=True,
+        apart=True,
+    ),
     Family("RemBert", {**SMALL, "input_embedding_size": 10, "output_embedding_size": 14}),
     Family("BertGeneration", SMALL, typed=False),
     Family("BertGeneration", {**SMALL, "is_decoder": True}, typed=False, further=True),
@@ -222,6 +231,7 @@ def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
         tiny={**family.tiny, "num_labels": 2 if "Question" in head else 3},
         results=results,
         given=family.given,
+        eager=family.apart,
     )
 
 
@@ -287,7 +297,8 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     given = {
         "input_ids": rng.integers(6, VOCAB, (3, 4, 7)),
-        "attention_mask": np.arange(7) < rng.integers(1, 8, (3, 4, 1)),
+        "attention_mask": np.arange(7)
+        < np.maximum(rng.integers(1, 8, (3, 4, 1)), 7 * family.apart),
     }
     if family.typed:
         given["token_type_ids"] = rng.integers(0, 2, (3, 4, 7))
@@ -472,7 +483,7 @@ OWN = [
     *(
         (f.name, f.tiny, f.typed)
         for f in FAMILIES
-        if not f.further and has_head(f, "ForMaskedLM") and not f.more
+        if not (f.further or f.more or f.apart) and has_head(f, "ForMaskedLM")
     ),
     ("Bert", SMALL, True),
     ("MPNet", {**SMALL, "pad_token_id": 1}, False),

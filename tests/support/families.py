@@ -112,10 +112,11 @@ class Case:
         whole: dict[str, torch.Tensor] = {}
         for row, kept in enumerate(given["attention_mask"].bool()):
             made = theirs(**{n: v[row][kept][None] for n, v in given.items()})
-            for name in self.results:
-                shape = (*given["input_ids"].shape, *made[name].shape[2:])
+            for name, dim in self.results.items():
+                size = given["input_ids"].shape[: 2 if dim else 1]
+                shape = (*size, *made[name].shape[len(size) :])
                 rows = whole.setdefault(name, torch.zeros(shape, dtype=torch.float64))
-                rows[row, kept] = made[name][0]
+                rows[(row, kept) if dim else row] = made[name][0]
         return whole
 
 

@@ -159,6 +159,9 @@ ENCODERS = {
         q_groups=2,
         output_groups=2,
     ),
+    "convbert": encoder(
+        "ConvBertForMaskedLM", "ConvBert", WORDS, embedding_size=12, conv_kernel_size=3
+    ),
     "rembert": encoder(
         "RemBertForMaskedLM", "RemBert", WORDS, input_embedding_size=6, output_embedding_size=10
     ),

@@ -316,6 +316,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "dpr": WORDS | {"projection_dim": 5},
     "fnet": {key: value for key, value in WORDS.items() if key != "heads"},
     "rembert": WORDS | {"input_dim": 6, "output_dim": 10},
+    "convbert": WORDS | {"embed_dim": 12, "published_heads": 4, "kernel": 3, "groups": 2},
     "squeezebert": WORDS | {"embed_dim": 16, "q_groups": 2, "output_groups": 2},
     "arcee": GROUPED | {"stop": [2]},
     "exaone4": GROUPED | {"sliding_window": 3, "stop": [2]},
