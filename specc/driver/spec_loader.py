@@ -31,7 +31,11 @@ from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
-from specc.frontend.unread_config_keys import find_limited_contexts, find_unread_keys
+from specc.frontend.unread_config_keys import (
+    find_limited_contexts,
+    find_unread_keys,
+    iterate_known_keys,
+)
 from specc.frontend.unused_names import find_unused_names
 from specc.frontend.unused_share_rules import check_share_rules
 from specc.frontend.used_specs import (
@@ -206,13 +210,21 @@ def _check_model_type(program: Program, data: JsonObject, *, used: bool = False)
     return any(e.key == MODEL_TYPE_KEY for e in wanted)
 
 
-def warn_unread_keys(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0418 for the keys that no entry of the spec reads, per part of the file."""
-    keys = [key for part in program.parts for key in part.use.sources]
-    yield from find_unread_keys([*list_config_entries(program), ast.IgnoredKeys(tuple(keys))], data)
+def warn_unread_keys(
+    program: Program, data: JsonObject, outer: tuple[str, ...] = ()
+) -> Iterator[Diagnostic]:
+    """Yield W0418 for the keys that no entry of the spec reads, per part of the file; `outer` are
+    those that the spec around it reads.
+    """
+    sources = {key for part in program.parts for key in part.use.sources}
+    entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer))]
+    yield from find_unread_keys(entries, data)
+    known = set(iterate_known_keys(entries))
     for part in program.parts:
         if (inner := get_config_section(part, data)) is not None:
-            yield from warn_unread_keys(part.program, inner)
+            heads = [f"{key}." for key in part.use.sources]
+            read = [k.removeprefix(head) for k in known for head in heads if k.startswith(head)]
+            yield from warn_unread_keys(part.program, inner, tuple(read))
 
 
 def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:

@@ -1,6 +1,7 @@
 """Warn about config.json keys that a spec neither reads nor ignores (W0418)."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
@@ -42,6 +43,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "add_cross_attention": False,
     "is_decoder": False,
     "pruned_heads": {},
+    "rope_type": "default",
     "tie_word_embeddings": True,
 }
 """Keys that every complete config of its time contains, with the value that has no effect; any
@@ -59,14 +61,34 @@ TRAINING_KEY_SUFFIXES = (
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Yield W0418, once, for keys of a config.json that the spec does not read."""
-    known = set(_iterate_known_keys(entries))
-    strange = {
-        key: member
-        for key, member in data.members.items()
-        if key not in known | IGNORED_BY_ALL and not _is_without_effect(key, member)
-    }
+    """Return W0418, once, for keys of a config.json that the spec does not read, at any depth."""
+    known = set(iterate_known_keys(entries))
+    strange = dict(_iterate_unread_keys(known, data, ""))
     return [_make_unread_warning(strange, known)] if strange else []
+
+
+def _iterate_unread_keys(
+    known: set[str], data: JsonObject, prefix: str
+) -> Iterator[tuple[str, JsonMember]]:
+    """Yield the members that no known path names, with their paths. A path to a value inside of
+    an object reads that value alone.
+    """
+    for key, member in data.members.items():
+        path = f"{prefix}{key}"
+        if key in IGNORED_BY_ALL or _is_without_effect(key, member) or path in known:
+            continue
+        depth = path.count(".")
+        longest = max((p.count(".") for p in known if _begins_with(p, path)), default=-1)
+        if longest > depth and isinstance(member.value, JsonObject):
+            yield from _iterate_unread_keys(known, member.value, f"{path}.")
+        elif longest < depth:
+            yield path, member
+
+
+def _begins_with(known: str, path: str) -> bool:
+    """Whether a known path, with `*` for any key, begins with a path."""
+    pairs = zip_longest(path.split("."), known.split("."), fillvalue="*")
+    return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
 
 def find_limited_contexts(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
@@ -119,14 +141,14 @@ def _is_without_effect(key: str, member: JsonMember) -> bool:
     )
 
 
-def _iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
-    """The keys that a spec names, those of the outermost table."""
+def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
+    """The keys that a spec names: paths, with `.` between the keys."""
     for entry in entries:
         match entry:
             case ast.Expect(key=key):
-                yield _get_first_key(key)
+                yield key
             case ast.IgnoredKeys(keys=keys):
-                yield from map(_get_first_key, keys)
+                yield from keys
             case ast.Field(sources=sources):
                 for source in sources:
                     yield from _iterate_source_keys(source)
@@ -136,17 +158,15 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
     """Return the keys after `from`."""
     match source:
         case ast.TextLiteral(value=path):
-            yield _get_first_key(path)
+            yield path
         case ast.Call(function=ast.Name(path="rope_config")):
+            defaults = parse_rope_defaults(source)
             yield from ROPE_KEYS
-            yield parse_rope_defaults(source).base
+            yield defaults.base
+            yield from (f"{defaults.section}.{key}" for key in (*ROPE_KEYS, defaults.base))
         case ast.Call(args=args):
             for arg in args:
                 yield from _iterate_source_keys(arg)
-
-
-def _get_first_key(path: str) -> str:
-    return path.partition(".")[0]
 
 
 def _make_unread_warning(strange: dict[str, JsonMember], known: set[str]) -> Diagnostic:
