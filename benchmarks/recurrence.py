@@ -9,6 +9,7 @@ from typing import Any
 import measure
 import numpy as np
 import torch
+from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
 import specc
 import specc_torch
@@ -16,6 +17,7 @@ from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan
 
 VOCAB, WIDTH, STEPS = 1000, 512, 128
+HEADS, STATE = 32, 128
 
 
 class LanguageModel(torch.nn.Module):
@@ -55,6 +57,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
                 spec, batch, model, given, theirs, torch.from_numpy(ids), rounds, quick, cost
             )
     yield from _search(folder, rounds, quick)
+    yield from _delta_rule(folder, rounds)
     yield ""
 
 
@@ -75,9 +78,40 @@ def _search(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     )
 
 
+DELTA_RULE = f"""specc 1
+model gated_delta_rule
+dims batch >= 1, n >= 1
+graph main(q: float[batch, n, {HEADS}, {STATE}], k: float[batch, n, {HEADS}, {STATE}],
+           v: float[batch, n, {HEADS}, {STATE}], decay: float[batch, n, {HEADS}],
+           beta: float[batch, n, {HEADS}], keep: keep[batch, n])
+    -> (logits: float[batch, n, {HEADS}, {STATE}]) {{
+  return gated_delta_rule(q, k, v, decay, beta, keep)
+}}
+"""
+
+
+def _delta_rule(folder: Path, rounds: int) -> Iterator[str]:
+    """One layer of the gated delta rule over 512 positions beside transformers' chunked form."""
+    spec = folder / "gated_delta_rule.specc"
+    spec.write_text(DELTA_RULE, encoding="utf-8")
+    model, cost = _compiled(str(spec), folder, {})
+    rng = np.random.default_rng(0)
+    shape = (1, 512, HEADS)
+    given = {n: rng.standard_normal((*shape, STATE)).astype(np.float32) for n in "qkv"}
+    given |= {"decay": -rng.exponential(size=shape), "beta": rng.uniform(size=shape)}
+    given = {n: x.astype(np.float32) for n, x in given.items()}
+    tensors = [torch.from_numpy(x) for x in given.values()]
+    given["keep"] = np.ones(shape[:2], bool)
+
+    def chunked(tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch_chunk_gated_delta_rule(*tensors, use_qk_l2norm_in_kernel=True)[0]
+
+    yield _row("gated delta rule", 1, model, given, chunked, tensors, rounds, True, cost)
+
+
 def _compiled(spec: str, folder: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
     """The open model, and the seconds and megabytes of compiling it."""
-    path = folder / f"{spec}.onnx"
+    path = folder / f"{Path(spec).stem}.onnx"
     start = time.perf_counter()
     made = specc.compile(spec, path, init=0, set=sets)
     took = time.perf_counter() - start

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from specc.analysis.local_attention import plan_local_attention
 from specc.analysis.value_ranges import get_viewed_op
 from specc.diagnostics.source import Span
 from specc.ir import ops
@@ -133,19 +132,6 @@ def _is_monotone(length: Dim) -> bool:
         if monomial and c < 0:
             return False
     return True
-
-
-def find_attention_thresholds(graph: Graph) -> dict[str, int]:
-    """Return the lengths, by symbol, above which an attention is computed in blocks."""
-    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
-    found: dict[str, int] = {}
-    for node, _ in graph.nodes:
-        local = plan_local_attention(node, padded)
-        rows = node.args[0].type.shape[2].name if local and node.args[0] else None
-        if local and rows and local.above < most.get(rows, local.above + 1):
-            found[rows] = max(found.get(rows, 0), local.above)
-    return found
 
 
 @lru_cache(maxsize=8)

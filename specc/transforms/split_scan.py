@@ -11,7 +11,7 @@ contraction moves. Constant operands keep their shape where broadcasting allows 
 expanded where it does not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,6 +126,26 @@ def vectorize_op(
     return b.one(op, *_align_operands(b, args, moving, axis))
 
 
+def vectorize_nodes(
+    b: Builder,
+    op: ops.Scan,
+    nodes: Iterable[Node],
+    whole: dict[Value, Value],
+    outside: Mapping[Value, Value],
+) -> None:
+    """Compute nodes of the body for all positions; `whole` has the values of all positions and
+    gains their results, `outside` the captured values.
+    """
+    made = dict(op.body.nodes)
+    length = next(iter(whole.values())).type.shape[op.axis]
+    for node in nodes:
+        moving = [a is not None and a not in outside for a in node.args]
+        args = [
+            a and (whole[a] if m else outside[a]) for a, m in zip(node.args, moving, strict=True)
+        ]
+        whole[made[node][0]] = vectorize_op(b, node.op, args, moving, op.axis, length)
+
+
 def _shift_op_axis(op: Any) -> Op:
     made: Op = replace(op, axis=op.axis + 1)
     return made
@@ -171,7 +191,7 @@ class _BodyParts:
         body = op.body
         inner = op.inner()
         rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
-        early = _find_vectorizable_nodes(body, rows, fixed, op.axis)
+        early = find_vectorizable_nodes(body, rows, fixed, op.axis)
         nexts = op.nexts()
         # What the carries are computed from has to stay, with all that it needs.
         core = _collect_ancestors(nexts, set())
@@ -188,14 +208,17 @@ class _BodyParts:
         )
 
 
-def _find_vectorizable_nodes(
+def find_vectorizable_nodes(
     body: Graph, rows: set[Value], fixed: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes that read scanned values but no carries: they can be vectorized."""
+    """Return the nodes of a body that need scanned values and no carry, and can be computed for
+    all positions at once; `fixed` are the captured values.
+    """
     found: set[Node] = set()
     known = set(rows)
     for node, results in body.nodes:
-        if any(a not in known and a not in fixed for a in node.args if a):
+        operands = {a for a in node.args if a}
+        if operands.isdisjoint(known) or not operands <= known | fixed:
             continue
         # Step by step and all at once must be equal: an op across time steps stays.
         if _can_vectorize_node(node, fixed, axis):
@@ -243,32 +266,20 @@ class _ScanRebuilder:
         self.keep, self.xs, self.starts = given.keep, given.rows, given.starts
         self.rows, self.carries = list(inner.rows), list(inner.starts)
         self.outside = dict(zip(inner.captured, given.captured, strict=True))
-        self.length: Dim = self.xs[0].type.shape[op.axis]
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
     def results(self) -> tuple[Value, ...]:
         """Return the final carries and the collected values, equal to those of the scan."""
         made = dict(self.op.body.nodes)
-        self._lift(self.parts.before, made)
+        vectorize_nodes(self.b, self.op, self.parts.before, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carries :]
         # Only values that cross from the loop to after it are collected, each once.
         inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
         used = [a for n in self.parts.after for a in n.args if a] + collected
         stacked = list(dict.fromkeys(v for v in used if v in inner))
         finals = self._loop(stacked, made)
-        self._lift(self.parts.after, made)
+        vectorize_nodes(self.b, self.op, self.parts.after, self.whole, self.outside)
         return (*finals, *(self._kept(self.whole[v], v in stacked) for v in collected))
-
-    def _lift(self, nodes: Sequence[Node], made: dict[Node, tuple[Value, ...]]) -> None:
-        for node in nodes:
-            moving = [a is not None and a not in self.outside for a in node.args]
-            args = [
-                a and (self.whole[a] if m else self.outside[a])
-                for a, m in zip(node.args, moving, strict=True)
-            ]
-            self.whole[made[node][0]] = vectorize_op(
-                self.b, node.op, args, moving, self.op.axis, self.length
-            )
 
     def _loop(self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]) -> tuple[Value, ...]:
         """Build the remaining scan; none if nothing is carried or collected."""

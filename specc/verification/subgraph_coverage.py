@@ -6,18 +6,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.analysis.length_limits import (
-    find_attention_thresholds,
     find_length_limits,
     find_min_lengths,
     find_position_constants,
 )
+from specc.analysis.linear_recurrence import match_linear_recurrence
+from specc.analysis.local_attention import plan_local_attention
 from specc.backend import Computation, Session, Subgraphs, TensorSlot
 from specc.io.memory_check import get_free_memory
+from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import BOOLEAN_DENSITIES, DEFAULT_DENSITY, sizes_for
+from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 POSITIONS_BEYOND_THRESHOLD = 9
 """Number of positions above a threshold in a long round."""
@@ -107,6 +110,25 @@ class _Counted:
         return results
 
 
+def _find_block_thresholds(graph: Graph) -> dict[str, int]:
+    """Return the lengths, by symbol, above which an attention is computed in blocks, or a
+    recurrence in chunks.
+    """
+    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    found: dict[str, int] = {}
+    for node, _ in graph.nodes:
+        local = plan_local_attention(node, padded)
+        rows = node.args[0].type.shape[2].name if local and node.args[0] else None
+        if local and rows and local.above < most.get(rows, local.above + 1):
+            found[rows] = max(found.get(rows, 0), local.above)
+        if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
+            chunked = node.op.row(node).type.shape[node.op.axis].name
+            if chunked and most.get(chunked, CHUNK_LENGTH + 1) > CHUNK_LENGTH:
+                found[chunked] = max(found.get(chunked, 0), CHUNK_LENGTH)
+    return found
+
+
 def long_sizes(
     graph: Graph, is_affordable: Callable[[Sizes], bool], most: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
@@ -114,7 +136,7 @@ def long_sizes(
     once, then above the lengths from which it is computed in blocks as well. The other
     axes are short. Of lengths that are not affordable smaller ones are tried.
     """
-    blocks, numbers = find_attention_thresholds(graph), find_position_constants(graph)
+    blocks, numbers = _find_block_thresholds(graph), find_position_constants(graph)
     at_once = {
         s: min(n + POSITIONS_BEYOND_THRESHOLD, blocks.get(s, n + POSITIONS_BEYOND_THRESHOLD))
         for s, n in numbers.items()

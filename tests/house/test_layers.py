@@ -33,7 +33,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.library": {"specc.diagnostics", "specc.frontend", "specc.io", "specc.syntax"},
     "specc.transforms": {"specc.diagnostics", "specc.ir", "specc.weights.parameter_names"},
-    "specc.analysis": {"specc.diagnostics", "specc.ir", "specc.transforms"},
+    # a lowering of loops that the backends share
+    "specc.transforms.chunk_scan": {"specc.ir", "specc.transforms"},
+    "specc.analysis": {
+        "specc.diagnostics", "specc.ir", "specc.transforms", "specc.transforms.chunk_scan",
+    },
     "specc.incremental": {"specc.analysis", "specc.diagnostics", "specc.ir"},
     # the order of the passes, and nothing else
     "specc.transforms.pass_pipeline": {
@@ -83,8 +87,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",
-        "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array", "specc.version", "specc.weights",
-        "specc.weights.formats", "specc.weights.random_stream", "specc_onnx.fixed_shape_session",
+        "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array", "specc.transforms.chunk_scan",
+        "specc.version", "specc.weights", "specc.weights.formats", "specc.weights.random_stream", "specc_onnx.fixed_shape_session",
         "specc_onnx.ort_session",
     },
     # nothing imports it, so that training finds specs and preprocessing here
@@ -101,8 +105,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.verification": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode", "specc.diagnostics",
-        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights.int_quantization",
-        "specc.weights.parameter_names",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.transforms.chunk_scan",
+        "specc.weights.int_quantization", "specc.weights.parameter_names",
     },
     "specc.batch_inference": {
         "numpy", "pyarrow", "ray", "specc.analysis", "specc.artifact", "specc.decode", "specc.diagnostics",

@@ -1,4 +1,4 @@
-"""Lower `Scan` to ONNX `Scan` or `Loop`.
+"""Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
 What the body captures it reads from outside by name. ONNX Runtime's Scan refuses length
 0, so where that may happen one row of zeros is scanned instead and everything it did is
@@ -7,11 +7,14 @@ taken back.
 
 from collections.abc import Sequence
 
+from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recurrence
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Value, collect_needed_nodes
+from specc.ir.graph import Builder, Input, Value, collect_needed_nodes
 from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
+from specc.transforms.chunk_scan import LinearRecurrence, compute_in_chunks
+from specc_onnx.lower.blocked_attention import set_lengths_nonempty
 from specc_onnx.lower.emitter import (
     Emitter,
     emit_body_results,
@@ -34,6 +37,46 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower(ops.Scan)
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+    """Lower to a loop over positions, and to one over chunks where that is possible."""
+    found = match_linear_recurrence(op, [a.value for a in args])
+    rows = op.parts(args).rows[0].type.shape[op.axis]
+    if found is None or (rows.number or MAX_LOOP_LENGTH + 1) <= MAX_LOOP_LENGTH:
+        return emit_scan(op, g, *args)
+    if rows.number is not None:
+        return _emit_chunks(op, g, args, found)
+    if rows.name is not None:
+        known = g.facts.branch_lengths.get(rows.name, 0)
+        g.facts.branch_lengths[rows.name] = max(MAX_LOOP_LENGTH, known)
+    with g.outside("lengths"):
+        long = g.node("Greater", g.dim(rows), g.constant(MAX_LOOP_LENGTH, "i64"))
+    site = g.site
+
+    def compute_chunks() -> tuple[str, ...]:
+        with set_lengths_nonempty(g, rows):
+            return _emit_chunks(op, g, args, found)
+
+    then = make_branch(g, "chunks", site.types, compute_chunks)
+    g.site = site
+    otherwise = make_branch(g, "positions", site.types, lambda: emit_scan(op, g, *args))
+    g.site = site
+    return g.nodes("If", len(site.types), long, then_branch=then, else_branch=otherwise)
+
+
+def _emit_chunks(
+    op: ops.Scan, g: Emitter, args: Sequence[Tensor], found: LinearRecurrence
+) -> tuple[str, ...]:
+    b = Builder()
+    inner = [b.input(f"x{n}", Input(a.type)) for n, a in enumerate(args)]
+    results = compute_in_chunks(b, op, inner, found)
+    # A separate graph is lowered into the current one: its inputs are the operands.
+    g.values.tensors.update(zip(inner, args, strict=True))
+    site = g.site
+    lower_nodes(g, b.finish("chunks", {f"y{n}": v for n, v in enumerate(results)}))
+    g.site = site
+    return tuple(g.values.tensors[v].name for v in results)
+
+
+def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Lower to `Scan`, or to `Loop` for early exit and targets that need it."""
     if op.until != -1 or g.target.loops == "loop":
         return emit_loop_node(op, g, *args)

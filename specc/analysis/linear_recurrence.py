@@ -1,0 +1,143 @@
+"""Linear recurrences: loops whose state is a matrix that decays and gains an outer product.
+
+    S = decay * S                                      one decay ≥ 0 per head
+    S = S + k ⊗ v                                      linear attention, Mamba-2
+    S = S + k ⊗ (rate * (v - sum(S * read_key)))       delta rule
+    y = sum(S * q)                                     sums over the axis of the keys
+
+Many positions of such a loop can be computed at once (`specc.transforms.chunk_scan`).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from specc.analysis.value_ranges import find_value_range, skip_views
+from specc.ir import ops
+from specc.ir.graph import Value, collect_needed_nodes
+from specc.transforms.chunk_scan import LinearRecurrence
+from specc.transforms.split_scan import find_vectorizable_nodes
+
+MAX_LOOP_LENGTH = 16
+"""Length above which a recurrence is computed in chunks."""
+
+
+def match_linear_recurrence(op: ops.Scan, args: Sequence[Value | None]) -> LinearRecurrence | None:
+    """Return the recurrence that the loop computes; None if it has another form.
+
+    `args` are the operands of the loop: a decay may be computed outside.
+    """
+    simple = op.axis == 1 and op.carries == 1 and op.until == -1 and not op.reverse
+    if not simple or op.body.parameters:
+        return None
+    state, update = op.inner().starts[0], op.nexts()[0]
+    reads = [_match_read(v, update) for v in op.collected()]
+    axes = {key_axis for key_axis, _ in filter(None, reads)}
+    if state.type.dtype != "f32" or state.type.rank < 3 or len(axes) != 1 or None in reads:
+        return None
+    queries = tuple(query for _, query in filter(None, reads))
+    found = next(_match_update(state, update, axes.pop(), queries), None)
+    return found if found and _is_computable_at_once(op, found, args) else None
+
+
+def _list_operands(value: Value, fn: str) -> list[tuple[Value, Value]]:
+    """Return the operands of an addition or a product in both orders."""
+    node = value.node
+    if node is None or node.op != ops.Arith(fn):
+        return []
+    left, right = node.operand(0), node.operand(1)
+    return [(left, right), (right, left)]
+
+
+def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
+    """Match `sum(state * vector)` over the axis of the keys; return this axis and the vector."""
+    node, rank = value.node, state.type.rank
+    if node is None or not isinstance(node.op, ops.Reduce) or node.op.fn != "sum":
+        return None
+    key_axis = node.op.axis - rank
+    for matrix, vector in _list_operands(node.operand(), "mul"):
+        if matrix is state and key_axis >= -2 and _is_vector(vector, key_axis, rank):
+            return key_axis, vector
+    return None
+
+
+def _is_vector(value: Value, axis: int, rank: int) -> bool:
+    """Return whether a value has `rank` axes and length 1 along one of the last two, not `axis`."""
+    shape = value.type.shape
+    return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
+
+
+def _match_update(
+    state: Value, update: Value, key_axis: int, queries: tuple[Value, ...]
+) -> Iterator[LinearRecurrence]:
+    rank = state.type.rank
+    for decayed, written in _list_operands(update, "add"):
+        decays = [
+            d for d, s in _list_operands(decayed, "mul") if s is state and _is_number(d, rank)
+        ]
+        if decayed is not state and not decays:
+            continue
+        decay = decays[0] if decays else None
+        for key, value in _list_operands(written, "mul"):
+            if not _is_vector(key, key_axis, rank) or not _is_vector(value, -3 - key_axis, rank):
+                continue
+            yield _match_delta_rule(decayed, value, key_axis, key, queries, decay) or (
+                LinearRecurrence(
+                    key_axis=key_axis, key=key, value=value, queries=queries, decay=decay
+                )
+            )
+
+
+def _is_number(value: Value, rank: int) -> bool:
+    """Return whether a value has `rank` axes and length 1 along the last two."""
+    shape = value.type.shape
+    return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
+
+
+def _match_delta_rule(
+    decayed: Value,
+    value: Value,
+    key_axis: int,
+    key: Value,
+    queries: tuple[Value, ...],
+    decay: Value | None,
+) -> LinearRecurrence | None:
+    """Match a written value `rate * (v - sum(state * read_key))` with the key axis inserted."""
+    node, rank = value.node, decayed.type.rank
+    if node is None or node.op != ops.Insert(rank + key_axis):
+        return None
+    difference = node.operand()
+    for rate, inner in [(None, difference), *_list_operands(difference, "mul")]:
+        ends = inner.node
+        if ends is None or ends.op != ops.Arith("sub"):
+            continue
+        read = _match_read(ends.operand(1), decayed)
+        single = rate is None or (rate.type.rank == rank - 1 and rate.type.shape[-1] == 1)
+        if read and read[0] == key_axis and single:
+            return LinearRecurrence(
+                key_axis=key_axis,
+                key=key,
+                value=ends.operand(0),
+                queries=queries,
+                decay=decay,
+                rate=rate,
+                read_key=read[1],
+            )
+    return None
+
+
+def _is_computable_at_once(
+    op: ops.Scan, found: LinearRecurrence, args: Sequence[Value | None]
+) -> bool:
+    """Return whether no operand needs the state, and the decay is not negative."""
+    inner, given = op.inner(), op.parts(args)
+    rows, captured = set(inner.rows), set(inner.captured)
+    possible = find_vectorizable_nodes(op.body, rows, captured, op.axis)
+    moving = rows | {r for n, results in op.body.nodes if n in possible for r in results}
+    read = (found.key, found.value, found.rate, found.read_key, *found.queries)
+    if not all(v in moving for v in read if v):
+        return False
+    if found.decay is None:
+        return True
+    outside = dict(zip((*inner.rows, *inner.captured), (*given.rows, *given.captured), strict=True))
+    base = skip_views(found.decay)
+    known = found.decay in moving | captured and collect_needed_nodes([found.decay]) <= possible
+    return known and find_value_range(outside.get(base, base) if base else None)[0] >= 0

@@ -1,0 +1,290 @@
+"""Compute a linear recurrence in chunks of positions.
+
+Within a chunk that starts with the state S, with the cumulative decay d[t] and
+D[t, s] = d[t] / d[s] for s ≤ t:
+
+    y = (q kᵀ * D) u + d * (q S)          S ← d[last] * S + (k * D[last])ᵀ u
+
+where u = v, or by the delta rule the solution of
+(I + strictly lower part of rate * (r kᵀ * D)) u = rate * (v - d * (r S)).
+Source: arXiv:2405.21060, sec. 6; arXiv:2412.06464, eq. 9 and appendix A.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, floor_divide_dims
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.recurrent_as_loop import CellBuilder
+from specc.ir.types import Type
+from specc.transforms.split_scan import find_vectorizable_nodes, vectorize_nodes
+
+CHUNK_LENGTH = 64
+"""Number of positions in a chunk."""
+CHUNK = Dim.of(CHUNK_LENGTH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRecurrence:
+    """The values of a loop body that the update and the results read; none depends on the state.
+
+    The last two axes of the state are those of keys and values; `key_axis` is -2 or -1. Keys,
+    values and queries have length 1 along the other axis, `decay` along both. `rate` is
+    [*lead, 1], and the value of a delta rule lacks the key axis.
+    """
+
+    key_axis: int
+    key: Value
+    value: Value
+    queries: tuple[Value, ...]
+    decay: Value | None
+    rate: Value | None = None
+    read_key: Value | None = None
+
+    @property
+    def value_axis(self) -> int:
+        """The axis of the state that the results keep."""
+        return -3 - self.key_axis
+
+
+def compute_in_chunks(
+    b: Builder, op: ops.Scan, args: Sequence[Value], found: LinearRecurrence
+) -> tuple[Value, ...]:
+    """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
+    given, inner = op.parts(args), op.inner()
+    length, rank = given.rows[0].type.shape[1], given.starts[0].type.rank
+    whole = dict(zip(inner.rows, given.rows, strict=True))
+    outside = dict(zip(inner.captured, given.captured, strict=True))
+    possible = find_vectorizable_nodes(op.body, {*inner.rows}, {*outside}, op.axis)
+    nodes = [n for n, _ in op.body.nodes if n in possible]
+    vectorize_nodes(b, op, nodes, whole, outside)
+    if found.decay in outside:
+        one = b.one(ops.Insert(1), outside[found.decay])
+        whole[found.decay] = b.one(ops.Expand(1, length), one)
+    rows = _ChunkRows(b, found, given.keep, length, rank).split(whole)
+    start = _transpose_state(b, found, given.starts[0])
+    masks = _add_masks(b, found.read_key is not None)
+    body = _ChunkBody(Builder(), rank, found).build([*rows, start, *masks])
+    final, *collected = b.add(ops.Scan(body, len(rows), 1, 1), *rows, start, *masks)
+    joined = [_join_chunks(b, y, given.keep, length) for y in collected]
+    return (_transpose_state(b, found, final), *joined)
+
+
+def _transpose_state(b: Builder, found: LinearRecurrence, state: Value) -> Value:
+    """Return the state with the axis of its keys before that of its values, or back."""
+    return state if found.key_axis == -2 else _transpose_matrix(b, state)
+
+
+def _transpose_matrix(b: Builder, x: Value) -> Value:
+    rank = x.type.rank
+    return b.one(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+
+
+@dataclass(frozen=True)
+class _ChunkRows:
+    """Operands of all positions, [b, n, …, x], split into chunks: [b, chunks, 64, …, x].
+
+    Positions that the loop skips, and those that fill the last chunk, are zero in keys, values and
+    the logarithm of the decay, so that they leave the state as it is.
+    """
+
+    b: Builder
+    found: LinearRecurrence
+    keep: Value | None
+    length: Dim
+    rank: int
+
+    def split(self, whole: dict[Value, Value]) -> list[Value]:
+        """Return queries, keys, values and what there is of the others."""
+        found, squeeze = self.found, self.rank + 1 + self.found.value_axis
+        one = self.b.one
+        rows = [self._chunks(one(ops.Squeeze(squeeze), whole[q])) for q in found.queries]
+        rows.append(self._masked_chunks(one(ops.Squeeze(squeeze), whole[found.key])))
+        value = whole[found.value]
+        if found.read_key is None:
+            value = one(ops.Squeeze(self.rank + 1 + found.key_axis), value)
+        rows.append(self._masked_chunks(value))
+        if found.decay is not None:
+            decay = one(ops.Squeeze(self.rank), whole[found.decay])
+            rows.append(self._masked_chunks(one(ops.Pointwise("log"), decay)))
+        if found.read_key is not None:
+            rows.append(self._masked_chunks(one(ops.Squeeze(squeeze), whole[found.read_key])))
+        if found.rate is not None:
+            rows.append(self._masked_chunks(whole[found.rate]))
+        return rows
+
+    def _masked_chunks(self, x: Value) -> Value:
+        return self._chunks(_mask_positions(self.b, x, self.keep))
+
+    def _chunks(self, x: Value) -> Value:
+        count = floor_divide_dims(self.length + CHUNK_LENGTH - 1, CHUNK_LENGTH)
+        filled = self.b.one(ops.Pad(1, Dim.of(0), count * CHUNK_LENGTH - self.length, value=0.0), x)
+        return self.b.one(ops.Split(1, (count, CHUNK)), filled)
+
+
+def _mask_positions(b: Builder, x: Value, keep: Value | None) -> Value:
+    """Return `x`, [b, n, …], with zeros where `keep` is false."""
+    if keep is None:
+        return x
+    for axis in range(2, x.type.rank):
+        keep = b.one(ops.Insert(axis), keep)
+    return b.one(ops.Where(), keep, x, b.one(ops.Constant(0.0, x.type.dtype)))
+
+
+def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value:
+    """Return [b, n, …] for [b, chunks, 64, …]."""
+    joined = b.one(ops.Slice(1, Dim.of(0), length), b.one(ops.Merge(1, 2), x))
+    return _mask_positions(b, joined, keep)
+
+
+def _add_masks(b: Builder, solves: bool) -> list[Value]:
+    """Return [64, 64] masks of the columns up to the row, and below it; to solve a triangular
+    system also the identity and, for blocks of 1, 2, 4, … rows, the block left of every second one.
+    """
+    place = b.one(ops.Range(CHUNK))
+    row, column = b.one(ops.Insert(1), place), b.one(ops.Insert(0), place)
+    masks = [b.one(ops.Compare(fn), row, column) for fn in ("ge", "gt")]
+    if not solves:
+        return masks
+    same = b.one(ops.Compare("eq"), row, column)
+    masks.append(b.one(ops.Cast("f32"), same))
+    size = 1
+    while size < CHUNK_LENGTH:
+        left = _compare_blocks(b, "eq", row, column, 2 * size)
+        masks.append(b.one(ops.And(), left, _compare_blocks(b, "gt", row, column, size)))
+        size *= 2
+    return masks
+
+
+def _compare_blocks(b: Builder, fn: str, row: Value, column: Value, size: int) -> Value:
+    width = b.one(ops.Constant(size, "i64"))
+    blocks = [b.one(ops.Arith("floordiv"), x, width) for x in (row, column)]
+    return b.one(ops.Compare(fn), *blocks)
+
+
+@dataclass(frozen=True)
+class _ChunkBody:
+    """The body of the loop over chunks: matrices are [*lead, 64, x], states [*lead, k, v]."""
+
+    b: Builder
+    rank: int
+    found: LinearRecurrence
+
+    def build(self, outer: Sequence[Value]) -> Graph:
+        """Return the body for operands of the loop: rows, the first state, masks."""
+        found, count = self.found, len(self.found.queries)
+        total = count + 2 + sum(v is not None for v in (found.decay, found.read_key, found.rate))
+        rows = iter([self._input(n, x) for n, x in enumerate(outer[:total])])
+        queries = [next(rows) for _ in range(count)]
+        key, value = next(rows), next(rows)
+        decay, read_key, rate = (
+            next(rows) if v is not None else None for v in (found.decay, found.read_key, found.rate)
+        )
+        state = self.b.input("state", Input(outer[total].type))
+        lower, *masks = (
+            self.b.input(f"mask {n}", Input(m.type)) for n, m in enumerate(outer[total + 1 :])
+        )
+        decays = _Decays.of(self, decay, lower, masks[0])
+        if read_key is not None:
+            value = self._solve(decays, key, value, state, read_key, rate, masks)
+        outputs = {"next state": self._next_state(decays, key, value, state)}
+        for n, query in enumerate(queries):
+            seen = self.do("mul", self._product(query, key), decays.pairs)
+            inside = self.matmul(seen, value)
+            before = decays.apply(self, self.matmul(query, state))
+            outputs[f"y {n}"] = self._to_rows(self.do("add", inside, before))
+        return self.b.finish("chunk", outputs)
+
+    def do(self, fn: str, *args: Value) -> Value:
+        """Add an elementwise function."""
+        return CellBuilder(self.b).do(fn, *args)
+
+    def matmul(self, left: Value, right: Value) -> Value:
+        """Add a matrix product."""
+        return self.b.one(ops.MatMul(), left, right)
+
+    def last_row(self, x: Value) -> Value:
+        """Return the row of the last position."""
+        return self.b.one(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
+
+    def _input(self, n: int, x: Value) -> Value:
+        """Add the input of a chunk, [b, 64, …, x], and move its positions before the last axis."""
+        shape = (x.type.shape[0], *x.type.shape[2:])
+        row = self.b.input(f"row {n}", Input(Type(x.type.dtype, shape)))
+        order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
+        return self.b.one(ops.Transpose(order), row)
+
+    def _to_rows(self, y: Value) -> Value:
+        last = self.rank - 1
+        return self.b.one(ops.Transpose((0, last - 1, *range(1, last - 1), last)), y)
+
+    def _product(self, left: Value, right: Value) -> Value:
+        """Return the product of each row of `left` with each row of `right`, [*lead, 64, 64]."""
+        return self.matmul(left, _transpose_matrix(self.b, right))
+
+    def _next_state(self, decays: "_Decays", key: Value, value: Value, state: Value) -> Value:
+        after = _transpose_matrix(self.b, self.last_row(decays.pairs))
+        gained = self.matmul(_transpose_matrix(self.b, self.do("mul", key, after)), value)
+        left = state
+        if decays.total is not None:
+            left = self.do("mul", self.last_row(decays.total), state)
+        return self.do("add", left, gained)
+
+    def _solve(
+        self,
+        decays: "_Decays",
+        key: Value,
+        value: Value,
+        state: Value,
+        read_key: Value,
+        rate: Value | None,
+        masks: Sequence[Value],
+    ) -> Value:
+        """Return the values that the delta rule writes: the solution of the triangular system."""
+        strict, identity, *levels = masks
+        zero = self.b.one(ops.Constant(0.0, "f32"))
+        pairs = self.do("mul", self._product(read_key, key), decays.pairs)
+        system = self.b.one(ops.Where(), strict, pairs, zero)
+        before = decays.apply(self, self.matmul(read_key, state))
+        right = self.do("sub", value, before)
+        if rate is not None:
+            system, right = self.do("mul", rate, system), self.do("mul", rate, right)
+        # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. Powers of the matrix
+        # would cost as much and lose all digits for similar keys.
+        inverse = identity
+        for level in levels:
+            block = self.b.one(ops.Where(), level, system, zero)
+            if inverse is not identity:
+                block = self.matmul(inverse, self.matmul(block, inverse))
+            inverse = self.do("sub", inverse, block)
+        return self.matmul(inverse, right)
+
+
+@dataclass(frozen=True)
+class _Decays:
+    """The decay from position to later position of a chunk, [*lead, 64, 64], zero for earlier
+    ones, and from before the chunk, [*lead, 64, 1]; None if nothing decays.
+    """
+
+    pairs: Value
+    total: Value | None
+
+    @classmethod
+    def of(cls, body: _ChunkBody, logs: Value | None, lower: Value, strict: Value) -> "_Decays":
+        """Compute them from the logarithms of the decays, [*lead, 64, 1]."""
+        b, axis = body.b, body.rank - 2
+        if logs is None:
+            pairs = b.one(ops.Cast("f32"), lower)
+            for _ in range(axis):
+                pairs = b.one(ops.Insert(0), pairs)
+            return cls(pairs, None)
+        zero = b.one(ops.Constant(0.0, "f32"))
+        # sums of the logarithms in between: differences of cumulative sums would cancel
+        between = b.one(ops.CumSum(axis), b.one(ops.Where(), strict, logs, zero))
+        pairs = b.one(ops.Where(), lower, body.do("exp", between), zero)
+        return cls(pairs, body.do("exp", b.one(ops.CumSum(axis), logs)))
+
+    def apply(self, body: _ChunkBody, x: Value) -> Value:
+        """Let what was there before the chunk decay to each position."""
+        return x if self.total is None else body.do("mul", self.total, x)
