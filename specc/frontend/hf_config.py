@@ -172,7 +172,7 @@ class _TypedMember:
             (numbered := _list_numbered_values(value)) is not None
         ):
             items = numbered
-        return tuple(self.single(item, type.of) for item in items)
+        return tuple(self.value(item, type.of) for item in items)
 
     def pair(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a list of two, or one value for both."""

@@ -370,6 +370,24 @@ def test_one_number_stands_for_both_of_a_pair(
     assert np.allclose(found[0], wanted, rtol=1e-12, atol=1e-12)
 
 
+LISTED_PAIRS = """\
+specc 1
+model sizes
+config { p: list[pair[int]] from "sizes" = [[1, 2]] }
+dims n
+graph g(x: int[n]) -> (y: int[n]) {
+  return x * sum([p[k][0] * p[k][1] for k in len(p)])
+}
+"""
+
+
+def test_a_config_has_lists_of_pairs(tmp_path: Path) -> None:
+    config = written(tmp_path, '{"sizes": [[2, 3], 4]}', "config.json")
+    graph = elaborate_spec(open_spec(written(tmp_path, LISTED_PAIRS), config=config)).graph
+    made = specc_numpy.evaluate_graph(graph, {"x": np.array([1, 2])}, {})
+    assert made["y"].tolist() == [22, 44]
+
+
 @pytest.mark.parametrize(
     ("sets", "published", "code"),
     [

@@ -184,6 +184,18 @@ FAMILIES = {
         },
         heads={"ForConditionalGeneration": "logits"},
     ),
+    "aya_vision": Family(
+        "AyaVision",
+        {
+            "text_config": TEXT | {
+                "model_type": "cohere2", "sliding_window": 4, "layer_norm_eps": 1e-5, "tie_word_embeddings": True,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            "vision_config": SIGLIP | {"image_size": 16},
+            "image_token_index": IMAGE,
+        },
+        image=(3, 16, 16),
+    ),
     "mistral3": Family(
         "Mistral3",
         {
