@@ -42,7 +42,7 @@ MODEL_GROUPS = (
     (
         "Encoder-decoders",
         "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart numbers pegasus "
-        "small_translator t5 transformer",
+        "small_translator switch_transformers t5 transformer",
     ),
     (
         "Vision",

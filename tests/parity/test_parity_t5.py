@@ -1,5 +1,5 @@
 """`t5` matches transformers' T5, MT5, UMT5 and LongT5 classes, in the original form and with the gated MLPs
-of version 1.1.
+of version 1.1, `switch_transformers` the SwitchTransformers classes.
 """
 
 from collections.abc import Mapping
@@ -45,8 +45,13 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
             "feed_forward_proj": "gated-gelu",
         },
     ),
+    "switch": (
+        "SwitchTransformers",
+        {"num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 2},
+    ),
 }
-LONG = ["local", "transient-global"]
+LONG = ["local", "transient-global", "switch"]
+"""Forms without classifiers."""
 
 
 def case(
@@ -75,6 +80,12 @@ def case(
 @pytest.mark.parametrize("form", FORMS)
 def test_scores(form: str, tmp_path: Path) -> None:
     check_scores(case(form), tmp_path)
+
+
+def test_tokens_beyond_the_capacity_of_experts(tmp_path: Path) -> None:
+    told = case("switch")
+    more = {"expert_capacity": 2, "router_bias": True, "tie_word_embeddings": False}
+    check_scores(replace(told, tiny={**told.tiny, **more}, sides=("right",)), tmp_path)
 
 
 @pytest.mark.parametrize("form", FORMS)

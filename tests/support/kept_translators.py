@@ -74,6 +74,15 @@ TRANSLATORS = {
     "t5": translator("T5", **T5),
     "mt5": translator("MT5", **T5, feed_forward_proj="gated-gelu"),
     "umt5": translator("UMT5", **T5),
+    "switch": translator(
+        "SwitchTransformers",
+        **T5,
+        num_experts=3,
+        expert_capacity=2,
+        num_sparse_encoder_layers=1,
+        num_decoder_layers=2,
+        num_sparse_decoder_layers=1,
+    ),
     "longt5": translator(
         "LongT5",
         **T5,
