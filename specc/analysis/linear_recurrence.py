@@ -49,14 +49,48 @@ def _list_operands(value: Value, fn: str) -> list[tuple[Value, Value]]:
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
     """Match `sum(state * vector)` over the axis of the keys; return this axis and the vector."""
+    for (first, second), letters in _list_einsum_operands(value):
+        matrix, vector, result = letters
+        key_axis = -1 if result == matrix[:-1] else -2
+        if first is state and result == _drop(matrix, key_axis):
+            return (key_axis, second) if vector == _drop(matrix, -3 - key_axis) else None
     node, rank = value.node, state.type.rank
     if node is None or not isinstance(node.op, ops.Reduce) or node.op.fn != "sum":
         return None
     key_axis = node.op.axis - rank
-    for matrix, vector in _list_operands(node.operand(), "mul"):
-        if matrix is state and key_axis >= -2 and _is_vector(vector, key_axis, rank):
-            return key_axis, vector
+    for first, second in _list_operands(node.operand(), "mul"):
+        if first is state and key_axis >= -2 and _is_vector(second, key_axis, rank):
+            return key_axis, second
     return None
+
+
+def _list_einsum_operands(
+    value: Value,
+) -> list[tuple[tuple[Value, Value], tuple[list[str], list[str], list[str]]]]:
+    """Return the operands of a product of two in both orders, each with the letters of the first,
+    the second and the result.
+    """
+    node = value.node
+    if node is None or not isinstance(node.op, ops.Einsum) or len(node.args) != 2:
+        return []
+    terms, result = node.op.equation.split("->")
+    left, right = (term.split() for term in terms.split(","))
+    a, b = node.operand(0), node.operand(1)
+    return [((a, b), (left, right, result.split())), ((b, a), (right, left, result.split()))]
+
+
+def _drop(letters: list[str], axis: int) -> list[str]:
+    return [*letters[:axis], *letters[len(letters) + axis + 1 :]]
+
+
+def _list_written(value: Value, key_axis: int, rank: int) -> Iterator[tuple[Value, Value]]:
+    """Yield the key and the value of an outer product."""
+    for (key, other), (of_key, of_other, result) in _list_einsum_operands(value):
+        if of_key == _drop(result, -3 - key_axis) and of_other == _drop(result, key_axis):
+            yield key, other
+    for key, other in _list_operands(value, "mul"):
+        if _is_vector(key, key_axis, rank) and _is_vector(other, -3 - key_axis, rank):
+            yield key, other
 
 
 def _is_vector(value: Value, axis: int, rank: int) -> bool:
@@ -76,9 +110,7 @@ def _match_update(
         if decayed is not state and not decays:
             continue
         decay = decays[0] if decays else None
-        for key, value in _list_operands(written, "mul"):
-            if not _is_vector(key, key_axis, rank) or not _is_vector(value, -3 - key_axis, rank):
-                continue
+        for key, value in _list_written(written, key_axis, rank):
             yield _match_delta_rule(decayed, value, key_axis, key, queries, decay) or (
                 LinearRecurrence(
                     key_axis=key_axis, key=key, value=value, queries=queries, decay=decay
@@ -100,11 +132,12 @@ def _match_delta_rule(
     queries: tuple[Value, ...],
     decay: Value | None,
 ) -> LinearRecurrence | None:
-    """Match a written value `rate * (v - sum(state * read_key))` with the key axis inserted."""
+    """Match a written value `rate * (v - sum(state * read_key))`, with the key axis inserted or
+    without it.
+    """
     node, rank = value.node, decayed.type.rank
-    if node is None or node.op != ops.Insert(rank + key_axis):
-        return None
-    difference = node.operand()
+    inserted = node is not None and node.op == ops.Insert(rank + key_axis)
+    difference = node.operand() if node and inserted else value
     for rate, inner in [(None, difference), *_list_operands(difference, "mul")]:
         ends = inner.node
         if ends is None or ends.op != ops.Arith("sub"):

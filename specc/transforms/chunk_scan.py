@@ -30,8 +30,8 @@ class LinearRecurrence:
     """The values of a loop body that the update and the results read; none depends on the state.
 
     The last two axes of the state are those of keys and values; `key_axis` is -2 or -1. Keys,
-    values and queries have length 1 along the other axis, `decay` along both. `rate` is
-    [*lead, 1], and the value of a delta rule lacks the key axis.
+    values and queries lack the other axis or have length 1 there, `decay` has length 1 along both.
+    `rate` is [*lead, 1].
     """
 
     key_axis: int
@@ -97,22 +97,25 @@ class _ChunkRows:
 
     def split(self, whole: dict[Value, Value]) -> list[Value]:
         """Return queries, keys, values and what there is of the others."""
-        found, squeeze = self.found, self.rank + 1 + self.found.value_axis
-        one = self.b.one
-        rows = [self._chunks(one(ops.Squeeze(squeeze), whole[q])) for q in found.queries]
-        rows.append(self._masked_chunks(one(ops.Squeeze(squeeze), whole[found.key])))
-        value = whole[found.value]
-        if found.read_key is None:
-            value = one(ops.Squeeze(self.rank + 1 + found.key_axis), value)
-        rows.append(self._masked_chunks(value))
+        found, along_keys = self.found, self.found.value_axis
+        rows = [self._chunks(self._vectors(whole, q, along_keys)) for q in found.queries]
+        rows.append(self._masked_chunks(self._vectors(whole, found.key, along_keys)))
+        rows.append(self._masked_chunks(self._vectors(whole, found.value, found.key_axis)))
         if found.decay is not None:
-            decay = one(ops.Squeeze(self.rank), whole[found.decay])
-            rows.append(self._masked_chunks(one(ops.Pointwise("log"), decay)))
+            decay = self._vectors(whole, found.decay, -1)
+            rows.append(self._masked_chunks(self.b.one(ops.Pointwise("log"), decay)))
         if found.read_key is not None:
-            rows.append(self._masked_chunks(one(ops.Squeeze(squeeze), whole[found.read_key])))
+            rows.append(self._masked_chunks(self._vectors(whole, found.read_key, along_keys)))
         if found.rate is not None:
             rows.append(self._masked_chunks(whole[found.rate]))
         return rows
+
+    def _vectors(self, whole: dict[Value, Value], value: Value, axis: int) -> Value:
+        """Return the values of all positions without an axis of length 1, if they have it."""
+        x = whole[value]
+        if value.type.rank < self.rank:
+            return x
+        return self.b.one(ops.Squeeze(self.rank + 1 + axis), x)
 
     def _masked_chunks(self, x: Value) -> Value:
         return self._chunks(_mask_positions(self.b, x, self.keep))

@@ -27,6 +27,7 @@ class Recurrence:
     masked: bool
     shared_keys: bool
     results: int
+    einsum: bool
 
     @classmethod
     def draw(cls, random: Random) -> "Recurrence":
@@ -37,6 +38,7 @@ class Recurrence:
             masked=random.random() < 0.6,
             shared_keys=random.random() < 0.3,
             results=random.choice([1, 1, 2]),
+            einsum=random.random() < 0.4,
         )
 
     def spec(self) -> str:
@@ -50,16 +52,26 @@ class Recurrence:
             "fixed": "fixed * state",
         }[self.decay]
         read = f"sum(state * insert(k_t, axis={key_axis}), axis={2 if self.keys_first else 3})"
+        reads = [
+            f"y{n} = sum(state * insert({n + 1}.0 * q_t, axis={key_axis}), axis={2 if self.keys_first else 3})"
+            for n in range(self.results)
+        ]
+        state = f"insert(k_t, axis={key_axis}) * insert(u, axis={value_axis})"
+        if self.einsum:
+            axes = "h k e" if self.keys_first else "h e k"
+            keys = "k_t" if not self.shared_keys else f"expand(k_t, axis=1, length={HEADS})"
+            read = f'einsum("b {axes}, b h k -> b h e", state, {keys})'
+            reads = [
+                f'y{n} = einsum("b {axes}, b h k -> b h e", state, {n + 1}.0 * {keys.replace("k_t", "q_t")})'
+                for n in range(self.results)
+            ]
+            state = f'einsum("b h k, b h e -> b {axes}", {keys}, u)'
         written = {
             "none": "v_t",
             "plain": f"v_t - {read}",
             "rate": f"insert(sigmoid(rate_t), axis=2) * (v_t - {read})",
             "swapped": f"(v_t - {read}) * insert(sigmoid(rate_t), axis=2)",
         }[self.delta]
-        reads = [
-            f"y{n} = sum(state * insert({n + 1}.0 * q_t, axis={key_axis}), axis={2 if self.keys_first else 3})"
-            for n in range(self.results)
-        ]
         names = ", ".join(f"y{n}" for n in range(self.results))
         outputs = ", ".join(f"y{n}: float[batch, n, {HEADS}, {VALUE}]" for n in range(self.results))
         axes = (KEY, VALUE) if self.keys_first else (VALUE, KEY)
@@ -76,7 +88,7 @@ graph main(q: float[batch, n, {key_heads}, {KEY}], k: float[batch, n, {key_heads
   scan q_t, k_t, v_t, g_t, rate_t in q, k, v, g, rate along n carry state collect {names}{" keep mask" if self.masked else ""} {{
     state = {decay}
     u = {written}
-    state = state + insert(k_t, axis={key_axis}) * insert(u, axis={value_axis})
+    state = state + {state}
     {chr(10).join(reads)}
   }}
   return {names}
@@ -160,7 +172,7 @@ EXP = "insert(insert(exp(g_t), axis=2), axis=3) * state"
     ],
 )
 def test_other_loops_run_position_by_position(old: str, new: str, tmp_path: Path) -> None:
-    text = Recurrence(True, "exp", "none", False, False, 1).spec()
+    text = Recurrence(True, "exp", "none", False, False, 1, False).spec()
     assert old in text
     specc.compile(text.replace(old, new), tmp_path / "m.onnx")
     assert not any("chunks" in name for name in branch_names(tmp_path / "m.onnx"))
