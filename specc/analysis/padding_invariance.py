@@ -28,11 +28,12 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
     """Return True if valid positions of the result do not depend on padded positions through this
     link.
     """
-    if is_padding_skipped(reading.node, reading.given):
+    ranked = not reading.after and reading.link.operand_axis in reading.read.ranked
+    if not ranked and is_padding_skipped(reading.node, reading.given):
         return True
     if reading.merged and reading.link.kind not in ("same", "extent"):
         return _is_merged_read_neutral(reading)
-    if not reading.after and reading.link.operand_axis in reading.read.ranked:
+    if ranked:
         return _is_rank_safe(reading)
     match reading.link.kind:
         case "same" | "extent":

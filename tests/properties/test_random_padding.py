@@ -3,7 +3,7 @@ results with padding of other amounts, sides and values; most of the others do n
 """
 
 import pytest
-from support.random_padding import compare_with_padding
+from support.random_padding import HEADER, compare_with_padding, graph_of
 from support.turns import in_two
 
 from specc.analysis import (
@@ -14,6 +14,7 @@ from specc.analysis import (
     padding_offsets,
     padding_values,
 )
+from specc.analysis.padding_check import check_padding
 
 SPECS, MANY, CHUNK = 120, 20_000, 1000
 MIN_SHARE = 0.8
@@ -40,6 +41,23 @@ def test_a_proof_is_not_contradicted() -> None:
 @pytest.mark.parametrize("start", range(SPECS, SPECS + MANY, CHUNK))
 def test_proofs_of_thousands_are_not_contradicted(start: int) -> None:
     compare_range(start, start + CHUNK)
+
+
+SORTED_AND_SKIPPED = (
+    HEADER.format(side="left", shape="batch, 4")
+    + """
+  s = sort(where(insert(keep, axis=2), x, -inf), axis=1, descending=true)
+  _, h = gru(s, hidden=4, reset=before, keep=keep) @ l
+  return h[:, 0]
+}
+"""
+)
+
+
+def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
+    """Sorted, valid positions come first; a left padding mask skips the first ones."""
+    assert check_padding(graph_of(SORTED_AND_SKIPPED))
+    assert not check_padding(graph_of(SORTED_AND_SKIPPED.replace("n] left", "n] right")))
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {

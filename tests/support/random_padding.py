@@ -537,10 +537,11 @@ def is_finite_alone(graph: Graph, seed: int) -> bool:
 
 
 def random_weights(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
-    """Return normal weights for every parameter."""
-    return {
+    """Return normal weights for every parameter, and variances that are not negative."""
+    weights = {
         n: rng.normal(size=[d.number for d in v.type.shape]) for n, v in graph.parameters.items()
     }
+    return {n: np.abs(w) if n.endswith("_var") else w for n, w in weights.items()}
 
 
 def padded_values(
