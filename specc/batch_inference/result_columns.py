@@ -16,6 +16,7 @@ from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import (
+    BoxesOutput,
     ClassMapOutput,
     ImageOutput,
     LabelsOutput,
@@ -192,7 +193,7 @@ def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColu
             yield TableColumn(name, ColumnType("text"))
         case ImageOutput() | ClassMapOutput():
             yield TableColumn(name, ColumnType("binary"))
-        case NumbersOutput():
+        case NumbersOutput() | BoxesOutput():
             sizes = tuple(d.number for d in type.shape[1:])
             yield TableColumn(name, ColumnType(type.dtype, sizes))
 
@@ -211,7 +212,7 @@ def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[st
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | ClassMapOutput():
             yield name, show_output(name, record, value[None]).pictures[0][1]
-        case NumbersOutput():
+        case NumbersOutput() | BoxesOutput():
             yield (
                 name,
                 cast_to_column_type(value, str(value.dtype)) if value.ndim else value.item(),

@@ -3,7 +3,7 @@ text.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specc.cli.options import (
@@ -15,7 +15,7 @@ from specc.cli.options import (
     add_sampling_arguments,
     parse_generation_settings,
 )
-from specc.cli.run_inputs import read_arguments
+from specc.cli.run_inputs import RunInputs, read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
     array_as_json,
@@ -33,6 +33,7 @@ from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
 from specc.preprocessing.chat_template import MAX_TEXT
+from specc.preprocessing.detections import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
@@ -154,7 +155,7 @@ def _run_opened(
         said = {**read.inputs, entrance.growing: [encode_chat(entrance, _messages(given.chat))]}
         _write(opened, opened.begin(said, settings), outputs)
     elif computes_at_once(opened, read.inputs, settings):
-        _compute(opened, read.inputs, outputs)
+        _compute(opened, read, outputs)
     else:
         _write(opened, opened.begin(read.inputs, settings), outputs)
     return 0
@@ -173,21 +174,26 @@ def _messages(given: str) -> object:
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
-def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs) -> None:
+def _compute(opened: OpenedModel, read: RunInputs, outputs: RunOutputs) -> None:
     """Run a full forward and show the postprocessed results."""
     model = opened.whole
     if outputs.attention:
-        seen = run_with_attention(model, inputs, scope=outputs.choice.scope)
+        seen = run_with_attention(model, read.inputs, scope=outputs.choice.scope)
         outputs.looked(seen)
         results = seen.results
     else:
-        results = model.run(**inputs)
-    _show(model.manifest.reading, results, outputs)
+        results = model.run(**read.inputs)
+    _show(model.manifest.reading, results, outputs, read.sizes)
 
 
-def _show(reading: PreprocessingConfig, results: Mapping[str, Array], outputs: RunOutputs) -> None:
+def _show(
+    reading: PreprocessingConfig,
+    results: Mapping[str, Array],
+    outputs: RunOutputs,
+    sizes: Sequence[ImageSize] = (),
+) -> None:
     """Print postprocessed results, or raw ones for programs."""
-    found = show_results(reading, results)
+    found = show_results(reading, results, sizes)
     told = {
         "shown": list(found.lines),
         "results": {name: array_as_json(array) for name, array in results.items()},

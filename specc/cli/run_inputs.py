@@ -19,11 +19,17 @@ from specc.cli.terminal import STDIN_NAME
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
+from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
-from specc.preprocessing.images import is_multi_image_input, merge_images, read_image
+from specc.preprocessing.detections import ImageSize
+from specc.preprocessing.images import (
+    decode_image,
+    is_multi_image_input,
+    merge_images,
+    normalize_image,
+)
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord, Sound, TextReading, Waveform
 from specc.preprocessing.text_batches import batch_rows
 from specc.preprocessing.text_codec import encode_text_ids
@@ -32,10 +38,11 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Arrays by input, and the files they were read from."""
+    """Arrays by input, the files they were read from, and rows and columns of the images."""
 
     inputs: Mapping[str, Array]
     files: tuple[str, ...] = ()
+    sizes: tuple[ImageSize, ...] = ()
 
 
 @dataclass
@@ -51,11 +58,14 @@ Piece = Array | _Rows
 
 @dataclass
 class _Words:
-    """Command-line inputs parsed so far: pieces of a batch by input, and the files read."""
+    """Command-line inputs parsed so far: pieces of a batch by input, the files read, and the sizes
+    of images.
+    """
 
     model: ModelInputs
     pieces: dict[str, list["Piece"]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
+    sizes: list[ImageSize] = field(default_factory=list)
 
     def take(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may serve several."""
@@ -148,7 +158,9 @@ class _Words:
                 helps=[f'write {name}=\'["a.png", "b.png"]\' for the images of one text'],
             )
         self.files += paths
-        read = np.concatenate([read_image(path, record) for path in paths])
+        decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
+        self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
+        read = np.concatenate([normalize_image(pixels, record) for pixels in decoded])
         return read if listed is None else _Rows([read])
 
     def _lines(self, word: str) -> list[str]:
@@ -180,7 +192,7 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
         if not target or not (name or _fits(model, target, word)):
             fail_too_many_arguments(word, model.asked, many=len(asked) > 1)
         taken.take(target, word)
-    return RunInputs(_batches(model, taken.pieces), tuple(taken.files))
+    return RunInputs(_batches(model, taken.pieces), tuple(taken.files), tuple(taken.sizes))
 
 
 def _fits(model: ModelInputs, target: str, word: str) -> bool:

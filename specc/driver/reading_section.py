@@ -261,7 +261,7 @@ def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]
     if args and kind in OPTIONS_ONLY:
         _fail_positional_argument(kind, OPTIONS_ONLY[kind], place.span)
     match kind:
-        case "choice" | "class_map" if args:
+        case "choice" | "class_map" | "boxes" if args:
             made["labels"] = _check_labels(args.pop(0), kind, place.span)
         case "text" if args:
             return _resolve_text(args[0], made, place)

@@ -37,7 +37,8 @@ class _Kind:
 
     `edge`: a single number is the length of the shorter side, not of both. `share`: of ConvNeXt,
     the crop ratio. `frame`: images keep their aspect ratio and are padded to the model's size;
-    their sides are multiples of this. `page`: they keep it and are centered.
+    their sides are multiples of this. `page`: they keep it and are centered. `normalize`: mean and
+    std are applied if the file does not say.
     """
 
     size: tuple[int, ...]
@@ -49,6 +50,7 @@ class _Kind:
     share: float = 0.0
     frame: int = 0
     page: bool = False
+    normalize: bool = True
 
 
 _CLASS_DEFAULTS: Mapping[str, _Kind] = {
@@ -69,6 +71,17 @@ _CLASS_DEFAULTS: Mapping[str, _Kind] = {
     "Detr": _Kind(
         size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=1
     ),
+    **dict.fromkeys(
+        ("ConditionalDetr", "DeformableDetr"),
+        _Kind(size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=1),
+    ),
+    "RTDetr": _Kind(
+        size=(640, 640), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], normalize=False
+    ),
+    "Mask2Former": _Kind(
+        size=(384, 384), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1]
+    ),
+    "OwlViT": _Kind(size=(768, 768), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1]),
     "Yolos": _Kind(
         size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=16
     ),
@@ -201,7 +214,7 @@ class _Reader:
     def _numbers(self) -> dict[str, object]:
         """Return rescale and normalization options; disabled ones are still validated."""
         mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
-        if not self.flag("do_normalize", True):
+        if not self.flag("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]
         scale = self.number("rescale_factor", 1 / 255)
         if not self.flag("do_rescale", True):

@@ -334,9 +334,32 @@ class CtcTranscript(Record):
         _check_ids(found, len(self.vocab), blank=self.blank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxesOutput(Record):
+    """Class logits [batch, queries, classes] of an object detector, shown as a table of the boxes
+    that score above `threshold`, at most `top`.
+
+    `boxes` is the result with their (center_x, center_y, width, height), from 0 to 1. `score` is
+    `softmax` over the classes and no-object, the last one, or `sigmoid` of each class.
+    """
+
+    tag = "boxes"
+    labels: Labels = ()
+    boxes: ShortText = "pred_boxes"
+    score: Annotated[str, partial(JsonFields.choice, options=("softmax", "sigmoid"))] = "softmax"
+    threshold: float = 0.5
+    top: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_LABELS)] = 100
+
+
 InputReading: TypeAlias = ImageRecord | Sound | TextReading | NumbersOutput
 OutputReading: TypeAlias = (
-    LabelsOutput | NumbersOutput | TextOutput | CtcTranscript | ImageOutput | ClassMapOutput
+    LabelsOutput
+    | NumbersOutput
+    | TextOutput
+    | CtcTranscript
+    | ImageOutput
+    | ClassMapOutput
+    | BoxesOutput
 )
 INPUT_RECORDS: Mapping[str, type[InputReading]] = {
     record.tag: record
@@ -346,6 +369,7 @@ OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
     record.tag: record
     for record in (
         *(LabelsOutput, NumbersOutput, TextOutput, CtcTranscript, ImageOutput, ClassMapOutput),
+        BoxesOutput,
     )
 }
 

@@ -12,9 +12,11 @@ from specc.drawing.drawing_marks import class_colors
 from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
+from specc.preprocessing.detections import ImageSize, detect_objects, format_objects
 from specc.preprocessing.images import denormalize_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import (
+    BoxesOutput,
     ClassMapOutput,
     CtcTranscript,
     ImageOutput,
@@ -40,9 +42,11 @@ class ShownResults:
     pictures: tuple[tuple[str, bytes], ...] = ()
 
 
-def show_results(reading: PreprocessingConfig, outputs: Mapping[str, Array]) -> ShownResults:
+def show_results(
+    reading: PreprocessingConfig, outputs: Mapping[str, Array], sizes: Sequence[ImageSize] = ()
+) -> ShownResults:
     """Format outputs as `reading` says, or all as numbers. Raise E0916 if one does not fit its
-    reading.
+    reading. `sizes` are rows and columns of the images that were read, one per batch element.
     """
     plan = reading.shows or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
@@ -54,10 +58,11 @@ def show_results(reading: PreprocessingConfig, outputs: Mapping[str, Array]) -> 
                 f"the model gave no output `{escape_text(name)}`",
                 notes=[f"it gave {', '.join(outputs)}"],
             )
-        there = None
-        if isinstance(record, CtcTranscript):
-            there = outputs.get(record.keep)
-        one = show_output(name, record, outputs[name], there)
+        if isinstance(record, BoxesOutput):
+            one = _boxes(name, record, outputs, sizes)
+        else:
+            there = outputs.get(record.keep) if isinstance(record, CtcTranscript) else None
+            one = show_output(name, record, outputs[name], there)
         if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
             lines.append(f"{escape_text(name)}:")
         lines.extend(one.lines)
@@ -82,6 +87,8 @@ def show_output(
             lines = _texts(name, record, value)
         case NumbersOutput():
             lines = _numbers(name, record, value)
+        case BoxesOutput():
+            lines = _numbers(name, NumbersOutput(), value)
     return ShownResults(tuple(lines))
 
 
@@ -122,6 +129,26 @@ def _choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
         lines += _best(row, labels, record.top, lead)
     return lines + _rest(len(rows))
+
+
+def _boxes(
+    name: str, record: BoxesOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
+) -> ShownResults:
+    """Return a table of boxes for each image, in pixels; relative to an image of unknown size."""
+    logits, boxes = outputs[name], outputs.get(record.boxes)
+    due = logits.shape[-1] - (record.score == "softmax") if logits.ndim == 3 else 0
+    if boxes is None or due < 1 or boxes.shape != (*logits.shape[:2], 4):
+        _unfit(name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes}`")
+    if len(record.labels) not in (0, due):
+        _unfit(name, logits, f"logits of {len(record.labels)} classes")
+    labels = [escape_text(label) for label in record.labels]
+    known = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
+    lines: list[str] = []
+    for index, size in enumerate(known[:MAX_ROWS]):
+        lines += [f"{index}:"] if len(logits) > 1 else []
+        found = detect_objects(record, logits[index], boxes[index], size)
+        lines += format_objects(found, labels) if found else ["no objects"]
+    return ShownResults((*lines, *_rest(len(logits))))
 
 
 def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:

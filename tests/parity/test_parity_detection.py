@@ -12,9 +12,13 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
+from PIL import Image
 from support.published import loaded, randomized
 from support.recorded import record
 from support.spec_models import assert_agrees, by_reference
+
+import specc
+from specc.cli.main import main
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -293,6 +297,50 @@ def test_detection(name: str, tmp_path: Path) -> None:
             )
             worst = max(worst, apart)
     record(ours.spec.model, worst=worst)
+
+
+TABLES = {
+    "Detr": (DETR, {"image": [96, 96]}),
+    "ConditionalDetr": (DETR, {"image": [96, 96]}),
+    "DeformableDetr": (DEFORMABLE, {"image": [96, 96]}),
+    "RTDetr": (RT_DETR, {"image": [64, 64]}),
+}
+
+
+@pytest.mark.parametrize("family", TABLES)
+def test_run_prints_boxes(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table of `specc run` has the boxes of transformers' post-processing."""
+    settings, sets = TABLES[family]
+    config = getattr(transformers, f"{family}Config")(**settings)
+    theirs = randomize(getattr(transformers, f"{family}ForObjectDetection")(config))
+    with torch.no_grad():
+        for name, values in theirs.named_parameters():
+            if "class_" in name and name.endswith("bias"):
+                values += 2.0  # so that some class scores above the threshold
+    theirs.save_pretrained(tmp_path)
+    edges = {"shortest_edge": 64, "longest_edge": 96}
+    size = {"height": 64, "width": 64} if family == "RTDetr" else edges
+    processor = getattr(transformers, f"{family}ImageProcessorPil")(size=size)
+    processor.save_pretrained(tmp_path)
+    drawn = np.random.default_rng(0).integers(0, 256, (48, 60, 3), np.uint8)
+    Image.fromarray(drawn).save(tmp_path / "a.png")
+    specc.compile(str(tmp_path), tmp_path / "m.onnx", set=sets)
+    assert main(["run", str(tmp_path / "m.onnx"), str(tmp_path / "a.png")]) == 0
+    header, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert header == ["label", "score", "left", "top", "right", "bottom"]
+    frame = {} if family == "RTDetr" else {"pad_size": {"height": 96, "width": 96}}
+    given = processor(Image.open(tmp_path / "a.png"), return_tensors="pt", **frame)
+    with torch.no_grad():
+        made = theirs(**given)
+    (wanted,) = processor.post_process_object_detection(
+        made, threshold=0.5, target_sizes=[(48, 60)]
+    )
+    order = wanted["scores"].argsort(descending=True)
+    assert len(order) > 0
+    assert [row[0] for row in rows] == [config.id2label[int(n)] for n in wanted["labels"][order]]
+    found = np.array([row[1:] for row in rows], float)
+    np.testing.assert_allclose(found[:, 0], wanted["scores"][order], atol=6e-4)
+    np.testing.assert_allclose(found[:, 1:], wanted["boxes"][order], atol=0.06)
 
 
 def assert_finite_agree(found: NDArray[Any], wanted: NDArray[Any], what: str) -> float:

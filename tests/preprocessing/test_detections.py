@@ -1,0 +1,61 @@
+"""Boxes of detectors: scores, labels and corners, by hand."""
+
+import numpy as np
+import pytest
+
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.detections import detect_objects
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import BoxesOutput
+from specc.preprocessing.show_results import show_results
+
+BOXES = np.array([[0.5, 0.5, 0.5, 1.0], [0.25, 0.5, 0.5, 0.5]], np.float32)
+SIZE = (10, 20)
+"""Rows and columns."""
+
+
+def test_softmax_leaves_out_no_object_and_weak_boxes() -> None:
+    logits = np.log(np.array([[0.1, 0.7, 0.2], [0.2, 0.2, 0.6]], np.float32))
+    (one,) = detect_objects(BoxesOutput(), logits, BOXES, SIZE)
+    assert one.label == 1
+    assert one.score == pytest.approx(0.7)
+    assert one.box == pytest.approx((5, 0, 15, 10))
+
+
+def test_sigmoid_gives_every_class_that_scores() -> None:
+    odds = np.array([[3.0, 1 / 3], [9.0, 4.0]], np.float32)
+    record = BoxesOutput(score="sigmoid")
+    found = detect_objects(record, np.log(odds), BOXES, SIZE)
+    assert [(one.label, round(one.score, 6)) for one in found] == [(0, 0.9), (1, 0.8), (0, 0.75)]
+    assert found[0].box == found[1].box == pytest.approx((0, 2.5, 10, 7.5))
+    top = BoxesOutput(score="sigmoid", top=1)
+    assert len(detect_objects(top, np.log(odds), BOXES, SIZE)) == 1
+
+
+def test_a_table_for_each_image() -> None:
+    reading = PreprocessingConfig(shows=(("logits", BoxesOutput(labels=("cat", "[tag]"))),))
+    logits = np.array([[[0, 9, 0], [0, 0, 9]], [[0, 0, 9], [0, 0, 9]]], np.float32)
+    outputs = {"logits": logits, "pred_boxes": np.stack([BOXES, BOXES])}
+    assert show_results(reading, outputs, [SIZE, SIZE]).lines == (
+        "0:",
+        "label  score  left  top  right  bottom",
+        "[tag]  1.000   5.0  0.0   15.0    10.0",
+        "1:",
+        "no objects",
+    )
+    relative = show_results(reading, outputs).lines
+    assert relative[2].split()[2:] == ["0.2", "0.0", "0.8", "1.0"]
+
+
+@pytest.mark.parametrize("labels", [("a",), ("a", "b", "c")])
+def test_labels_of_another_head_are_refused(labels: tuple[str, ...]) -> None:
+    reading = PreprocessingConfig(shows=(("logits", BoxesOutput(labels=labels)),))
+    outputs = {"logits": np.zeros((1, 2, 3), np.float32), "pred_boxes": BOXES[None]}
+    with pytest.raises(Failed, match="E0916"):
+        show_results(reading, outputs, [SIZE])
+
+
+def test_an_output_without_boxes_is_refused() -> None:
+    reading = PreprocessingConfig(shows=(("logits", BoxesOutput()),))
+    with pytest.raises(Failed, match="E0916"):
+        show_results(reading, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])
