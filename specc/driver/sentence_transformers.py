@@ -18,10 +18,13 @@ from specc.huggingface.processor_files import (
     MODULES_FILE,
     SENTENCE_CONFIGS,
     SENTENCE_TRANSFORMERS_FILE,
+    call_arguments,
     find_first_file,
     read_json_object,
     read_optional_object,
+    tokenizer_arguments,
 )
+from specc.huggingface.tokenizer_settings import BERT_NORMALIZER
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax import ast
@@ -30,6 +33,7 @@ from specc.syntax.parse import decode_spec
 READ_OF_ENCODER: Mapping[str, Sequence[object]] = {
     **dict.fromkeys(("max_seq_length", "do_lower_case", "transformer_task"), ()),
     **dict.fromkeys(("modality_config", "module_output_name"), ()),
+    **dict.fromkeys(("processor_kwargs", "tokenizer_args", "processing_kwargs"), ()),
 }
 SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
@@ -44,7 +48,33 @@ def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) ->
     for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:
-            yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
+            yield _ignored_note(key, path)
+
+
+READ_TOKENIZER_ARGUMENTS = frozenset(
+    ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
+)
+"""Arguments of the tokenizer that are read or change no vector."""
+
+
+def _unread_arguments(path: Path | None) -> Iterator[str]:
+    """Yield a note for each ignored argument of the tokenizer or of its call."""
+    settings = read_optional_object(path)
+    for key in tokenizer_arguments(settings):
+        if key not in READ_TOKENIZER_ARGUMENTS:
+            yield _ignored_note(key, path)
+    call = call_arguments(settings)
+    for key, value in call.items():
+        if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
+            yield _ignored_note(key, path)
+    given = settings.get("processing_kwargs")
+    for key, value in given.items() if isinstance(given, dict) else ():
+        if key != "text" and value:
+            yield _ignored_note(key, path)
+
+
+def _ignored_note(key: str, path: Path | None) -> str:
+    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
 CONFIG_FILE = "config.json"
@@ -145,6 +175,7 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
         add(body, place, number)
     if not body.width:
         _fail_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
+    about = find_first_file([encoder], SENTENCE_CONFIGS)
     text = _format_spec(base, block, body)
     read = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
     return WrappedEncoder(
@@ -153,7 +184,8 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
         weights=body.weights,
         remarks=(
             f"`{escape_text(folder)}` is read according to {MODULES_FILE}: {read}",
-            *unread_settings(find_first_file([encoder], SENTENCE_CONFIGS), READ_OF_ENCODER),
+            *unread_settings(about, READ_OF_ENCODER),
+            *_unread_arguments(about),
             *unread_settings(root / SENTENCE_TRANSFORMERS_FILE, SUPPORTED_SETTINGS),
         ),
     )

@@ -15,10 +15,12 @@ from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     SENTENCE_TRANSFORMERS_FILE,
     TOKENIZER,
+    call_arguments,
     find_first_file,
     find_repository_file,
     read_json_object,
     read_optional_object,
+    tokenizer_arguments,
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
@@ -165,7 +167,12 @@ def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
     prompts = settings.get("prompts")
     lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
-    longest = about.get("max_seq_length") or min(known, default=0)
+    longest = (
+        call_arguments(about).get("max_length")
+        or tokenizer_arguments(about).get("model_max_length")
+        or about.get("max_seq_length")
+        or min(known, default=0)
+    )
     if type(longest) is not int or longest < 0:
         _fail_setting(path, "max_seq_length", "an integer")
     named = prompts if isinstance(prompts, dict) else {}
@@ -190,8 +197,12 @@ def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
 
 
 def _tokenizer_config(folders: Sequence[Path]) -> Fields:
-    """Return tokenizer_config.json, merged over special_tokens_map.json."""
-    return {**_beside(SPECIAL_TOKENS, folders), **_beside(TOKENIZER, folders)}
+    """Return tokenizer_config.json, merged over special_tokens_map.json, and the arguments of
+    sentence-transformers over both.
+    """
+    about = read_optional_object(find_first_file(folders, SENTENCE_CONFIGS))
+    files = {**_beside(SPECIAL_TOKENS, folders), **_beside(TOKENIZER, folders)}
+    return {**files, **tokenizer_arguments(about)}
 
 
 def _gives_token_types(told: Config, config: Config) -> bool:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
@@ -289,6 +289,21 @@ def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
 def find_repository_file(folders: Sequence[Path], name: str) -> Path | None:
     """Return the file of that name in the first directory that has one, or None."""
     return next((f / name for f in folders if os.path.lexists(f / name)), None)
+
+
+def tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that sentence-transformers gives the tokenizer, which replace the keys
+    of tokenizer_config.json: `processor_kwargs`, in older files `tokenizer_args`.
+    """
+    given = settings.get("processor_kwargs", settings.get("tokenizer_args"))
+    return given if isinstance(given, dict) else {}
+
+
+def call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which sentence-transformers calls the tokenizer on texts."""
+    given = settings.get("processing_kwargs")
+    text = given.get("text") if isinstance(given, dict) else None
+    return text if isinstance(text, dict) else {}
 
 
 def find_first_file(folders: Sequence[Path], names: Sequence[str]) -> Path | None:

@@ -13,6 +13,7 @@ from specc.huggingface.processor_files import (
     TOKENIZER,
     find_first_file,
     read_optional_object,
+    tokenizer_arguments,
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
@@ -50,9 +51,9 @@ class AppliedSettings:
 
 def read_tokenizer_settings(folder: Path, text: str) -> AppliedSettings:
     """Return the tokenizer.json of a directory with the settings of its sibling files."""
-    settings = read_optional_object(folder / TOKENIZER)
     about = find_first_file([folder], SENTENCE_CONFIGS)
     encoder = read_optional_object(about) if about else {}
+    settings = {**read_optional_object(folder / TOKENIZER), **tokenizer_arguments(encoder)}
     return apply_tokenizer_settings(text, settings, lower=encoder.get("do_lower_case") is True)
 
 

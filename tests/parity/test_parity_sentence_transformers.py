@@ -122,6 +122,15 @@ ODD: dict[str, tuple[Sentences, dict[str, dict[str, Any]]]] = {
     "lower case, Unigram": (Sentences(lower=True, family=FAMILIES[2], prompts=PROMPTS), {}),
     "truncated on the left": (Sentences(most=6), {"tokenizer_config.json": {"truncation_side": "left"}}),
     "length of the tokenizer": (Sentences(), {"tokenizer_config.json": {"model_max_length": 7}}),
+    "arguments of the tokenizer": (
+        Sentences(most=9),
+        {"sentence_bert_config.json": {"processor_kwargs": {"model_max_length": 6, "truncation_side": "left"}}},
+    ),
+    "arguments of the call": (
+        Sentences(most=9),
+        {"sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 6}}}},
+    ),
+    "one token": (Sentences(most=1), {}),
     "cased": (Sentences(), {"tokenizer_config.json": {**BERT, "do_lower_case": False}}),
     "accents": (
         Sentences(),
