@@ -76,6 +76,9 @@ def of_sizes(family: str, tiny: dict[str, Any], **more: Any) -> Case:
 FIRST = {
     "bitnet": decoder("BitNet"),
     "hunyuan_v1_dense": decoder("HunYuanDenseV1", rope_parameters=ALPHA, head_dim=8),
+    "hunyuan_v1_moe": replace(
+        decoder("HunYuanMoEV1", rope_parameters=ALPHA, head_dim=8, num_experts=4, moe_topk=2), single=True,
+    ),
     "apertus": decoder("Apertus"),
     "diffllama": decoder("DiffLlama"),
     "gpt_bigcode": of_sizes("GPTBigCode", BIGCODE),
@@ -95,6 +98,9 @@ FIRST = {
 OTHERS = {
     "bitnet, biases": decoder("BitNet", attention_bias=True, tie_word_embeddings=True, rope_parameters=LINEAR),
     "hunyuan_v1_dense, biases": decoder("HunYuanDenseV1", attention_bias=True, head_dim=16),
+    "hunyuan_v1_moe, as many experts per layer as a list says": replace(
+        decoder("HunYuanMoEV1", attention_bias=True, head_dim=8, num_experts=4, moe_topk=[1, 3]), single=True,
+    ),
     "apertus, biases": decoder("Apertus", attention_bias=True, rope_parameters=LINEAR),
     "diffllama, biases": decoder("DiffLlama", attention_bias=True, head_dim=12, num_key_value_heads=4),
     "gpt_bigcode, multi-head": of_sizes("GPTBigCode", BIGCODE, multi_query=False, n_inner=50, scale_attn_weights=False),
@@ -204,7 +210,16 @@ def test_heads_of_eurobert(head: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
-    ["phimoe", "hunyuan_v1_dense", "diffllama", "gpt_bigcode", "zamba2", "minimax", "biogpt"],
+    [
+        "phimoe",
+        "hunyuan_v1_dense",
+        "hunyuan_v1_moe",
+        "diffllama",
+        "gpt_bigcode",
+        "zamba2",
+        "minimax",
+        "biogpt",
+    ],
 )
 def test_classification(family: str, tmp_path: Path) -> None:
     check_classes(FIRST[family], tmp_path)

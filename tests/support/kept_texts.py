@@ -519,6 +519,7 @@ DECODERS = {
     "bitnet": writer("BitNet"),
     "apertus": writer("Apertus"),
     "diffllama": writer("DiffLlama", num_attention_heads=4, num_key_value_heads=2),
+    "hunyuan_v1_moe": writer("HunYuanMoEV1", head_dim=8, num_experts=3, moe_topk=2),
     "hunyuan_v1_dense": writer("HunYuanDenseV1", head_dim=8),
     "gpt_bigcode": wider(
         Case(

@@ -299,6 +299,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "diffllama": GROUPED | {"heads": 4, "kv_heads": 2, "stop": [2]},
     "eurobert": GROUPED,
     "gpt_bigcode": WORDS | {"stop": [2]},
+    "hunyuan_v1_moe": GROUPED
+    | {"head_dim": 8, "experts": 4, "experts_per_token": [2], "stop": [2]},
     "hunyuan_v1_dense": GROUPED | {"head_dim": 8, "stop": [2]},
     "minimax": SPARSE,
     "xglm": TRANSFORMER | {"stop": [2]},
