@@ -99,10 +99,10 @@ READING_DOCS = {
     ),
     "bytes": ("text(bytes(), start=, end=, offset=0)", "One id per UTF-8 byte."),
     "tokenizer": (
-        'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=)',
+        'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=, replace=)',
         "A tokenizer.json of the package `tokenizers`. `tokenizer()` reads the one next to "
         "the weights. `spread=[id, n]` repeats the token `id` n times, for an image of n "
-        "tokens.",
+        "tokens; `replace=[a, b]` writes b for a before a text is tokenized.",
     ),
 }
 """Syntax and summary of each reading, by name. docs/language.md has the details."""

@@ -64,6 +64,9 @@ _CLASS_DEFAULTS: Mapping[str, _Kind] = {
         size=(224,), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1], edge=True, crop=224
     ),
     "Siglip": _Kind(size=(224, 224), filter=3, edge=True),
+    "Blip": _Kind(size=(384, 384), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1]),
+    "Gemma3": _Kind(size=(224, 224), filter=2),
+    "GotOcr2": _Kind(size=(384, 384), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1]),
     "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
     "Segformer": _Kind(
         size=(512, 512), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1]

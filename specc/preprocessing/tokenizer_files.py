@@ -23,6 +23,7 @@ MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_ROWS = 2**14
 """Maximum number of positions that one id expands to: those of an image of 128 × 128 patches."""
+MAX_REPLACEMENT = 256  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,13 @@ def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
     return token, rows
 
 
+def _read_replace(found: JsonFields, name: str) -> tuple[str, ...]:
+    texts = found.texts(name, 2, MAX_REPLACEMENT)
+    if len(texts) != 2 or not texts[0]:
+        found.refuse(name, "is not a placeholder and the text that replaces it")
+    return texts
+
+
 def _read_chat(found: JsonFields, name: str) -> ChatTemplate:
     return ChatTemplate.from_fields(found.child(name))
 
@@ -155,6 +163,7 @@ class TextTokenizer(Record):
     `special` adds the special tokens that the file puts around a text, such as [CLS] and [SEP];
     `start` and `end` are put there too, each unless the file has put it there already. `spread`
     is an id and how many times it is repeated: the placeholder of an image, and the image tokens.
+    `replace` is a placeholder in texts and what processors write there, before they are tokenized.
     `chat` renders messages as text.
     """
 
@@ -164,6 +173,7 @@ class TextTokenizer(Record):
     start: TokenId = None
     special: bool = True
     spread: Annotated[tuple[int, int] | None, _read_spread] = None
+    replace: Annotated[tuple[str, str] | None, _read_replace] = None
     chat: Annotated[ChatTemplate | None, _read_chat] = None
 
     def to_json(self) -> dict[str, Json]:

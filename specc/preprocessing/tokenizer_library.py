@@ -67,7 +67,8 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
             helps=["a part of the text is not in its vocabulary, which has no unknown token"],
         )
 
-    found: list[int] = _encode(text, None, record, complain).ids
+    whole = text.replace(*record.replace) if record.replace else text
+    found: list[int] = _encode(whole, None, record, complain).ids
     if record.spread is None:
         return found
     token, rows = record.spread

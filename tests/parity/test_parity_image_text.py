@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from support.families import TOKENS, ended, padded
 from support.padded import Arrays, Each, Ids, Keep, Samples, Side, samples
 from support.published import assert_published, loaded, randomized
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import specc
 
@@ -306,3 +308,98 @@ def test_image_encoder_of_any_size(tmp_path: Path) -> None:
         one[: h // 4, : w // 4].reshape(-1, 16) for one, (h, w) in zip(grid, SIZES, strict=True)
     ]
     np.testing.assert_allclose(np.concatenate(parts), wanted, atol=1e-5 * float(wanted.abs().max()))
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How the processor of a family writes images into texts; `tokens` are its special tokens."""
+
+    placeholder: str
+    image_token: str
+    tokens: Mapping[str, str]
+    images: str
+    size: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    published: bool = True
+
+
+PROMPTS = {
+    "gemma3": Prompts(
+        "<start_of_image>",
+        "<image_soft_token>",
+        {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
+        "Gemma3ImageProcessorPil",
+        {"size": {"height": 20, "width": 20}},
+        {"image_seq_length": 4},
+    ),
+    "idefics3": Prompts(
+        "<image>",
+        "<image>",
+        {"fake_image_token": "<fake_token_around_image>", "global_image_token": "<global-img>"},
+        "Idefics3ImageProcessorPil",
+        {"size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 16}, "do_image_splitting": False},
+        {"image_seq_len": 4},
+        published=False,
+    ),
+    "aya_vision": Prompts(
+        "<image>",
+        "<|IMG_PATCH|>",
+        {"start": "<|START_OF_IMG|>", "end": "<|END_OF_IMG|>", "global": "TILE_GLOBAL", "tile": "TILE"},
+        "GotOcr2ImageProcessorPil",
+        {"size": {"height": 16, "width": 16}},
+        {"patch_size": 8, "img_size": 16},
+    ),
+}  # fmt: skip
+"""Without `published` the file of the image processor is not supported: the spec's settings hold."""
+
+
+def make_processor(name: str, folder: Path) -> Any:
+    """Return the processor of a family with a tokenizer of letters, saved in `folder`."""
+    how = PROMPTS[name]
+    special = ["<pad>", "<s>", "</s>", *how.tokens.values()]
+    words = [*special, *"abcdefgh", "\n\n"]
+    words += [f"<{n}>" for n in range(len(words), IMAGE)]
+    vocab = {word: n for n, word in enumerate([*words, how.image_token])}
+    tokens = Tokenizer(models.WordLevel(vocab, unk_token="<29>"))
+    tokens.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    tokens.add_special_tokens([*special, how.image_token])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokens,
+        pad_token="<pad>",
+        bos_token="<s>",
+        extra_special_tokens={**how.tokens, "image_token": how.image_token},
+    )
+    images = getattr(transformers, how.images)(**how.size)
+    tokenizer.save_pretrained(folder)
+    if how.published:
+        images.save_pretrained(folder)
+    processor = getattr(transformers, f"{FAMILIES[name].name}Processor")
+    return processor(images, tokenizer, **how.settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PROMPTS)
+def test_prompts_with_image_files(name: str, tmp_path: Path) -> None:
+    """The package generates from a text and image files what the class does from its processor."""
+    theirs = FAMILIES[name].save(tmp_path).double()
+    processor = make_processor(name, tmp_path)
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / f"{n}.png" for n in range(2)]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 255, (16, 16, 3), np.uint8)).save(path)
+    placeholder = PROMPTS[name].placeholder
+    text = f"a b {placeholder} c {placeholder} d"
+    given = processor(text=[text], images=[[Image.open(p) for p in paths]], return_tensors="pt")
+    inputs = {
+        k: v for k, v in given.items() if k in ("input_ids", "pixel_values", "token_type_ids")
+    }
+    inputs["pixel_values"] = inputs["pixel_values"].double()
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
+    ours = specc.load(tmp_path / "package", threads=1)
+    with torch.no_grad():
+        made = theirs.generate(
+            **inputs, do_sample=False, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2
+        )
+    wanted = ended(made[0, inputs["input_ids"].shape[1] :].tolist(), 2)
+    answer = ours.generate(input_ids=[text], pixel_values=[paths], max_tokens=TOKENS)
+    assert list(answer.results()[0][0].tokens) == wanted

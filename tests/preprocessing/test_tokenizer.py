@@ -88,6 +88,12 @@ def test_an_id_is_spread_over_the_rows_of_what_it_stands_for():
     assert len(wanted) > len(plain)
 
 
+def test_placeholders_in_texts_are_replaced_before_they_are_tokenized():
+    replaced = record("wordpiece", replace=("IMG", "is all"))
+    wanted = encode_text_ids("attention is all and is all", record("wordpiece"))
+    assert encode_text_ids("attention IMG and IMG", replaced).tolist() == wanted.tolist()
+
+
 def test_decoding_stops_at_the_end():
     gpt = record("byte_bpe", end=0)
     ids = [*encode_text_ids("a fox", gpt), *encode_text_ids("not read", gpt)]

@@ -22,7 +22,10 @@ LARGE = TokenizerFile.of(
 READING = PreprocessingConfig(
     (
         ("ids", TextTokenizer(file=SMALL, end=1)),
-        ("other", TextTokenizer(file=LARGE, start=2, special=False, spread=(7, 4))),
+        (
+            "other",
+            TextTokenizer(file=LARGE, start=2, special=False, spread=(7, 4), replace=("a", "b")),
+        ),
     ),
     (("logits", TextOutput(TextTokenizer(file=SMALL))),),
 )
