@@ -1,4 +1,4 @@
-"""`patchtst` matches transformers' PatchTST classes."""
+"""`patchtst` and `patchtsmixer` match transformers' PatchTST and PatchTSMixer classes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,17 +19,20 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def time_series() -> Samples:
-    """Three series of three channels; some values are not observed."""
+def time_series(mask: str = "past_observed_mask") -> Samples:
+    """Three series of three channels; some values are not observed, where the class has a mask."""
     rng = np.random.default_rng(0)
     rows = tuple(
         {
             "past_values": (rng.standard_normal((13, 3)) * 3 + 5).astype(np.float32),
-            "past_observed_mask": rng.random((13, 3)) > 0.2,
+            mask: rng.random((13, 3)) > 0.2,
         }
         for _ in range(3)
     )
-    shapes = {"past_values": Numbers((13, 3)), "past_observed_mask": Numbers((13, 3))}
+    shapes = {"past_values": Numbers((13, 3)), mask: Numbers((13, 3))}
+    if not mask:
+        del shapes[""]
+        rows = tuple({"past_values": row["past_values"]} for row in rows)
     return Samples(shapes, rows, ({}, {}, {}), seed=0)
 
 
@@ -69,3 +72,44 @@ def test_patchtst(model: str, result: str, more: Mapping[str, Any], tmp_path: Pa
         return theirs(x["past_values"], past_observed_mask=x["past_observed_mask"])
 
     assert_published(ours, time_series(), published, {result: ""})
+
+
+MIXER: dict[str, Any] = {
+    "num_input_channels": 3, "context_length": 13, "patch_length": 4, "patch_stride": 3, "num_layers": 2, "d_model": 8,
+    "prediction_length": 5, "num_targets": 4,
+}  # fmt: skip
+MIXED = {
+    "mode": "mix_channel", "norm_mlp": "BatchNorm", "self_attn": True, "self_attn_heads": 2, "gated_attn": False,
+    "use_positional_encoding": True, "scaling": None,
+}  # fmt: skip
+MIXER_CASES = [
+    ("Model", "last_hidden_state", {}),
+    ("Model", "last_hidden_state", {**MIXED, "gated_attn": True}),
+    ("ForPrediction", "prediction_outputs", {}),
+    ("ForPrediction", "prediction_outputs", MIXED),
+    ("ForTimeSeriesClassification", "prediction_outputs", {"head_aggregation": None}),
+    (
+        "ForTimeSeriesClassification",
+        "prediction_outputs",
+        {**MIXED, "head_aggregation": "use_last"},
+    ),
+    ("ForRegression", "regression_outputs", {"output_range": [-1.0, 3.0]}),
+    ("ForRegression", "regression_outputs", {"head_aggregation": "avg_pool"}),
+]
+
+
+@pytest.mark.parametrize(("head", "result", "more"), MIXER_CASES)
+def test_patchtsmixer(head: str, result: str, more: Mapping[str, Any], tmp_path: Path) -> None:
+    case = Case(config="PatchTSMixerConfig", model=f"PatchTSMixer{head}", tiny={**MIXER, **more})
+    theirs = case.saved(tmp_path)
+    randomize_statistics(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return theirs(**x)
+
+    # heads over all channels do not pass the mask on
+    mask = "observed_mask" if head in ("Model", "ForPrediction") else ""
+    assert_published(ours, time_series(mask), published, {result: ""})

@@ -433,6 +433,14 @@ FAMILIES: dict[str, dict[str, object]] = {
         "left": 3,
         "right": 2,
     },
+    "patchtsmixer": {
+        "channels": 2,
+        "context": 9,
+        "patch": 3,
+        "stride": 2,
+        "layers": 2,
+        "mode": "mix_channel",
+    },
     "patchtst": {
         "channels": 2,
         "context": 9,
