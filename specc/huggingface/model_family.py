@@ -29,6 +29,9 @@ MIN_KEY_SHARE = 0.8
 for a similarly spelled type."""
 
 UNSUPPORTED_TYPES = {
+    "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",
+    "timm_wrapper": "its network is one of timm, with the weight names of timm; convert it to the "
+    "transformers class of the same architecture",
     "informer": "its attention samples keys at random at inference, so its outputs are not a "
     "function of its inputs",
     "nystromformer": "it scales its pseudoinverse by a maximum over the whole batch, so the "
@@ -36,7 +39,7 @@ UNSUPPORTED_TYPES = {
     "speecht5": "its speech decoder applies dropout at inference, so its outputs are not a "
     "function of its inputs",
 }
-"""Published types that no spec can reproduce, with the reason."""
+"""Published types without a spec, with the reason."""
 EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL

@@ -235,6 +235,15 @@ VISION = {
         "ConvNextV2", size=16, image_size=16, patch_size=2, hidden_sizes=[6, 8], depths=[1, 1],
         num_stages=2, num_labels=3,
     ),
+    "vit_msn": seeing("ViTMSN", "Model", results="last_hidden_state", **SEEN),
+    "data2vec-vision": seeing("Data2VecVision", **SEEN),
+    "dinov3_convnext": seeing(
+        "DINOv3ConvNext", "Model", results="pooler_output", size=16, image_size=16, hidden_sizes=[4, 6], depths=[1, 1]
+    ),
+    "mobilenet_v2": seeing(
+        "MobileNetV2", size=32, channels=1, num_channels=1, image_size=32, depth_multiplier=0.1, depth_divisible_by=2, min_depth=2,
+        expand_ratio=2.0, num_labels=3,
+    ),
     "resnet": replace(seeing("ResNet", size=24, **RESNET), sets={"image": 24}),
     "regnet": replace(seeing("RegNet", size=16, **RESNET, groups_width=4), sets={"image": 16}),
     "poolformer": replace(

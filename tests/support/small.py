@@ -165,6 +165,8 @@ FAMILIES: dict[str, dict[str, object]] = {
         "iou_hidden": 8,
         "masks": 2,
     },
+    "dinov3_convnext": {"image": 16, "widths": [4, 6], "depths": [1, 1]},
+    "mobilenet_v2": {"image": 32, "multiplier": 0.1, "divisor": 2, "least": 2, "expand_ratio": 2.0},
     "deit": IMAGE,
     "beit": IMAGE | {"visual_vocab": 7, "layers": 3, "out_indices": [1, 2, 3, 4]},
     "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")}
