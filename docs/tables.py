@@ -55,7 +55,7 @@ MODEL_GROUPS = (
         "ast conformer moonshine parakeet_ctc speech_to_text streaming_ctc wav2vec2 "
         "wav2vec2_bert whisper",
     ),
-    ("Time series", "patchtsmixer patchtst"),
+    ("Time series", "patchtsmixer patchtst timesfm"),
     (
         "Multimodal",
         "aya_vision blip blip_text blip_vision clip clip_text clip_vision florence2 "

@@ -1,4 +1,4 @@
-"""`patchtst` and `patchtsmixer` match transformers' PatchTST and PatchTSMixer classes."""
+"""`patchtst`, `patchtsmixer` and `timesfm` match transformers' classes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -113,3 +113,53 @@ def test_patchtsmixer(head: str, result: str, more: Mapping[str, Any], tmp_path:
     # heads over all channels do not pass the mask on
     mask = "observed_mask" if head in ("Model", "ForPrediction") else ""
     assert_published(ours, time_series(mask), published, {result: ""})
+
+
+TIMES: dict[str, Any] = {
+    "patch_length": 4, "context_length": 20, "horizon_length": 6, "num_hidden_layers": 2, "hidden_size": 16,
+    "intermediate_size": 24, "head_dim": 6, "num_attention_heads": 2, "quantiles": [0.2, 0.8],
+}  # fmt: skip
+LENGTHS = (20, 9, 2)
+"""Of the series: no padding, a first patch with one value, and a patch with fewer than three."""
+
+
+def padded_series(lengths: tuple[int, ...] = LENGTHS) -> Samples:
+    """Series with padding on the left, and a frequency each."""
+    rng = np.random.default_rng(0)
+    rows = tuple(
+        {
+            "past_values": np.pad(rng.standard_normal(n) * 3 + 5, (20 - n, 0)).astype(np.float32),
+            "past_values_padding": np.arange(20) < 20 - n,
+            "freq": np.array((n + number) % 3),
+        }
+        for number, n in enumerate(lengths)
+    )
+    shapes = {
+        "past_values": Numbers((20,)),
+        "past_values_padding": Numbers((20,)),
+        "freq": Numbers(()),
+    }
+    return Samples(shapes, rows, ({}, {}, {}), seed=0)
+
+
+@pytest.mark.parametrize("positions", [False, True])
+@pytest.mark.parametrize("head", ["Model", "ModelForPrediction"])
+def test_timesfm(head: str, positions: bool, tmp_path: Path) -> None:
+    tiny = {**TIMES, "use_positional_embedding": positions}
+    theirs = Case(config="TimesFmConfig", model=f"TimesFm{head}", tiny=tiny).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        values, padding, freq = x.values()
+        if head == "Model":
+            return theirs(values, padding.double(), freq[:, None])
+        series = [row[~absent] for row, absent in zip(values, padding, strict=True)]
+        return theirs(series, freq.tolist())
+
+    if head == "Model":
+        # nothing reads the states of padded patches
+        assert_published(ours, padded_series((20,) * 3), published, {"last_hidden_state": ""})
+    else:
+        results = {"mean_predictions": "", "full_predictions": ""}
+        assert_published(ours, padded_series(), published, results)

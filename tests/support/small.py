@@ -435,6 +435,16 @@ FAMILIES: dict[str, dict[str, object]] = {
         "left": 3,
         "right": 2,
     },
+    "timesfm": {
+        "patch": 4,
+        "context": 12,
+        "horizon": 5,
+        "layers": 2,
+        "d": 8,
+        "hidden": 12,
+        "head_dim": 4,
+        "heads": 2,
+    },
     "patchtsmixer": {
         "channels": 2,
         "context": 9,
