@@ -63,9 +63,9 @@ def tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (sizes.words, wide)
 
 
-def write(sizes: Sizes, folder: Path) -> int:
+def write(sizes: Sizes, directory: Path) -> int:
     """A checkpoint's folder; gives the bytes of its weights."""
-    folder.mkdir()
+    directory.mkdir()
     heads = sizes.wide // 32 if sizes.wide < 1024 else sizes.wide // 128
     config = {
         "model_type": "llama",
@@ -77,7 +77,7 @@ def write(sizes: Sizes, folder: Path) -> int:
         "num_attention_heads": heads,
         "tie_word_embeddings": False,
     }
-    (folder / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
     header: dict[str, object] = {}
     at = 0
     for name, shape in tensors(sizes):
@@ -86,7 +86,7 @@ def write(sizes: Sizes, folder: Path) -> int:
         at = end
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % 64)
-    with (folder / "model.safetensors").open("wb") as file:
+    with (directory / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + at)  # zeros that take no room
     return at
@@ -99,17 +99,17 @@ def warmed(file: Path) -> None:
             pass
 
 
-def row(sizes: Sizes, folder: Path) -> str:
+def row(sizes: Sizes, directory: Path) -> str:
     """What one checkpoint takes, as a row of the table: once as a file that points into the checkpoint, once
     as a package of every graph.
     """
-    place = folder / sizes.dtype
+    place = directory / sizes.dtype
     size = write(sizes, place)
     warmed(place / "model.safetensors")
     cells = []
     for what in (
-        ["-o", str(folder / f"{sizes.dtype}.onnx")],
-        ["--graphs", "all", "-o", str(folder / f"{sizes.dtype}-all")],
+        ["-o", str(directory / f"{sizes.dtype}.onnx")],
+        ["--graphs", "all", "-o", str(directory / f"{sizes.dtype}-all")],
     ):
         cost = measure.of_process([*SPECC, "compile", str(place), *what])
         cells.append(f"{cost.seconds:.1f} s, {cost.processor:.1f} s, {cost.megabytes:.0f} MB")
@@ -122,15 +122,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tiny", action="store_true", help="a few megabytes")
-    parser.add_argument("--folder", help="where to work (default: the system's temporary folder)")
+    parser.add_argument(
+        "--directory", help="where to work (default: the system's temporary folder)"
+    )
     args = parser.parse_args()
     print(f"{measure.machine()}\n")
     print(
         "| Llama | weights | one graph: wall, processor, memory | every graph | goal |\n|---|---|---|---|---|"
     )
     for sizes in TINY if args.tiny else LARGE:
-        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            print(row(sizes, Path(folder)), flush=True)
+        with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+            print(row(sizes, Path(directory)), flush=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
     """specc: a text of `model`, the writer of a package; each call feeds tokens
     i64[batch, n] and gives logits.
     """
-    prepared = model.entrance.prepared({model.entrance.growing: prompt})
+    prepared = model.input_signature.prepared({model.input_signature.growing: prompt})
     taken: Callable[[Ints], NDArray[np.float32]] = model.stepper(prepared).step
     return taken
 
@@ -210,8 +210,8 @@ class OfGenai:
     write, `close` it at the end.
     """
 
-    def __init__(self, python: str, folder: Path) -> None:
-        command = [python, str(HERE / "genai_writer.py"), str(folder), str(THREADS)]
+    def __init__(self, python: str, directory: Path) -> None:
+        command = [python, str(HERE / "genai_writer.py"), str(directory), str(THREADS)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -43,7 +43,7 @@ ALL = """repeat i in experts under "experts.{i}" collect parts {
   y = sum(parts)"""
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """The table."""
     yield (
         f"### Mixture of experts: {WIDTH} wide, networks of {HIDDEN}, 2 threads, "
@@ -54,7 +54,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
         "| transformers | compiled as |\n|---|---|---|---|---|---|---|---|"
     )
     for experts, k in MIXTURES[:1] if quick else MIXTURES:
-        sessions = _sessions(experts, k, folder)
+        sessions = _sessions(experts, k, directory)
         theirs = _published(experts, k)
         for length in ROWS[:2] if quick else ROWS:
             x = np.random.default_rng(0).normal(size=(1, length, WIDTH))
@@ -72,14 +72,14 @@ def _few() -> int:
     return specc_onnx.get_target("ort-cpu").few_experts
 
 
-def _sessions(experts: int, k: int, folder: Path) -> dict[str, OrtModel]:
+def _sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
     """The forms of one mixture, open."""
     found = {}
     forms = {"one by one": (ROUTED, experts), "loop": (ROUTED, 0), "all": (ALL, 0)}
     for form, (body, few) in forms.items():
-        spec = folder / "mixture.specc"
+        spec = directory / "mixture.specc"
         spec.write_text(SPEC.format(body=body), encoding="utf-8")
-        path = folder / f"mixture-{experts}-{form}.onnx".replace(" ", "-")
+        path = directory / f"mixture-{experts}-{form}.onnx".replace(" ", "-")
         sets = {"experts": experts, "k": k}
         specc.compile(spec, path, set=sets, init=1, target="ort-cpu")
         if form != "all":

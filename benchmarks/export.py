@@ -9,9 +9,9 @@ import torch
 from models import published, tensors
 
 
-def main(name: str, folder: str, out: str) -> None:
+def main(name: str, directory: str, out: str) -> None:
     """Load the checkpoint and export it with dynamic batch and length."""
-    model = published(name, Path(folder))
+    model = published(name, Path(directory))
     shape = (2,) if name == "vit" else (2, 16)
     batch, length = torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC
     axes = {0: batch} if name == "vit" else {0: batch, 1: length}

@@ -30,11 +30,11 @@ class Named(torch.nn.Module):
         return self.model(**named, return_dict=True)[0]
 
 
-def main(name: str, folder: str, out: str) -> None:
+def main(name: str, directory: str, out: str) -> None:
     """Load the checkpoint and export it with dynamic batch and lengths."""
     family = FAMILIES[name]
     if family.kind == "writes":
-        export_past.main(folder, out, OPSETS.get(name, "20"))
+        export_past.main(directory, out, OPSETS.get(name, "20"))
         return
     given = {n: torch.from_numpy(v) for n, v in inputs(name, 16, 2).items()}
     if family.kind == "translates":
@@ -44,7 +44,7 @@ def main(name: str, folder: str, out: str) -> None:
     axes = tuple({0: free, 1: free} if v.dim() == 2 else {0: free} for v in given.values())  # fmt: skip
     # T5 with PyTorch's fused attention fails in the exporter (2.13): a view of what is no array
     kind = "eager" if family.kind == "translates" else "sdpa"
-    model = family.model.from_pretrained(Path(folder), attn_implementation=kind)
+    model = family.model.from_pretrained(Path(directory), attn_implementation=kind)
     # a cache that grows is nothing that can be exported here
     model.config.use_cache = False
     torch.onnx.export(

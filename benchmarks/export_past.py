@@ -34,10 +34,10 @@ class WithPast(torch.nn.Module):
         return made.logits, [t for layer in layers for t in (layer.keys, layer.values)]
 
 
-def main(folder: str, out: str, opset: str) -> None:
+def main(directory: str, out: str, opset: str) -> None:
     """Export with dynamic batch, new and past lengths."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="sdpa"
+        directory, attn_implementation="sdpa"
     ).eval()
     config = model.config
     shape = (

@@ -104,19 +104,19 @@ class Made:
     """What a compiler took, and the folder with what it made."""
 
     cost: measure.Cost
-    folder: Path
+    directory: Path
     size: int
 
 
-def rows(folder: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -> Iterator[str]:
     """A table of compiling and one of running, and whether the goals are reached."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
     remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
     made: dict[str, dict[str, Made]] = {}
-    warm = ["compile", "numbers", "--graphs", "step", "-o", str(folder / "warm")]
-    measure.of_process([sys.executable, "-m", "specc", *warm], folder / "pyc")
+    warm = ["compile", "numbers", "--graphs", "step", "-o", str(directory / "warm")]
+    measure.of_process([sys.executable, "-m", "specc", *warm], directory / "pyc")
     for name in chosen:
-        made[name] = _compiled(name, folder, quick, remarks)
+        made[name] = _compiled(name, directory, quick, remarks)
     yield from _compiling(made)
     yield f"The others: {', '.join(_versions())}.\n"
     yield from _running(made, rounds, remarks)
@@ -143,14 +143,14 @@ def _versions() -> Iterator[str]:
 # --- compiling ------------------------------------------------------------------------
 
 
-def _compiled(name: str, folder: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
+def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
     """What each tool made of a family; those that fail are remarked."""
-    checkpoint = published.save(name, folder / name.replace(" ", "-"), quick)
+    checkpoint = published.save(name, directory / name.replace(" ", "-"), quick)
     found: dict[str, Made] = {}
     for tool, how in TOOLS.items():
         if not how.there:
             continue
-        out = folder / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
+        out = directory / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
         before = set(checkpoint.iterdir())
         # only torch.onnx wants the folder to be there
         if tool == "torch.onnx":
@@ -158,10 +158,10 @@ def _compiled(name: str, folder: Path, quick: bool, remarks: list[str]) -> dict[
         command = [str(how.program), *how.command(name, checkpoint, out)]
         try:
             # ours runs from sources; the others lie compiled where pip put them
-            own = folder / "pyc" if tool in (OURS, LINKED) else None
+            own = directory / "pyc" if tool in (OURS, LINKED) else None
             cost = measure.of_process(command, own)
         except SystemExit as error:
-            said = _reason(str(error)).replace(str(folder), "…")
+            said = _reason(str(error)).replace(str(directory), "…")
             remarks.append(f"{tool} does not make {name}: {said}")
             continue
         size = _moved(checkpoint, before, out) if tool == LINKED else _size(out)
@@ -249,7 +249,7 @@ def _readers(
     graphs: dict[str, Reading] = {}
     for tool, one in tools.items():
         try:
-            graphs[tool] = _reader(tool, one.folder)
+            graphs[tool] = _reader(tool, one.directory)
         except (RuntimeError, StopIteration) as error:
             remarks.append(f"{name} of {tool} does not run: {_line(error)}")
     for batch in BATCHES:
@@ -291,11 +291,11 @@ def _running_calls(
             yield tool, call
 
 
-def _reader(tool: str, folder: Path) -> Reading:
+def _reader(tool: str, directory: Path) -> Reading:
     """A graph, whoever made it."""
     if tool == OURS:
-        return _our_reader(folder)
-    session = decoders.opened(next(folder.rglob("*.onnx")))
+        return _our_reader(directory)
+    session = decoders.opened(next(directory.rglob("*.onnx")))
     names = [i.name for i in session.get_inputs()]
     first = session.get_outputs()[0].name
 
@@ -306,8 +306,8 @@ def _reader(tool: str, folder: Path) -> Reading:
     return reading
 
 
-def _our_reader(folder: Path) -> Reading:
-    model = specc.load(folder / "model.onnx", threads=decoders.THREADS).whole
+def _our_reader(directory: Path) -> Reading:
+    model = specc.load(directory / "model.onnx", threads=decoders.THREADS).whole
     result = next(iter(model.manifest.graph.outputs))
     known = ("input_ids", "pixel_values")
 
@@ -328,7 +328,7 @@ def _writers(
     for tool, one in tools.items():
         try:
             maker = _translator if translates else _decoder
-            writers[tool] = maker(tool, one.folder, given)
+            writers[tool] = maker(tool, one.directory, given)
             writers[tool](_beginning(given, translates), 2)
         except (RuntimeError, StopIteration, KeyError, ValueError) as error:
             writers.pop(tool, None)
@@ -354,18 +354,18 @@ def _beginning(given: Mapping[str, np.ndarray], translates: bool) -> np.ndarray:
     return np.ones((1, 1), np.int64) if translates else given["input_ids"]
 
 
-def _decoder(tool: str, folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def _decoder(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     if tool == OURS:
-        return decoders.of_specc(folder)
-    return decoders.of_export(next(folder.rglob("*.onnx")))
+        return decoders.of_specc(directory)
+    return decoders.of_export(next(directory.rglob("*.onnx")))
 
 
-def _translator(tool: str, folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def _translator(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     if tool == OURS:
-        return translators.of_specc(folder, given)
+        return translators.of_specc(directory, given)
     if tool == "torch.onnx":
-        return translators.of_whole(folder / "model.onnx", given)
-    return translators.of_three(folder, given)
+        return translators.of_whole(directory / "model.onnx", given)
+    return translators.of_three(directory, given)
 
 
 def _in_turn(writers: Mapping[str, Writer], ids: np.ndarray, rounds: int) -> dict[str, list[Trace]]:
@@ -384,8 +384,8 @@ def _line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
 
 
-def _size(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+def _size(directory: Path) -> int:
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
 def _word(yes: bool) -> str:

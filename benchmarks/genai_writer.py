@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 
-def write(folder: str, threads: str) -> None:
+def write(directory: str, threads: str) -> None:
     """Answer until there are no more lines."""
     import numpy as np
     import onnxruntime_genai as og
 
     with tempfile.TemporaryDirectory() as place:
-        model = og.Model(_with_threads(Path(folder), Path(place), int(threads)))
+        model = og.Model(_with_threads(Path(directory), Path(place), int(threads)))
         for line in sys.stdin:
             prompts, count = json.loads(line)
             ids = np.array(prompts, np.int32)
@@ -44,18 +44,18 @@ def write(folder: str, threads: str) -> None:
             print(json.dumps([times[0] - began, gaps, made]), flush=True)
 
 
-def _with_threads(folder: Path, place: Path, threads: int) -> str:
+def _with_threads(directory: Path, place: Path, threads: int) -> str:
     """A folder beside the model whose config says how many threads there are; the big
     files are links.
     """
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         if path.suffix == ".json":
             shutil.copy(path, place / path.name)
         else:
             (place / path.name).hardlink_to(path) if _same_disk(path, place) else shutil.copy(
                 path, place / path.name
             )
-    config = json.loads((folder / "genai_config.json").read_text())
+    config = json.loads((directory / "genai_config.json").read_text())
     config["model"]["decoder"].setdefault("session_options", {})["intra_op_num_threads"] = threads
     (place / "genai_config.json").write_text(json.dumps(config))
     return str(place)

@@ -53,7 +53,7 @@ class Sizes:
 QUICK = Sizes(prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_count=3, tiny=True)
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """A table for each model and batch, and how far from the memory's own speed it is."""
     sizes = QUICK if quick else Sizes(rounds=rounds)
     torch.set_num_threads(decoders.THREADS)
@@ -69,8 +69,8 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
         "threads (`np.add.reduce`).\n"
     )
     for name in ("gpt2", "llama"):
-        checkpoint = saved(name, folder / f"{name}-generation", sizes.tiny)
-        writers, remarks = writers_of(name, checkpoint, folder)
+        checkpoint = saved(name, directory / f"{name}-generation", sizes.tiny)
+        writers, remarks = writers_of(name, checkpoint, directory)
         read = bytes_a_token(checkpoint)
         yield (
             f"{name}: a token reads {read / 1e6:.0f} MB of weights, "
@@ -161,16 +161,16 @@ def in_turn(
     return traces
 
 
-def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Writer], list[str]]:
+def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, Writer], list[str]]:
     """Every program that can be had, and remarks about those that cannot."""
-    package = folder / f"{name}-specc"
+    package = directory / f"{name}-specc"
     compiled(name, checkpoint, package, "specc", "ort-cpu")
     writers: dict[str, Writer] = {"specc": decoders.of_specc(package)}
     remarks: list[str] = []
     model = decoders.published(checkpoint)
     # its static cache takes as long, within the noise, and minutes of every run
     writers["transformers"] = decoders.of_transformers(model, "dynamic")
-    out = folder / f"{name}-past.onnx"
+    out = directory / f"{name}-past.onnx"
     if said := decoders.exported(checkpoint, out, OPSETS[name]):
         remarks.append(f"torch.onnx.export of {name} with past fails: {said}")
     else:
@@ -181,7 +181,7 @@ def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Wri
             *remarks,
             "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.",
         ]
-    built = folder / f"{name}-builder"
+    built = directory / f"{name}-builder"
     if said := decoders.built_by_genai(python, checkpoint, built):
         remarks.append(
             f"The model builder of onnxruntime-genai does not make {name}: "
@@ -195,7 +195,7 @@ def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Wri
             "which turns and packs query and key inside of the attention and adds inside of "
             "the norm: with one row each node costs some microseconds of its own."
         )
-    ours = folder / f"{name}-genai"
+    ours = directory / f"{name}-genai"
     compiled(name, checkpoint, ours, "genai", "onnx")
     writers["onnxruntime-genai, specc's package"] = decoders.OfGenai(python, ours)
     return writers, remarks
@@ -232,7 +232,7 @@ def genai_python() -> str:
     return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
 
 
-def saved(name: str, folder: Path, tiny: bool) -> Path:
+def saved(name: str, directory: Path, tiny: bool) -> Path:
     """A checkpoint as published ones are, with random weights; for Llama with a
     tokenizer, which the builder wants.
     """
@@ -243,10 +243,10 @@ def saved(name: str, folder: Path, tiny: bool) -> Path:
             if weight.dim() > 1:
                 table = "wte" in key or "wpe" in key or "embed" in key
                 weight.mul_(1.0 if table else 3.0)
-    made.eval().save_pretrained(folder, safe_serialization=True)
+    made.eval().save_pretrained(directory, safe_serialization=True)
     if name == "llama":
-        tokenizer(made.config.vocab_size).save_pretrained(folder)
-    return folder
+        tokenizer(made.config.vocab_size).save_pretrained(directory)
+    return directory
 
 
 def _model(name: str, tiny: bool) -> Any:

@@ -50,16 +50,16 @@ def versions() -> str:
 
 
 def rows(
-    specs: Sequence[str], provider: str, folder: Path, dtypes: Sequence[str], at_once: int
+    specs: Sequence[str], provider: str, directory: Path, dtypes: Sequence[str], at_once: int
 ) -> Iterator[dict[str, Any]]:
     """What is told of each spec, as soon as it is."""
     with ThreadPoolExecutor(at_once) as pool:
-        yield from pool.map(lambda s: row(s, provider, folder, dtypes), specs)
+        yield from pool.map(lambda s: row(s, provider, directory, dtypes), specs)
 
 
-def row(spec: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict[str, Any]:
+def row(spec: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dict[str, Any]:
     """One spec, in a process of its own."""
-    command = [sys.executable, str(HERE / "gpu_specs.py"), spec, provider, str(folder)]
+    command = [sys.executable, str(HERE / "gpu_specs.py"), spec, provider, str(directory)]
     try:
         done = subprocess.run(
             [*command, *dtypes],
@@ -142,7 +142,7 @@ def report(
     return "\n".join(lines) + "\n"
 
 
-def measured(given: argparse.Namespace, folder: Path) -> list[str]:
+def measured(given: argparse.Namespace, directory: Path) -> list[str]:
     """The rates; what PyTorch would be needed for is left out where it is not there."""
     try:
         import gpu_rates
@@ -156,10 +156,10 @@ def measured(given: argparse.Namespace, folder: Path) -> list[str]:
     )
     lines: list[str] = []
     for name in given.decoders.split(","):
-        lines += gpu_rates.decoding(name, folder, plan)
-        lines += gpu_rates.kernels(name, folder, plan)
+        lines += gpu_rates.decoding(name, directory, plan)
+        lines += gpu_rates.kernels(name, directory, plan)
     for name in filter(None, given.encoders.split(",")):
-        lines += gpu_rates.encoding(name, folder, plan)
+        lines += gpu_rates.encoding(name, directory, plan)
     return lines
 
 
@@ -186,13 +186,13 @@ def main() -> None:
 
     specs = [s for s in given.specs.split(",") if s] or sorted(SMALL)
     with tempfile.TemporaryDirectory() as name:
-        folder, found = Path(name), []
-        for each in rows(specs, given.provider, folder, given.dtypes, given.at_once):
+        directory, found = Path(name), []
+        for each in rows(specs, given.provider, directory, given.dtypes, given.at_once):
             found.append(each)
             print(f"{each['spec']}:", {k: v for k, v in each.items() if k != "placement"}, flush=True)  # fmt: skip
             for provider, kind, node in each.get("placement", ()):
                 print(f"  {provider} {kind} {node}")
-        rates = [] if given.no_rates else measured(given, folder)
+        rates = [] if given.no_rates else measured(given, directory)
         print("\n".join(rates))
     given.out.write_text(report(given, found, rates), encoding="utf-8")
     print(f"written: {given.out}")

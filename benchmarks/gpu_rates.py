@@ -75,11 +75,11 @@ def timed(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
 
 
 def writers(
-    name: str, checkpoint: Path, folder: Path, plan: Plan
+    name: str, checkpoint: Path, directory: Path, plan: Plan
 ) -> Iterator[tuple[str, str, decoders.Writer]]:
     """Name, width and writer of each program that can be had."""
     for dtype in plan.dtypes:
-        out = folder / f"{name}-{dtype}"
+        out = directory / f"{name}-{dtype}"
         if said := package(name, checkpoint, out, dtype, "specc"):
             yield f"specc: {said}", dtype, _nobody
             continue
@@ -94,7 +94,7 @@ def writers(
         del model
     if python := generation.genai_python():
         for dtype in plan.dtypes:
-            out = folder / f"{name}-{dtype}-genai"
+            out = directory / f"{name}-{dtype}-genai"
             if not package(name, checkpoint, out, dtype, "genai"):
                 yield "onnxruntime-genai, specc's package", dtype, decoders.OfGenai(python, out)  # fmt: skip
     else:
@@ -167,9 +167,9 @@ def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
     return decoders.traced(start)
 
 
-def decoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
+def decoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """The table of one decoder."""
-    checkpoint = generation.saved(name, folder / f"{name}-weights", plan.tiny)
+    checkpoint = generation.saved(name, directory / f"{name}-weights", plan.tiny)
     numbers = generation.bytes_a_token(checkpoint) // 4
     speed = bandwidth(plan)
     yield f"### {name}, {plan.count} tokens behind {plan.prompt}, greedy\n"
@@ -177,7 +177,7 @@ def decoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
     yield "| | width | batch | prefill ms | ms a token | tokens/s | share of the weights' reading | tokens as specc's f32 |"
     yield "|---|---|---|---|---|---|---|---|"
     first: Mapping[int, np.ndarray] = {}
-    for program, dtype, writer in writers(name, checkpoint, folder, plan):
+    for program, dtype, writer in writers(name, checkpoint, directory, plan):
         for batch in plan.batches:
             if writer is _nobody:
                 yield f"| {program} | {dtype} | | | | | | |"
@@ -226,9 +226,9 @@ def _short(error: Exception) -> str:
 # ---- Encoders
 
 
-def encoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
+def encoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """The table of one encoder: milliseconds a batch."""
-    checkpoint = folder / f"{name}-weights"
+    checkpoint = directory / f"{name}-weights"
     models.save(name, checkpoint)
     wanted = models.MODELS[name]
     lengths = wanted.shapes[0][1:]
@@ -237,7 +237,7 @@ def encoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     ours: dict[tuple[str, int], float] = {}
     for dtype in plan.dtypes:
-        calls = dict(_encoders(name, checkpoint, folder, dtype, plan))
+        calls = dict(_encoders(name, checkpoint, directory, dtype, plan))
         for program, call in calls.items():
             for batch in plan.batches:
                 try:
@@ -256,10 +256,10 @@ Call = Callable[[tuple[int, ...]], Callable[[], object]]
 
 
 def _encoders(
-    name: str, checkpoint: Path, folder: Path, dtype: str, plan: Plan
+    name: str, checkpoint: Path, directory: Path, dtype: str, plan: Plan
 ) -> Iterator[tuple[str, Call]]:
     """Programs that encode, as functions of a shape that give what is timed."""
-    out = folder / f"{name}-{dtype}.onnx"
+    out = directory / f"{name}-{dtype}.onnx"
     width = [] if dtype == "f32" else ["--dtype", dtype]
     main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
     wanted = models.MODELS[name]
@@ -294,7 +294,7 @@ def _encoders(
 # ---- Which kernels
 
 
-def kernels(name: str, folder: Path, plan: Plan) -> Iterator[str]:
+def kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """The kernels of one token at each width, by the time they take: those of attention
     should be of the flash kind.
     """
@@ -304,7 +304,7 @@ def kernels(name: str, folder: Path, plan: Plan) -> Iterator[str]:
         yield "Kernels are those of a card; there is none.\n"
         return
     for dtype in plan.dtypes:
-        model = specc.load(folder / f"{name}-{dtype}", execution_provider=plan.provider).writer
+        model = specc.load(directory / f"{name}-{dtype}", execution_provider=plan.provider).writer
         ids = _ids(1, plan)
         step = decoders.steps(model, ids)
         step(ids)

@@ -63,17 +63,17 @@ def verified(path: Path, provider: str) -> dict[str, object]:
     return {"worst": max(found, default=0.0)}
 
 
-def written(folder: Path, provider: str) -> dict[str, object]:
+def written(directory: Path, provider: str) -> dict[str, object]:
     """Tokens of a package, of its one file, and of both on the processor: whether all
     are the same.
     """
     tokens = {}
     for at in dict.fromkeys((provider, "cpu")):
-        for path in (folder, folder / "generate.onnx"):
+        for path in (directory, directory / "generate.onnx"):
             model = specc.load(path, execution_provider=at)
-            entrance = model.entrance
-            lengths = sizes_for(entrance.graph, 1)
-            inputs = random_inputs(entrance.graph, lengths, np.random.default_rng(0))
+            input_signature = model.input_signature
+            lengths = sizes_for(input_signature.graph, 1)
+            inputs = random_inputs(input_signature.graph, lengths, np.random.default_rng(0))
             given = {n: v for n, v in inputs.items() if n not in _absent(model)}
             made = model.generate(**given, max_tokens=WRITTEN)
             tokens[f"{path.suffix or 'package'} {at}"] = [row[0].tokens for row in made.results()]
@@ -83,7 +83,7 @@ def written(folder: Path, provider: str) -> dict[str, object]:
 
 def _absent(model: Model) -> set[str]:
     """Inputs with a default: padding would stand behind a prompt."""
-    defaults = model.entrance.defaults
+    defaults = model.input_signature.defaults
     return {*defaults.outputs} if defaults is not None else set()
 
 
@@ -101,11 +101,11 @@ def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
             yield part.ep_name, node.op_type, node.name
 
 
-def tried(name: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict[str, object]:
+def tried(name: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dict[str, object]:
     """All that can be told of one spec."""
     row: dict[str, object] = {"spec": name}
     for dtype in dtypes:
-        whole = folder / f"{name}-{dtype}.onnx"
+        whole = directory / f"{name}-{dtype}.onnx"
         if fault := compiled(name, dtype, whole):
             row[dtype] = {"wrong": fault[-600:]}
             continue
@@ -114,7 +114,7 @@ def tried(name: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict
             nodes = list(placed(whole, provider))
             row["nodes"] = dict(Counter(ep for ep, _, _ in nodes))
             row["placement"] = nodes
-        package = folder / f"{name}-{dtype}"
+        package = directory / f"{name}-{dtype}"
         fault = compiled(name, dtype, package, "--graphs", "all")
         if fault and "E0701" not in fault and "E0703" not in fault:
             row[f"{dtype} package"] = {"wrong": fault[-600:]}
@@ -124,13 +124,13 @@ def tried(name: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict
             if dtype == "f32" and (package / "generate.onnx").exists():
                 row["writes"] = written(package, provider)
     for kind in ROUNDED:
-        row[kind] = rounded(name, kind, provider, folder)
+        row[kind] = rounded(name, kind, provider, directory)
     return row
 
 
-def rounded(name: str, kind: str, provider: str, folder: Path) -> dict[str, object]:
+def rounded(name: str, kind: str, provider: str, directory: Path) -> dict[str, object]:
     """The whole graph with rounded weights; nothing is told of one that has none."""
-    path = folder / f"{name}-{kind}.onnx"
+    path = directory / f"{name}-{kind}.onnx"
     more = ["--quantize", kind]
     if kind == "int4":
         more += ["--calibration-samples", "0"]

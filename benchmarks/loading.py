@@ -22,18 +22,18 @@ Runs = dict[str, tuple[str, str, Path]]
 """By name: the Python, the program, and its model."""
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """A table of the smallest time and memory of each program."""
     prompt, count = (8, 3) if quick else (128, 17)
     yield f"### Loading a Llama of 134 M parameters, reading {prompt} tokens: new processes\n"
-    checkpoint = generation.saved("llama", folder / "llama-loading", tiny=False)
-    runs, remarks = list_programs(checkpoint, folder)
+    checkpoint = generation.saved("llama", directory / "llama-loading", tiny=False)
+    runs, remarks = list_programs(checkpoint, directory)
     yield from (f"* {remark}" for remark in remarks)
     if remarks:
         yield ""
     # Python keeps what it made of source files, as it does for an installed package
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    environment["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
         for name, (python, program, model) in runs.items():
@@ -62,7 +62,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
 KEYS = ("first", "first_processor", "peak", "prefill", "step")
 
 
-def list_programs(checkpoint: Path, folder: Path) -> tuple[Runs, list[str]]:
+def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
     """Return the programs with their models, and remarks about those that are missing."""
     runs: Runs = {}
     remarks = []
@@ -71,19 +71,19 @@ def list_programs(checkpoint: Path, folder: Path) -> tuple[Runs, list[str]]:
         "int8": ("--quantize", "int8"),
         "int4": ("--quantize", "int4", "--calibration-samples", "0"),
     }.items():
-        package = folder / f"loading-{name}"
+        package = directory / f"loading-{name}"
         command = [sys.executable, "-m", "specc", "compile", "llama", "--graphs", "step", *options]
         measure.of_process([*command, "--weights", str(checkpoint), "-o", str(package)])
         runs[f"specc, {name}"] = (sys.executable, "specc", package)
     if python := generation.genai_python():
-        package = folder / "loading-genai"
+        package = directory / "loading-genai"
         generation.compiled("llama", checkpoint, package, "genai", "onnx")
         runs["onnxruntime-genai, specc's package, float32"] = (python, "genai", package)
     else:
         remarks.append("onnxruntime-genai is not there: `make readers`, or SPECC_GENAI_PYTHON.")
     if find_spec("ctranslate2"):
         for precision in ("float32", "int8"):
-            model = folder / f"loading-ctranslate2-{precision}"
+            model = directory / f"loading-ctranslate2-{precision}"
             convert_ctranslate2(checkpoint, model, precision)
             runs[f"CTranslate2, {precision}"] = (sys.executable, "ctranslate2", model)
     else:

@@ -43,7 +43,7 @@ MASKS = (
 GOAL = {("window(64)", 4096): "8 × faster, below 60 MB"}
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Tables of both."""
     yield (
         "### Local attention: 8 heads of 64, batch 1, 2 threads, milliseconds: fastest "
@@ -52,19 +52,19 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield "| mask | rows | in blocks | all at once | times faster | MB in blocks | MB at once | goal |"
     yield "|---|---|---|---|---|---|---|---|"
     for mask, lengths in MASKS:
-        paths = _both(mask, folder)
+        paths = _both(mask, directory)
         for length in lengths[-1:] if quick else lengths:
             yield _row(mask, length, paths, rounds)
     yield ""
-    yield from _long_text(folder, rounds)
+    yield from _long_text(directory, rounds)
 
 
-def _both(mask: str, folder: Path) -> dict[str, Path]:
+def _both(mask: str, directory: Path) -> dict[str, Path]:
     """The two forms of one attention, as files."""
-    spec = folder / "seen.specc"
+    spec = directory / "seen.specc"
     spec.write_text(SPEC, encoding="utf-8")
     name = "".join(c for c in mask if c.isalnum())
-    paths = {form: folder / f"{name}-{form}.onnx" for form in ("blocks", "whole")}
+    paths = {form: directory / f"{name}-{form}.onnx" for form in ("blocks", "whole")}
     specc.compile(spec, paths["blocks"], set={"sees": mask}, target="ort-cpu")
     graph = specc.load(paths["blocks"]).manifest.graph
     whole = replace(specc_onnx.get_target("ort-cpu"), blocks=False)
@@ -105,17 +105,17 @@ def _memory(path: Path, length: int) -> str:
     return done.stdout.strip()
 
 
-def _long_text(folder: Path, rounds: int) -> Iterator[str]:
+def _long_text(directory: Path, rounds: int) -> Iterator[str]:
     """GPT-2 small over a text of 1 023 tokens, all logits."""
     import decoders
     import models
     import torch
 
     torch.set_num_threads(2)
-    checkpoint = folder / "gpt2"
+    checkpoint = directory / "gpt2"
     if not checkpoint.exists():
         models.save("gpt2", checkpoint)
-    ours, theirs = checkpoint / "ours.onnx", folder / "gpt2-theirs.onnx"
+    ours, theirs = checkpoint / "ours.onnx", directory / "gpt2-theirs.onnx"
     command = ["-m", "specc", "compile", "gpt2", "--weights", str(checkpoint)]
     measure.of_process([sys.executable, *command, "-o", str(ours)])
     export = str(Path(__file__).with_name("export.py"))

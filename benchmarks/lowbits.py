@@ -102,12 +102,12 @@ READERS = (
 )
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Tables of models that write and of models that read, each with its goals."""
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
     for name in ("gpt2", "llama"):
-        yield from _writing(name, folder, rounds, quick)
+        yield from _writing(name, directory, rounds, quick)
     yield "### Reading with rounded weights, 2 threads, the same random weights\n"
     yield (
         "| model | weights | milliseconds: median, fastest | times faster than float32 "
@@ -116,7 +116,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     wanted: list[Goal] = []
     for reader in READERS:
-        yield from _reading(reader, folder, rounds, quick, wanted)
+        yield from _reading(reader, directory, rounds, quick, wanted)
     yield ""
     yield from goals(wanted)
 
@@ -124,16 +124,16 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
 # --- models that write ----------------------------------------------------------------
 
 
-def _writing(name: str, folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """How fast a prompt is read, and tokens are written behind it."""
-    checkpoint = generation.saved(name, folder / f"{name}-lowbits", quick)
+    checkpoint = generation.saved(name, directory / f"{name}-lowbits", quick)
     vocab = 90 if quick else 50000
     # CTranslate2 wants the names of tokens, of those at the ends too
     count_all = 100 if quick else 50257
     names = generation.tokenizer(count_all)
     names.bos_token = names.eos_token = str(count_all - 1)
     names.save_pretrained(checkpoint)
-    writers, sizes, remarks = _writers(name, checkpoint, folder)
+    writers, sizes, remarks = _writers(name, checkpoint, directory)
     prompt, count = (8, 4) if quick else (PROMPT, COUNT)
     ids = np.random.default_rng(0).integers(0, vocab, (1, prompt))
     traces = generation.in_turn(writers, ids, count, rounds)
@@ -198,7 +198,7 @@ def _goals_of_writing(
 
 
 def _writers(
-    name: str, checkpoint: Path, folder: Path
+    name: str, checkpoint: Path, directory: Path
 ) -> tuple[dict[str, Writer], dict[str, int], list[str]]:
     """Every program that can be had with the bytes of its files, and remarks about those
     that cannot.
@@ -207,11 +207,11 @@ def _writers(
     sizes: dict[str, int] = {}
     remarks: list[str] = []
     for kind in (*KINDS, ALL_4):
-        out = folder / f"{name}-{kind}"
+        out = directory / f"{name}-{kind}"
         # the time does not hang on how numbers of 4 bits are chosen
         specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_options(kind))
         writers[kind], sizes[kind] = decoders.of_specc(out), _size(out)
-    out = folder / f"{name}-ctranslate2"
+    out = directory / f"{name}-ctranslate2"
     try:
         writers[CTRANSLATE2] = decoders.of_ctranslate2(checkpoint, out, "int8")
         sizes[CTRANSLATE2] = _size(out)
@@ -222,7 +222,7 @@ def _writers(
         remarks.append("onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.")
         return writers, sizes, remarks
     for number, (peer, extra) in enumerate(GENAI.items()):
-        out = folder / f"{name}-genai-int4-{number}"
+        out = directory / f"{name}-genai-int4-{number}"
         if said := decoders.built_by_genai(python, checkpoint, out, "int4", extra):
             told = said.replace(str(checkpoint), name)
             remarks.append(f"Of {name} there is no {peer}: {told}")
@@ -235,7 +235,7 @@ def _writers(
 
 
 def _reading(
-    reader: Reader, folder: Path, rounds: int, quick: bool, wanted: list[Goal]
+    reader: Reader, directory: Path, rounds: int, quick: bool, wanted: list[Goal]
 ) -> Iterator[str]:
     """A row for each kind, and one for ONNX Runtime's own quantizer; goals are added to
     `wanted`.
@@ -244,12 +244,12 @@ def _reading(
     calls: dict[str, Callable[[], Any]] = {}
     sizes: dict[str, int] = {}
     for kind in (*KINDS, *reader.kinds):
-        model, sizes[kind] = _model(reader, folder, kind, config)
+        model, sizes[kind] = _model(reader, directory, kind, config)
         given = _given(reader, model.manifest.graph)
         prepared = model.prepared(given)
         calls[kind] = _run(model, prepared, reader.result)
     peer = "quantize_dynamic (int8)"
-    calls[peer], sizes[peer] = _dynamic(reader, folder, config, prepared)
+    calls[peer], sizes[peer] = _dynamic(reader, directory, config, prepared)
     exact = calls["float32"]()
     angles = {kind: _angle(call(), exact) for kind, call in calls.items()}
     times = measure.in_turn(calls, rounds)
@@ -271,24 +271,27 @@ def _reading(
 
 
 def _model(
-    reader: Reader, folder: Path, kind: str, config: Mapping[str, object]
+    reader: Reader, directory: Path, kind: str, config: Mapping[str, object]
 ) -> tuple[Any, int]:
     """An open model and the bytes of its files."""
-    out = folder / f"{reader.spec}-{kind}"
+    out = directory / f"{reader.spec}-{kind}"
     if not out.exists():
         specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
     return specc.load(out / "m.onnx", threads=decoders.THREADS).whole, _size(out)
 
 
 def _dynamic(
-    reader: Reader, folder: Path, config: Mapping[str, object], prepared: Mapping[str, np.ndarray]
+    reader: Reader,
+    directory: Path,
+    config: Mapping[str, object],
+    prepared: Mapping[str, np.ndarray],
 ) -> tuple[Callable[[], Any], int]:
     """What ONNX Runtime's quantizer makes of the same model, as it does unless told
     otherwise.
     """
     from onnxruntime.quantization import quantize_dynamic
 
-    full, out = folder / f"{reader.spec}-full", folder / f"{reader.spec}-dynamic"
+    full, out = directory / f"{reader.spec}-full", directory / f"{reader.spec}-dynamic"
     if not out.exists():
         for place in (full, out):
             place.mkdir()
@@ -345,5 +348,5 @@ def _faster(times: Mapping[str, list[float]], name: str) -> str:
     return str(measure.ratio(times["float32"], times[name]))
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -81,18 +81,18 @@ class Table:
     call: Callable[[Any, Sequence[Any]], object]
 
 
-def rows(folder: Path, count: int, quick: bool, only: str = "") -> Iterator[str]:
+def rows(directory: Path, count: int, quick: bool, only: str = "") -> Iterator[str]:
     """All tables, of `count` rows each; of fewer where rows take longer."""
     if only in ("", "dates"):
-        yield from _table(_dates(folder, count))
+        yield from _table(_dates(directory, count))
     if only in ("", "bert"):
-        yield from _table(_bert(folder, max(count // 10, 8), quick, USUAL))
+        yield from _table(_bert(directory, max(count // 10, 8), quick, USUAL))
     if only in ("", "long"):
-        table = _bert(folder, max(count // 50, 8), quick, LONG)
+        table = _bert(directory, max(count // 50, 8), quick, LONG)
         yield from _table(table)
         yield from _memory(table)
     if only in ("", "texts"):
-        yield from _refilled(folder, max(count // 20, 8))
+        yield from _refilled(directory, max(count // 20, 8))
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -216,17 +216,17 @@ def _waste(table: Table) -> str:
     return f"{places / sum(lengths) - 1:.0%}"
 
 
-def _dates(folder: Path, count: int) -> Table:
+def _dates(directory: Path, count: int) -> Table:
     """Days as people write them."""
     rng, months = random.Random(0), MONTHS.split()
     texts = [
         f"{rng.randint(1, 28)} {rng.choice(months)} {rng.randint(1900, 2050)}" for _ in range(count)
     ]
-    specc.compile("dates", folder / "dates", graphs=["score", "encode", "step"])
+    specc.compile("dates", directory / "dates", graphs=["score", "encode", "step"])
     return Table(
         title="Dates as text to dates as numbers (`dates`, a package)",
-        model=folder / "dates",
-        data=_written(folder / "dates.jsonl", "text", texts),
+        model=directory / "dates",
+        data=_written(directory / "dates.jsonl", "text", texts),
         name="source",
         column="text",
         rows=texts,
@@ -252,18 +252,23 @@ USUAL, LONG = Lengths(3.5, 3, 384), Lengths(4.8, 16, 512)
 """The mean about 45, and about 150; 512 are as many as BERT has places for."""
 
 
-def _bert(folder: Path, count: int, quick: bool, lengths: Lengths) -> Table:
+def _bert(directory: Path, count: int, quick: bool, lengths: Lengths) -> Table:
     """Token ids of log-normal lengths."""
     rng = np.random.default_rng(0)
     ids = [rng.integers(1, 30000, size).tolist() for size in lengths.of(count)]
     sizes = {"layers": 1, "d": 64, "heads": 2, "hidden": 128} if quick else {}
     specc.compile(
-        "bert", folder / "bert.onnx", init=0, set=sizes, graph="sequence_classification", force=True
+        "bert",
+        directory / "bert.onnx",
+        init=0,
+        set=sizes,
+        graph="sequence_classification",
+        force=True,
     )
     return Table(
         title=f"{lengths.least} to {lengths.most} token ids to scores (BERT base, random weights)",
-        model=folder / "bert.onnx",
-        data=_written(folder / f"bert {lengths.most}.jsonl", "ids", ids),
+        model=directory / "bert.onnx",
+        data=_written(directory / f"bert {lengths.most}.jsonl", "ids", ids),
         name="input_ids",
         column="ids",
         rows=ids,
@@ -278,11 +283,11 @@ def _embedded(model: Any, some: Sequence[list[int]]) -> object:
     return model.run(input_ids=ids, attention_mask=keep)
 
 
-def _refilled(folder: Path, count: int) -> Iterator[str]:
+def _refilled(directory: Path, count: int) -> Iterator[str]:
     """Texts that end when they like: places that are free are filled, or wait."""
-    (folder / "planned.specc").write_text(WRITER)
-    specc.compile(folder / "planned.specc", folder / "planned", init=0, graphs="step")
-    writer = specc.load(folder / "planned", threads=1).writer
+    (directory / "planned.specc").write_text(WRITER)
+    specc.compile(directory / "planned.specc", directory / "planned", init=0, graphs="step")
+    writer = specc.load(directory / "planned", threads=1).writer
     assert writer is not None
     rng = np.random.default_rng(0)
     want = rng.lognormal(3.5, 0.8, count).astype(int).clip(2, 400)
@@ -320,8 +325,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", choices=["dates", "bert", "long", "texts"])
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        for line in rows(Path(folder), given.rows, given.quick, given.only):
+    with tempfile.TemporaryDirectory() as directory:
+        for line in rows(Path(directory), given.rows, given.quick, given.only):
             print(line, flush=True)
 
 

@@ -61,18 +61,18 @@ MODELS = {
 """BERT-base with its pre-training heads, ViT-base of 224 × 224 pixels, GPT-2 small."""
 
 
-def save(name: str, folder: Path) -> None:
+def save(name: str, directory: Path) -> None:
     """A checkpoint folder, as published ones are."""
     torch.manual_seed(0)
     made = MODELS[name].model(MODELS[name].config)
-    made.eval().save_pretrained(folder, safe_serialization=True)
+    made.eval().save_pretrained(directory, safe_serialization=True)
 
 
-def published(name: str, folder: Path) -> Any:
+def published(name: str, directory: Path) -> Any:
     """The model of a checkpoint folder, with PyTorch's own fused attention, as an
     exporter takes it.
     """
-    found = MODELS[name].model.from_pretrained(folder, attn_implementation="sdpa")
+    found = MODELS[name].model.from_pretrained(directory, attn_implementation="sdpa")
     return Only(name, found).eval()
 
 

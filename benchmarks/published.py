@@ -82,24 +82,24 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def save(name: str, folder: Path, quick: bool) -> Path:
+def save(name: str, directory: Path, quick: bool) -> Path:
     """A checkpoint folder; for models of text with a tokenizer, which builders ask for."""
     family = FAMILIES[name]
     torch.manual_seed(0)
     config = family.config(**(family.small if quick else family.size))
     made = family.model(config).eval()
-    made.save_pretrained(folder, safe_serialization=True)
+    made.save_pretrained(directory, safe_serialization=True)
     sides = {
         "tokenizer.json": byte_lm.tokenizer(),
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     }
     for file, content in sides.items():
-        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+        (directory / file).write_text(json.dumps(content), encoding="utf-8")
     if name == "whisper-tiny":
-        transformers.WhisperFeatureExtractor().save_pretrained(folder)
+        transformers.WhisperFeatureExtractor().save_pretrained(directory)
     if name == "ViT-base":
-        transformers.ViTImageProcessor().save_pretrained(folder)
-    return folder
+        transformers.ViTImageProcessor().save_pretrained(directory)
+    return directory
 
 
 def inputs(name: str, length: int, batch: int) -> dict[str, np.ndarray]:

@@ -58,13 +58,13 @@ class Loss:
     size: int
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """The table, and whether the goal is reached; there is no time in it, and no rounds."""
-    checkpoint = _checkpoint(folder, quick)
+    checkpoint = _checkpoint(directory, quick)
     count, length = (4, 64) if quick else (TEXTS, LENGTH)
     ids = byte_lm.windows(byte_lm.texts()[1], count, length)
     exact, losses, remarks = None, {}, []
-    for name, made in _models(checkpoint, folder, remarks):
+    for name, made in _models(checkpoint, directory, remarks):
         logits, size = made
         found = _log_softmax(logits(ids))
         exact = found if exact is None else exact
@@ -94,11 +94,11 @@ def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator
 
 
 def _models(
-    checkpoint: Path, folder: Path, remarks: list[str]
+    checkpoint: Path, directory: Path, remarks: list[str]
 ) -> Iterator[tuple[str, tuple[Callable[[NDArray[np.int64]], Logits], int]]]:
     """Each model by name: ids to logits, and the bytes of its files. Exact numbers come first."""
     for n, (name, options) in enumerate(OURS.items()):
-        out = folder / f"recipe-{n}"
+        out = directory / f"recipe-{n}"
         specc.compile(checkpoint, out / "m.onnx", weights_as="copy", **options)
         with specc.load(out / "m.onnx") as model:
             yield name, (lambda ids, m=model: m.run(input_ids=ids)["logits"], size(out))
@@ -107,7 +107,7 @@ def _models(
         remarks.append("onnxruntime-genai is not there: `make readers`.")
         return
     for n, (name, extra) in enumerate(THEIRS.items()):
-        out = folder / f"recipe-genai-{n}"
+        out = directory / f"recipe-genai-{n}"
         if said := decoders.built_by_genai(python, checkpoint, out, "int4", extra):
             remarks.append(f"{name} fails: {said}")
             continue
@@ -118,9 +118,9 @@ def _models(
         )
 
 
-def _checkpoint(folder: Path, quick: bool) -> Path:
+def _checkpoint(directory: Path, quick: bool) -> Path:
     """The folder of the trained model; with `quick` one that has hardly begun to learn."""
-    named = Path(os.environ.get("SPECC_BYTE_LM", "") or folder / "byte_lm")
+    named = Path(os.environ.get("SPECC_BYTE_LM", "") or directory / "byte_lm")
     script = HERE / "byte_lm.py"
     if quick and not named.exists():
         command = [sys.executable, str(script), "--out", str(named), "--minutes", "0.2"]
@@ -147,7 +147,7 @@ def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> L
     return Loss(float(divergence), float(same), float(-told.mean() / math.log(2)), bytes)
 
 
-def size(folder: Path) -> int:
+def size(directory: Path) -> int:
     """Bytes of numbers and graphs; not of tokenizers, which are what they are."""
     kinds = {".onnx", ".data", ".safetensors"}
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.suffix in kinds)
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.suffix in kinds)

@@ -34,7 +34,7 @@ class LanguageModel(torch.nn.Module):
         return self.decoder(self.rnn(self.encoder(ids))[0])
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """A table row for each model and batch size."""
     torch.set_num_threads(2)
     yield "### Recurrent models, milliseconds (median, fastest), 2 threads\n"
@@ -45,7 +45,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield f"| {head} | compile s | MB |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for spec, layer in (("lstm_lm", torch.nn.LSTM), ("gru_lm", torch.nn.GRU)):
-        model, cost = _compiled(spec, folder, {"vocab": VOCAB, "width": WIDTH})
+        model, cost = _compiled(spec, directory, {"vocab": VOCAB, "width": WIDTH})
         theirs = LanguageModel(layer)
         theirs.load_state_dict(
             {n: torch.from_numpy(np.array(w)) for n, w in model.weights().items()}
@@ -56,17 +56,17 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
             yield _row(
                 spec, batch, model, given, theirs, torch.from_numpy(ids), rounds, quick, cost
             )
-    yield from _search(folder, rounds, quick)
-    yield from _delta_rule(folder, rounds)
+    yield from _search(directory, rounds, quick)
+    yield from _delta_rule(directory, rounds)
     yield ""
 
 
-def _search(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def _search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """RNNsearch scoring 30 words against 30; eager is the spec as a module, its loop
     split as ours is.
     """
     sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "embed_dim": 128, "hidden": 256, "readout": 128}
-    model, cost = _compiled("rnnsearch", folder, sets)
+    model, cost = _compiled("rnnsearch", directory, sets)
     graph = rewrite_graph(model.manifest.graph, [split_scan])
     theirs = specc_torch.SpecModule(graph, model.weights()).eval()
     rng = np.random.default_rng(0)
@@ -90,11 +90,11 @@ graph main(q: float[batch, n, {HEADS}, {STATE}], k: float[batch, n, {HEADS}, {ST
 """
 
 
-def _delta_rule(folder: Path, rounds: int) -> Iterator[str]:
+def _delta_rule(directory: Path, rounds: int) -> Iterator[str]:
     """One layer of the gated delta rule over 512 positions beside transformers' chunked form."""
-    spec = folder / "gated_delta_rule.specc"
+    spec = directory / "gated_delta_rule.specc"
     spec.write_text(DELTA_RULE, encoding="utf-8")
-    model, cost = _compiled(str(spec), folder, {})
+    model, cost = _compiled(str(spec), directory, {})
     rng = np.random.default_rng(0)
     shape = (1, 512, HEADS)
     given = {n: rng.standard_normal((*shape, STATE)).astype(np.float32) for n in "qkv"}
@@ -109,9 +109,9 @@ def _delta_rule(folder: Path, rounds: int) -> Iterator[str]:
     yield _row("gated delta rule", 1, model, given, chunked, tensors, rounds, True, cost)
 
 
-def _compiled(spec: str, folder: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
+def _compiled(spec: str, directory: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
     """The open model, and the seconds and megabytes of compiling it."""
-    path = folder / f"{Path(spec).stem}.onnx"
+    path = directory / f"{Path(spec).stem}.onnx"
     start = time.perf_counter()
     made = specc.compile(spec, path, init=0, set=sets)
     took = time.perf_counter() - start

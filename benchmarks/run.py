@@ -25,11 +25,11 @@ HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
 
 
-def check(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """`specc check gpt2` in a new process each time: goal 0.35 s."""
     command = [*SPECC, "check", "gpt2"]
-    measure.of_process(command, folder)
-    costs = [measure.of_process(command, folder) for _ in range(rounds)]
+    measure.of_process(command, directory)
+    costs = [measure.of_process(command, directory) for _ in range(rounds)]
     seconds = [c.seconds for c in costs]
     yield f"### `specc check gpt2`, a new process each time ({rounds} times)\n"
     yield "| fastest s | median s | goal s | reached | processor s |\n|---|---|---|---|---|"
@@ -60,8 +60,8 @@ class Part:
 def _module(name: str) -> Callable[[Path, int, bool], Iterator[str]]:
     """The `rows` of a module, which is loaded when its turn comes: it may need much."""
 
-    def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-        yield from importlib.import_module(name).rows(folder, rounds, quick)
+    def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+        yield from importlib.import_module(name).rows(directory, rounds, quick)
 
     return rows
 

@@ -33,20 +33,20 @@ NOISE = 2**25
 """Numbers that are drawn; the weights are these again and again, at other places."""
 
 
-def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """What compiling took, and how fast tokens come."""
     yield "### A Llama of 7 B parameters at 4 bits\n"
     named = os.environ.get("SPECC_SEVEN", "")
-    package = Path(named) if named else folder / "package"
+    package = Path(named) if named else directory / "package"
     if named and not (package / "specc.json").exists():
         raise SystemExit(f"SPECC_SEVEN: there is no package in {named}")
     if named:
         yield "The package was there already: compiling was not measured.\n"
-    elif shutil.disk_usage(folder).free < 20e9 and not quick:
+    elif shutil.disk_usage(directory).free < 20e9 and not quick:
         yield "Not run: it needs 20 GB of disk for the while.\n"
         return
     else:
-        yield from _compiled(folder / "checkpoint", package, quick)
+        yield from _compiled(directory / "checkpoint", package, quick)
     yield from _written(package, rounds)
 
 
@@ -90,13 +90,13 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
         )
 
 
-def save(sizes: Sizes, folder: Path, noise: int) -> int:
+def save(sizes: Sizes, directory: Path, noise: int) -> int:
     """A checkpoint of random bfloat16 numbers, as a hub would have it; its bytes."""
-    size = compile_large.write(sizes, folder)
+    size = compile_large.write(sizes, directory)
     drawn = np.random.default_rng(0).normal(0, 0.02, noise).astype(np.float32)
     # the upper half of a float32 is the bfloat16 next to it towards zero
     block = (drawn.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    path = folder / "model.safetensors"
+    path = directory / "model.safetensors"
     with path.open("r+b") as file:
         file.seek(path.stat().st_size - size)
         for at in range(0, size, len(block)):

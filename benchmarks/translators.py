@@ -19,12 +19,12 @@ def of_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
     import specc
 
     model = specc.load(package, threads=THREADS).writer
-    names = set(model.entrance.graph.inputs)
+    names = set(model.input_signature.graph.inputs)
     # a spec may have the name transformers has, or its own
     known = {(n if n in names else OURS[n]): v for n, v in given.items() if n in OURS}
 
     def start(ids: Ints) -> tuple[Ints, Step]:
-        prepared = model.entrance.prepared({**known, model.entrance.growing: ids})
+        prepared = model.input_signature.prepared({**known, model.input_signature.growing: ids})
         step = model.stepper(prepared).step
         return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
 
@@ -74,10 +74,10 @@ class _Graph:
         return dict(zip(names, binding.get_outputs(), strict=True))
 
 
-def of_three(folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def of_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     """Encoder, first step and later steps, as Optimum writes and names them."""
     parts = ("encoder_model", "decoder_model", "decoder_with_past_model")
-    encoder, first, later = (_Graph(_at(folder, part)) for part in parts)
+    encoder, first, later = (_Graph(_at(directory, part)) for part in parts)
     hold = onnxruntime.OrtValue.ortvalue_from_numpy
 
     def start(ids: Ints) -> tuple[Ints, Step]:
@@ -97,10 +97,10 @@ def of_three(folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
     return traced(start)
 
 
-def _at(folder: Path, part: str) -> Path:
+def _at(directory: Path, part: str) -> Path:
     """ValueError where the folder has other parts."""
-    path = folder / f"{part}.onnx"
+    path = directory / f"{part}.onnx"
     if not path.exists():
-        graphs = sorted(str(p.relative_to(folder)) for p in folder.rglob("*.onnx"))
+        graphs = sorted(str(p.relative_to(directory)) for p in directory.rglob("*.onnx"))
         raise ValueError(f"nothing here drives {' and '.join(graphs)}")
     return path

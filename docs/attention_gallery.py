@@ -38,15 +38,15 @@ def drawn(name: str, path: Path) -> str:
     """
     if name in WITHOUT:
         return ""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         if name in TRAINED:
-            return _trained(name, path, Path(folder))
-        return _drawn_small(name, path, Path(folder))
+            return _trained(name, path, Path(directory))
+        return _drawn_small(name, path, Path(directory))
 
 
-def _trained(name: str, path: Path, folder: Path) -> str:
+def _trained(name: str, path: Path, directory: Path) -> str:
     """Of the trained model, on a real input."""
-    given, made = TRAINED[name], str(folder / name)
+    given, made = TRAINED[name], str(directory / name)
     # a model that reads a picture writes nothing, and is one file
     one_file = given.endswith(".png")
     words = ["-o", f"{made}.onnx"] if one_file else ["--graphs", "all", "-o", made]
@@ -56,9 +56,9 @@ def _trained(name: str, path: Path, folder: Path) -> str:
     return f"Where the trained model looks, given `{shown}`."
 
 
-def _drawn_small(name: str, path: Path, folder: Path) -> str:
+def _drawn_small(name: str, path: Path, directory: Path) -> str:
     """Of a small model with drawn weights, on a drawn input."""
-    sets, model = SMALL[name], folder / "model.onnx"
+    sets, model = SMALL[name], directory / "model.onnx"
     specc.compile(name, model, set=sets, init=0)
     whole = specc.load(model).whole
     graph = whole.manifest.graph

@@ -171,9 +171,9 @@ def write_gallery(drawn: bool) -> None:
     (PAGES / "gallery.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _list_specs(folder: str) -> list[Path]:
+def _list_specs(directory: str) -> list[Path]:
     """Return the specs of a directory."""
-    found = (ROOT / "specs" / folder).iterdir()
+    found = (ROOT / "specs" / directory).iterdir()
     return sorted(p for p in found if p.suffix in (".specc", ".yaml"))
 
 
@@ -191,14 +191,14 @@ def _render_all(names: list[str]) -> dict[str, list[str]]:
 
 def _render_spec(name: str) -> list[str]:
     """Render diagram and attention plot of a spec and return the lines that show them."""
-    lines, folder = [], PAGES / "specs"
+    lines, directory = [], PAGES / "specs"
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
-        made = specc(["show", name, "--svg", str(folder / f"{name}.svg")]) == 0
+        made = specc(["show", name, "--svg", str(directory / f"{name}.svg")]) == 0
     if made:
         lines += [f"![{name}]({name}.svg)", ""]
     looks = f"{name}-attention.svg"
-    if caption := attention_gallery.drawn(name, folder / looks):
+    if caption := attention_gallery.drawn(name, directory / looks):
         lines += [f"![The attention of {name}]({looks})", "", caption, ""]
     return lines
 

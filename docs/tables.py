@@ -149,8 +149,8 @@ def extract_head_sentence(head: str) -> str:
 def describe_parity_check(name: str, base: str) -> str:
     """Return the implementation that a spec is compared with, as its parity test says."""
     for candidate in (name, base):
-        for folder, prefix in (("parity", "test_parity"), ("models", "test")):
-            test = ROOT / "tests" / folder / f"{prefix}_{candidate}.py"
+        for directory, prefix in (("parity", "test_parity"), ("models", "test")):
+            test = ROOT / "tests" / directory / f"{prefix}_{candidate}.py"
             if candidate and test.exists():
                 tree = ast.parse(test.read_text(encoding="utf-8"))
                 summary = extract_docstring_summary(ast.get_docstring(tree))

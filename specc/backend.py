@@ -147,7 +147,7 @@ class CompilerBackend(Protocol):
     def write_package(
         self,
         parts: Mapping[str, PackageGraph],
-        folder: Path,
+        directory: Path,
         values: "ParameterValues",
         *,
         target: Target,
@@ -161,7 +161,7 @@ class CompilerBackend(Protocol):
         force: bool,
         every_load: bool,
     ) -> WrittenModel:
-        """Write graphs by role to `folder`; see `specc_onnx.write.package_writer`."""
+        """Write graphs by role to `directory`; see `specc_onnx.write.package_writer`."""
 
 
 # ---- What the runtime gets from a backend

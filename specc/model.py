@@ -192,8 +192,8 @@ class Model(OpenedModel):
 
         Raise E0423 to E0426 without a usable chat template.
         """
-        ids = encode_chat(self.entrance, messages)
-        return self.generate(**{self.entrance.growing: [ids]}, **settings)
+        ids = encode_chat(self.input_signature, messages)
+        return self.generate(**{self.input_signature.growing: [ids]}, **settings)
 
 
 def _writing(model: Model) -> Generator:

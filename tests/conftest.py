@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
 
-TORCH = tuple(Path(__file__).parent / folder for folder in ("parity", "backends/torch"))
+TORCH = tuple(Path(__file__).parent / directory for directory in ("parity", "backends/torch"))
 """Folders of which every test compares with torch."""
 
 # no deadline: a busy machine is no failure; `make fuzz` takes other examples in each run
@@ -36,7 +36,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """What compares with torch is not even imported where torch is not there or nobody
     asks for it: the import takes longer than all others together.
     """
-    if any(collection_path.is_relative_to(folder) for folder in TORCH):
+    if any(collection_path.is_relative_to(directory) for directory in TORCH):
         unasked = "not parity" in config.option.markexpr or not find_spec("torch")
         return unasked or None
     return None
@@ -45,7 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What stands in these folders is all marked `parity`, or it would never run."""
     under = {
-        path: any(path.is_relative_to(folder) for folder in TORCH)
+        path: any(path.is_relative_to(directory) for directory in TORCH)
         for path in {item.path for item in items}
     }
     for item in items:

@@ -76,9 +76,9 @@ generate text of ids from logits { stop = 4 }
 """
 
 
-def writes(folder: Path) -> Path:
-    (folder / "m.specc").write_text(WRITES, encoding="utf-8")
-    return folder / "m.specc"
+def writes(directory: Path) -> Path:
+    (directory / "m.specc").write_text(WRITES, encoding="utf-8")
+    return directory / "m.specc"
 
 
 def test_parts_are_named_as_on_the_command_line(tmp_path: Path) -> None:

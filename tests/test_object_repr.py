@@ -59,7 +59,7 @@ def check_html(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("looked at")
     specc.compile(WRITER, made / "package", init=0, graphs="all")
     specc.compile("digits", made / "digits.onnx")
@@ -67,21 +67,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Model:
-    return specc.load(folder / "package")
+def model(directory: Path) -> Model:
+    return specc.load(directory / "package")
 
 
 @pytest.fixture(scope="module")
-def public(folder: Path) -> list[object]:
+def public(directory: Path) -> list[object]:
     """One of everything that a caller gets."""
-    package, digits = specc.load(folder / "package"), specc.load(folder / "digits.onnx")
+    package, digits = specc.load(directory / "package"), specc.load(directory / "digits.onnx")
     writing = package.generate([[1, 2]])
-    compiled = specc.compile("bert", folder / "b.onnx", init=0, set={"layers": 1, "d": 8, "heads": 2, "hidden": 8, "vocab": 9})  # fmt: skip
-    shut = specc.load(folder / "digits.onnx")
+    compiled = specc.compile("bert", directory / "b.onnx", init=0, set={"layers": 1, "d": 8, "heads": 2, "hidden": 8, "vocab": 9})  # fmt: skip
+    shut = specc.load(directory / "digits.onnx")
     shut.close()
     checked = specc.check("xor")
     return [
-        package, digits, shut, digits.whole, digits.manifest, digits.entrance,
+        package, digits, shut, digits.whole, digits.manifest, digits.input_signature,
         package.package, package.package and package.package.index, package.writer, writing, writing.results()[0][0],
         checked, checked.model, checked.trials[0], specc.check("feedforward"), compiled, digits.manifest.reading, digits.manifest.graph,
         digits.attention(pixel_values=np.zeros((1, 1, 8, 8), np.float32))[1],
@@ -114,8 +114,8 @@ def test_what_files_say_is_escaped() -> None:
     assert "20 more" in made
 
 
-def test_what_a_model_is_like_stands_in_its_line(folder: Path) -> None:
-    assert repr(specc.load(folder / "digits.onnx")) == (
+def test_what_a_model_is_like_stands_in_its_line(directory: Path) -> None:
+    assert repr(specc.load(directory / "digits.onnx")) == (
         "<specc model digits, classify: pixel_values f32[batch, 1, 8, 8] -> logits f32[batch, 10], cpu>"
     )
 
@@ -229,9 +229,9 @@ def test_a_text_sees_files_from_where_it_is_said(
 # ---- Closing
 
 
-def test_a_model_is_closed_behind_its_block(folder: Path) -> None:
+def test_a_model_is_closed_behind_its_block(directory: Path) -> None:
     pixels = np.zeros((1, 1, 8, 8), np.float32)
-    with specc.load(folder / "digits.onnx") as model:
+    with specc.load(directory / "digits.onnx") as model:
         assert model.run(pixel_values=pixels)
     for ask in (
         lambda: model.run(pixel_values=pixels), lambda: model.generate([[1]]), lambda: model.weights(),
@@ -243,8 +243,8 @@ def test_a_model_is_closed_behind_its_block(folder: Path) -> None:
     model.close()
 
 
-def test_a_package_is_closed_and_a_text_that_was_begun_ends(folder: Path) -> None:
-    with specc.load(folder / "package") as model:
+def test_a_package_is_closed_and_a_text_that_was_begun_ends(directory: Path) -> None:
+    with specc.load(directory / "package") as model:
         whole = model.generate([[1, 2]]).results()[0][0].tokens
         begun = model.generate([[1, 2]])
         next(iter(begun))
@@ -253,8 +253,8 @@ def test_a_package_is_closed_and_a_text_that_was_begun_ends(folder: Path) -> Non
         model.generate([[1]])
 
 
-def test_a_block_that_fails_is_closed_too(folder: Path) -> None:
-    with pytest.raises(ZeroDivisionError), specc.load(folder / "digits.onnx") as model:
+def test_a_block_that_fails_is_closed_too(directory: Path) -> None:
+    with pytest.raises(ZeroDivisionError), specc.load(directory / "digits.onnx") as model:
         _ = 1 / 0
     assert model.closed
 
@@ -294,9 +294,9 @@ def test_what_is_no_batch_is_refused(model: Model, given: object) -> None:
 # ---- Threads
 
 
-def test_threads_share_a_model(model: Model, folder: Path) -> None:
+def test_threads_share_a_model(model: Model, directory: Path) -> None:
     """Each thread gets what it would get alone, of results and of texts."""
-    digits = specc.load(folder / "digits.onnx")
+    digits = specc.load(directory / "digits.onnx")
     rng = np.random.default_rng(0)
     pixels = rng.normal(size=(24, 1, 1, 8, 8)).astype(np.float32)
     prompts = [[[int(t) for t in rng.integers(0, 5, 3)]] for _ in range(24)]

@@ -50,16 +50,16 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     # Masked scores are set to -inf before the maximum: a masked score may be larger than all
     # visible ones, and every exponential would underflow to 0.
     seen = np.where(visible, scores, -np.inf)
-    greatest = seen.max(axis, keepdims=True, initial=-np.inf)
+    maximum = seen.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
         # The maximum includes the sink, whose own exponential could overflow otherwise.
-        greatest = np.maximum(greatest, sinks)
+        maximum = np.maximum(maximum, sinks)
     # If nothing is visible, -inf minus -inf would be NaN.
-    greatest = np.where(np.isneginf(greatest), 0.0, greatest)
-    powers = np.exp(seen - greatest)
+    maximum = np.where(np.isneginf(maximum), 0.0, maximum)
+    powers = np.exp(seen - maximum)
     total = powers.sum(axis, keepdims=True)
     if sinks is not None:
-        total = total + np.exp(sinks - greatest)
+        total = total + np.exp(sinks - maximum)
     result: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total != 0)
     return result
 

@@ -51,7 +51,7 @@ def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) 
         else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
     )
     cos, sin = cos[:, None], sin[:, None]
-    turned: Array = x.copy()
-    turned[..., first] = x[..., first] * cos - x[..., second] * sin
-    turned[..., second] = x[..., second] * cos + x[..., first] * sin
-    return turned
+    is_transposed: Array = x.copy()
+    is_transposed[..., first] = x[..., first] * cos - x[..., second] * sin
+    is_transposed[..., second] = x[..., second] * cos + x[..., first] * sin
+    return is_transposed

@@ -24,8 +24,8 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
         return np.argsort(x, axis=axis, kind="stable")
     # Stable sort of the reversed axis, reversed back: of equal elements the lower index comes
     # first.
-    turned = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    order: Array = x.shape[axis] - 1 - np.flip(turned, axis)
+    is_transposed = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    order: Array = x.shape[axis] - 1 - np.flip(is_transposed, axis)
     return order
 
 

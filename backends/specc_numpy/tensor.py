@@ -197,8 +197,8 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
         return np.zeros(x.shape[: op.axis] + x.shape[op.axis + 1 :], np.int64)
-    greatest: Array = x.argmax(axis=op.axis)
-    return greatest
+    maximum: Array = x.argmax(axis=op.axis)
+    return maximum
 
 
 @evaluate(ops.OneHot)

@@ -216,17 +216,17 @@ def open_ort_model_bytes(
     model: bytes,
     provider: str = "cpu",
     *,
-    folder: Path | None = None,
+    directory: Path | None = None,
     name: str = "the model",
     threads: int = 0,
     exact: bool = False,
     lengths: Mapping[str, int] | None = None,
     recorded: bool = False,
 ) -> OrtModel:
-    """Open a model in memory whose weights lie in `folder`. `exact`: no activation rounding;
+    """Open a model in memory whose weights lie in `directory`. `exact`: no activation rounding;
     `lengths`: static ones of inputs; `recorded`: as a CUDA graph.
     """
-    where = _format_directory(folder, name) if folder else ""
+    where = _format_directory(directory, name) if directory else ""
     options = _make_session_options(provider, threads, where, exact)
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
@@ -310,7 +310,7 @@ def _has_bf16_values(model: str | bytes) -> bool:
 
 
 def _make_session_options(
-    provider: str, threads: int, folder: str, exact: bool = False
+    provider: str, threads: int, directory: str, exact: bool = False
 ) -> onnxruntime.SessionOptions:
     """Make session options: threads, weight directory, logging, activation rounding."""
     options = onnxruntime.SessionOptions()
@@ -320,9 +320,9 @@ def _make_session_options(
     options.add_session_config_entry(*SPIN_DURATION_OPTION)
     if exact:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    if folder:
+    if directory:
         options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", folder
+            "session.model_external_initializers_file_folder_path", directory
         )
     if provider != "cpu":
         options.add_session_config_entry(
@@ -331,9 +331,9 @@ def _make_session_options(
     return options
 
 
-def _format_directory(folder: Path, name: str) -> str:
+def _format_directory(directory: Path, name: str) -> str:
     """A folder's name as ONNX Runtime takes it: as text. E0923 where it is none."""
-    where = str(folder.resolve())
+    where = str(directory.resolve())
     try:
         where.encode()
     except UnicodeEncodeError:

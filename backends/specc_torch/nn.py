@@ -58,14 +58,14 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     if not scores.shape[axis]:
         return scores
     seen = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-    greatest = seen.detach().amax(axis, keepdim=True)
+    maximum = seen.detach().amax(axis, keepdim=True)
     if sinks is not None:
-        greatest = torch.maximum(greatest, sinks.detach())
-    greatest = torch.where(torch.isneginf(greatest), 0.0, greatest)
-    powers = torch.exp(seen - greatest)
+        maximum = torch.maximum(maximum, sinks.detach())
+    maximum = torch.where(torch.isneginf(maximum), 0.0, maximum)
+    powers = torch.exp(seen - maximum)
     total = powers.sum(axis, keepdim=True)
     if sinks is not None:
-        total = total + torch.exp(sinks - greatest)
+        total = total + torch.exp(sinks - maximum)
     # Not zeros after a division: the gradient of 0 / 0 is NaN even where the value is discarded.
     return powers / torch.where(total == 0, 1.0, total)
 
@@ -92,8 +92,8 @@ def hard(op: ops.Hard, place: ForwardContext, scores: Tensor, mask: Tensor) -> T
     visible = mask & ~torch.isneginf(scores)
     # The first of equal scores counts, so `argmax` takes the equality with the maximum, not the
     # scores.
-    greatest = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
-    among = visible & (scores == greatest)
+    maximum = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
+    among = visible & (scores == maximum)
     chosen = functional.one_hot(among.to(torch.int8).argmax(-1), scores.shape[-1])
     return (chosen.bool() & among).to(scores.dtype)
 

@@ -43,13 +43,13 @@ def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: T
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     # Features after the first 2r of a head are not rotated.
     r = cos.shape[-1]
-    turned, rest = x[..., : 2 * r], x[..., 2 * r :]
+    is_transposed, rest = x[..., : 2 * r], x[..., 2 * r :]
     if op.pairs == "half":
-        first, second = turned[..., :r], turned[..., r:]
+        first, second = is_transposed[..., :r], is_transposed[..., r:]
     else:
-        first, second = turned[..., 0::2], turned[..., 1::2]
+        first, second = is_transposed[..., 0::2], is_transposed[..., 1::2]
     cos, sin = cos[:, None], sin[:, None]
     halves = [first * cos - second * sin, second * cos + first * sin]
     if op.pairs == "half":
         return torch.cat([*halves, rest], dim=-1)
-    return torch.cat([torch.stack(halves, dim=-1).reshape(turned.shape), rest], dim=-1)
+    return torch.cat([torch.stack(halves, dim=-1).reshape(is_transposed.shape), rest], dim=-1)

@@ -63,8 +63,8 @@ def check_tensor_indices(ids: Tensor, below: int, what: str) -> None:
     """Raise E0913 unless all ids are below `below`; ids without values pass."""
     if not ids.numel() or ids.is_meta:
         return
-    least, greatest = (int(n) for n in torch.aminmax(ids))
-    check_index_range(least, greatest, below, what)
+    least, maximum = (int(n) for n in torch.aminmax(ids))
+    check_index_range(least, maximum, below, what)
 
 
 def run_graph_nodes(

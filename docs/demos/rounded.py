@@ -72,10 +72,10 @@ def numbers() -> list[tuple[str, str]]:
 TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {"dates": dates, "numbers": numbers}
 
 
-def written(name: str, folder: Path, options: Mapping[str, object]) -> Score:
+def written(name: str, directory: Path, options: Mapping[str, object]) -> Score:
     """The texts that a demo writes, letter for letter."""
-    specc.compile(name, folder, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
-    model = specc.load(folder)
+    specc.compile(name, directory, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
+    model = specc.load(directory)
     pairs = TEXTS[name]()
     right = 0
     for start in range(0, len(pairs), AT_ONCE):
@@ -83,35 +83,35 @@ def written(name: str, folder: Path, options: Mapping[str, object]) -> Score:
         texts = [given for given, _ in part]
         made = model.generate(texts, strategy="greedy").results()
         right += sum(row[0].text == wanted for row, (_, wanted) in zip(made, part, strict=True))
-    return Score(right, len(pairs), size(folder))
+    return Score(right, len(pairs), size(directory))
 
 
-def pictured(folder: Path, options: Mapping[str, object]) -> Score:
+def pictured(directory: Path, options: Mapping[str, object]) -> Score:
     """The digits that are read of every fifth picture."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    folder.mkdir()
-    specc.compile("digits", folder / "digits.onnx", **options)  # type: ignore[arg-type]
-    model = specc.load(folder / "digits.onnx")
+    directory.mkdir()
+    specc.compile("digits", directory / "digits.onnx", **options)  # type: ignore[arg-type]
+    model = specc.load(directory / "digits.onnx")
     digits = load_digits()
     paper = np.round(255 * (1 - digits.images / 16)).astype(np.uint8)
     shown = [Image.fromarray(page) for page in paper[::5]]
     found = model.run(pixel_values=shown)["logits"].argmax(-1)
     right = int((found == digits.target[::5]).sum())
-    return Score(right, len(shown), size(folder))
+    return Score(right, len(shown), size(directory))
 
 
-def size(folder: Path) -> int:
+def size(directory: Path) -> int:
     """The bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.iterdir())
+    return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def score(name: str, folder: Path, options: Mapping[str, object]) -> Score:
-    """What a demo answers, compiled into `folder`."""
+def score(name: str, directory: Path, options: Mapping[str, object]) -> Score:
+    """What a demo answers, compiled into `directory`."""
     if name == "digits":
-        return pictured(folder, options)
-    return written(name, folder, options)
+        return pictured(directory, options)
+    return written(name, directory, options)
 
 
 LEARNED = HERE / "learned" / "llama"
@@ -131,18 +131,18 @@ ROUNDED: Mapping[str, Mapping[str, object]] = {
 SEED, TEXTS_READ, LONG = 2026, 32, 120
 
 
-def diverging(folder: Path) -> Iterator[str]:
+def diverging(directory: Path) -> Iterator[str]:
     """How far what is drawn from is off, on texts that the model writes from another seed
     than those that it is rounded by.
     """
-    specc.compile(LEARNED, folder / "full", graphs=["score", "encode", "step"])
-    full = specc.load(folder / "full")
+    specc.compile(LEARNED, directory / "full", graphs=["score", "encode", "step"])
+    full = specc.load(directory / "full")
     start = np.zeros((TEXTS_READ, 1), np.int64)
     made = full.generate(start, strategy="sample", seed=SEED, max_tokens=LONG, stop=[]).results()
     ids = np.array([[0, *row[0].tokens] for row in made])
     wanted = full.run(input_ids=ids)["logits"]
     for kind, options in ROUNDED.items():
-        path = folder / f"{kind}.onnx"
+        path = directory / f"{kind}.onnx"
         specc.compile(LEARNED, path, **options)  # type: ignore[arg-type]
         loss = QuantizationLoss()
         loss.see(specc.load(path).run(input_ids=ids)["logits"], wanted, drawn=True)
@@ -157,13 +157,13 @@ def main() -> None:
         for kind, options in KINDS.items():
             if name == "digits" and "samples" in options:
                 continue  # it writes nothing: its `int4` is to the nearest in any case
-            with tempfile.TemporaryDirectory() as folder:
-                found = score(name, Path(folder) / name, options)
+            with tempfile.TemporaryDirectory() as directory:
+                found = score(name, Path(directory) / name, options)
             told = f"{found.right} of {found.count}"
             print(f"| {name} | {kind} | {told} | {found.size / 1000:.0f} kB |")
     print("\n| weights | Kullback-Leibler | likeliest token is another |\n|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for row in diverging(Path(folder)):
+    with tempfile.TemporaryDirectory() as directory:
+        for row in diverging(Path(directory)):
             print(row)
 
 

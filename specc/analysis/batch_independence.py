@@ -143,7 +143,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
         return True
     starts = op.inner().starts
     done = starts[op.until]
-    carried = zip(op.nexts(), starts, strict=True)
+    carried = zip(op.next_states(), starts, strict=True)
     outside = dict(zip(op.inner().captured, op.parts(node.args).captured, strict=True))
     ended = op.collected()[: len(op.collected()) - op.lasting]
     empty = [_find_value_when_done(value, done) for value in ended]

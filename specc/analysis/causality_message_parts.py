@@ -84,21 +84,21 @@ def describe_window(
     `every` its output length differs from the time axis. A stream has chunks of more than one
     position.
     """
-    mend = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
+    fix = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
     if not every:
-        return f"this {called} reads {ahead}", mend
+        return f"this {called} reads {ahead}", fix
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be made longer", ()
     if op.stride[0] > 1 and chunk > 1:
         # The number of whole chunks would not match the strides.
         what = f"this {called} does not return one position for every {op.stride[0]}"
-        return what, mend
+        return what, fix
     if op.stride[0] > 1:
         # A step would have to wait for this many positions.
         what = f"this {called} reads {op.stride[0]} new positions, and a step has one"
         return what, ("keep every position along the generated axis: `stride=1`",)
-    return f"this {called} changes the number of positions", mend
+    return f"this {called} changes the number of positions", fix
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
@@ -119,21 +119,21 @@ def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
             f"`sum(x, axis=-1) / sum(float({MASK_TERM}), axis=-1)`",
         )
     neutral, held = _format_literal(wanted, x), _find_masked_number(x, found)
-    mend = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
+    fix = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
     if held is None:
         what = f"this {op} includes later keys"
-        return _make_reduction_message(what, f"mask them first: {mend}")
+        return _make_reduction_message(what, f"mask them first: {fix}")
     if held == wanted:
         return None
     return _make_reduction_message(
         f"this {op} reduces over keys, and masked keys have the value {_format_literal(held, x)}, "
         f"not {neutral}: more masked keys may change the result",
-        f"mask them with {neutral}: {mend}",
+        f"mask them with {neutral}: {fix}",
     )
 
 
-def _make_reduction_message(what: str, mend: str) -> LeakMessage:
-    return LeakMessage("E0711", what, helps=(mend,))
+def _make_reduction_message(what: str, fix: str) -> LeakMessage:
+    return LeakMessage("E0711", what, helps=(fix,))
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:

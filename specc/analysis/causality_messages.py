@@ -228,8 +228,8 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
         return INDEX_MESSAGE
     if whole:
         what = f"this drops positions of the time axis `{symbol}`, from position {start} on"
-        mend = f"only the {head} prefix positions come before the time axis: `x[:, {head}:]`"
-        return LeakMessage("E0711", what, helps=(mend,))
+        fix = f"only the {head} prefix positions come before the time axis: `x[:, {head}:]`"
+        return LeakMessage("E0711", what, helps=(fix,))
     what = f"this selects positions of the time axis `{symbol}` by index"
     return LeakMessage(
         "E0711", what, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)

@@ -66,9 +66,9 @@ def _is_ordinary(standing: PaddedResult, n: int, axis: int) -> bool:
     padded.
     """
     rows = standing.given[n]
-    if rows.wild or rows.broken:
+    if rows.has_extremes or rows.broken:
         return False
-    return not (rows.stained and standing.along(axis)[n])
+    return not (rows.extreme_padding and standing.along(axis)[n])
 
 
 def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
@@ -80,21 +80,25 @@ def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
     filled = _get_fill_number(standing)
     # -1 is enough below `arange(n)`, whose minimum is 0.
     below = filled <= LOW_SCORE or filled < find_value_range(ops.Where.yes(standing.node))[0]
-    return standing.at("zero", axis)[0] and below and not standing.given[1].wild
+    return standing.at("zero", axis)[0] and below and not standing.given[1].has_extremes
 
 
 def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Axes along which at least one row that exists surely holds an ordinary number."""
     match standing.node.op:
-        case ops.Where() if not standing.given[1].wild:
+        case ops.Where() if not standing.given[1].has_extremes:
             yield from _iterate_visible_axes(standing, axes)
         case ops.Arith(fn="add" | "sub"):
             # If one operand is unbounded, the maximum is where that has it; if both are, their
             # maxima may be at different positions.
-            wild = [r.wild for r in standing.given]
+            has_extremes = [r.has_extremes for r in standing.given]
             for axis in axes:
-                peaks = standing.at("peaks", axis)
-                if any(peaks) if not any(wild) else not all(wild) and peaks[wild.index(True)]:
+                finite_axes = standing.at("peaks", axis)
+                if (
+                    any(finite_axes)
+                    if not any(has_extremes)
+                    else not all(has_extremes) and finite_axes[has_extremes.index(True)]
+                ):
                     yield axis
         case op if op.view or isinstance(op, ops.Cast) or _is_scaled(standing):
             yield from (a for a in axes if any(standing.at("peaks", a)))
@@ -169,20 +173,22 @@ def can_hold_low_scores(standing: PaddedResult) -> bool:
         case ops.Where():
             # The low branch is never taken at valid positions under `keep` alone; under `causal` it
             # is.
-            return given[1].wild or (given[2].wild and not is_where_always_taken(standing))
+            return given[1].has_extremes or (
+                given[2].has_extremes and not is_where_always_taken(standing)
+            )
         case ops.Reduce(fn="max", axis=axis):
             # One ordinary score is the maximum, and low ones do not matter.
-            return given[0].wild and axis not in given[0].peaks
+            return given[0].has_extremes and axis not in given[0].finite_axes
     if _is_low_constant(standing.node):
         return True
-    return not _is_ordinary_result(standing.node) and any(r.wild for r in given)
+    return not _is_ordinary_result(standing.node) and any(r.has_extremes for r in given)
 
 
 def can_hold_low_values(standing: PaddedResult) -> bool:
     """Return True if any position may hold mask constants."""
     if _is_low_constant(standing.node):
         return True
-    return not _is_ordinary_result(standing.node) and any(r.stained for r in standing.given)
+    return not _is_ordinary_result(standing.node) and any(r.extreme_padding for r in standing.given)
 
 
 def _is_low_constant(node: Node) -> bool:

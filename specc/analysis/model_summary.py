@@ -20,7 +20,7 @@ from specc.ir.types import Type
 class SummaryNode:
     """One scope: its name, result type, weights, multiply-adds and inner scopes.
 
-    `spared` are the multiply-adds that blocked attention saves. `members` are the names of the
+    `saved_work` are the multiply-adds that blocked attention saves. `members` are the names of the
     equal scopes that this one stands for.
     """
 
@@ -29,27 +29,31 @@ class SummaryNode:
     op: str = ""
     weights: Dim = field(default_factory=lambda: Dim.of(0))
     work: Dim = field(default_factory=lambda: Dim.of(0))
-    spared: Dim = field(default_factory=lambda: Dim.of(0))
+    saved_work: Dim = field(default_factory=lambda: Dim.of(0))
     parts: dict[str, "SummaryNode"] = field(default_factory=dict)
-    times: int = 1
+    repeats: int = 1
     members: tuple[str, ...] = ()
 
     def all_weights(self) -> Dim:
         """Numbers held by this scope and those inside."""
-        return (self.weights + sum_dims(p.all_weights() for p in self.parts.values())) * self.times
+        return (
+            self.weights + sum_dims(p.all_weights() for p in self.parts.values())
+        ) * self.repeats
 
     def all_work(self) -> Dim:
         """Multiply-adds done by this scope and those inside."""
-        return (self.work + sum_dims(p.all_work() for p in self.parts.values())) * self.times
+        return (self.work + sum_dims(p.all_work() for p in self.parts.values())) * self.repeats
 
     def all_spared(self) -> Dim:
         """Multiply-adds spared in this scope and those inside."""
-        return (self.spared + sum_dims(p.all_spared() for p in self.parts.values())) * self.times
+        return (
+            self.saved_work + sum_dims(p.all_spared() for p in self.parts.values())
+        ) * self.repeats
 
     def shape_of_it(self) -> tuple[object, ...]:
         """Return what must be equal for two scopes to be shown as one, inner scopes sorted."""
         inner = tuple((n, self.parts[n].shape_of_it()) for n in sorted(self.parts))
-        own = (self.weights, self.work, self.spared, self.times)
+        own = (self.weights, self.work, self.saved_work, self.repeats)
         return (str(self.type), self.op, *own, inner)
 
 
@@ -69,7 +73,7 @@ def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> Summar
     rows = {s: limit.most for s, limit in find_length_limits(graph).items()} | dict(at or {})
     _order_parts(graph, root)
     for node, results in graph.nodes:
-        _add_node(graph, root, node, results[0].type).spared += _count_saved_work(
+        _add_node(graph, root, node, results[0].type).saved_work += _count_saved_work(
             node, padded, rows
         )
     for name, facts in graph.parameter_facts.items():
@@ -163,7 +167,7 @@ def _merge_equal_parts(part: SummaryNode) -> None:
         first.members = tuple(p.name for p in run)
         if len(run) > 1:
             first.name = format_number_runs([int(p.name) for p in run])
-            first.times = len(run)
+            first.repeats = len(run)
         part.parts[first.name] = first
 
 
@@ -199,7 +203,9 @@ def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, Summa
     shown = part
     while depth and len(shown.parts) == 1 and not shown.weights.terms and not shown.work.terms:
         (inner,) = shown.parts.values()
-        shown = replace(inner, name=f"{shown.name}.{inner.name}", times=shown.times * inner.times)
+        shown = replace(
+            inner, name=f"{shown.name}.{inner.name}", repeats=shown.repeats * inner.repeats
+        )
     yield depth, shown
     for inner in shown.parts.values():
         yield from walk_summary(inner, depth + 1)

@@ -85,14 +85,14 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
         # What has no effect for finite values may have one as NaN or infinity.
         finite = _infer_states(graph, name, finite=True) if reached else {}
         otherwise = dict(_iterate_reached_outputs(graph, name, finite))
-        for output, dirt in reached.items():
-            cause = otherwise.get(output, dirt)
+        for output, padding_source in reached.items():
+            cause = otherwise.get(output, padding_source)
             if (cause.node, name) not in faults:
                 leak = PaddingLeak(
                     graph=graph,
                     keep=name,
                     output=output,
-                    dirt=cause,
+                    padding_source=cause,
                     states=states,
                     not_finite=output not in otherwise,
                 )
@@ -122,12 +122,16 @@ def _iterate_reached_outputs(
     """Yield the outputs that padded positions may reach, each with the op that reads them."""
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
-        dirt = rows.dirt
+        padding_source = rows.padding_source
         counts = rows.count or rows.count is None or rows.turned
-        if not dirt and value.node and (counts or is_order_exposed(graph, name, value, rows)):
-            dirt = PaddingSource(value.node, counted=True)
-        if dirt:
-            yield output, dirt
+        if (
+            not padding_source
+            and value.node
+            and (counts or is_order_exposed(graph, name, value, rows))
+        ):
+            padding_source = PaddingSource(value.node, counted=True)
+        if padding_source:
+            yield output, padding_source
 
 
 def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
@@ -222,7 +226,7 @@ class _PaddingWalk:
             if after == carries:
                 break
             carries = after
-        outside = {r.dirt for r in given}
+        outside = {r.padding_source for r in given}
         collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carries :])
         return [attach_loop_body(r, body, outside) for r in (*carries, *collected)]
 
@@ -284,18 +288,18 @@ class _PaddingWalk:
         )
         counts = _collect_padding_counts(standing)
         turned = infer_rotation(node, [s.turned for s in given], counts)
-        dirt = self._dirt(standing, here, counts, turned)
+        padding_source = self._dirt(standing, here, counts, turned)
         count = self._count(standing, counts)
         rows = infer_padding_facts(standing)
         if self.finite:
-            rows = replace(rows, broken=False, endless=frozenset())
+            rows = replace(rows, broken=False, infinite_signs=frozenset())
         return replace(
             rows,
             count=count,
-            turned=None if dirt else turned,
+            turned=None if padding_source else turned,
             points=rows.points or self._is_valid_index(node, count),
             reversed=find_reversed_axes(node, given, padded),
-            dirt=dirt,
+            padding_source=padding_source,
         )
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
@@ -319,8 +323,8 @@ class _PaddingWalk:
         node, given = standing.node, standing.given
         # Report the first op that leaks: everything after it depends on padding.
         for rows in given:
-            if rows.dirt:
-                return rows.dirt
+            if rows.padding_source:
+                return rows.padding_source
         if self._counted(node, given, counts) or (turned and turned.shown):
             return PaddingSource(node, counted=True)
         if is_order_mixed(node, given, [k for k in here if self.padded(node, k)], self.inside):

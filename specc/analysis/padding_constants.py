@@ -236,7 +236,7 @@ def _infer_arithmetic_number(
     along = standing.along(axis)
     for here, there in ((0, 1), (1, 0)):
         number, rows = numbers[here], standing.given[there]
-        tame = not along[there] or not (rows.broken or rows.endless)
+        tame = not along[there] or not (rows.broken or rows.infinite_signs)
         if number is not None and tame:
             least = find_value_range(standing.node.args[there])[0]
             made = compute_absorbed_result(fn, number, least, here == 1)

@@ -32,9 +32,10 @@ class PaddingFacts:
     """Facts about a value along a padded axis.
 
     At padded positions along these axes it is zero or false (`zero`), very low (`low`), or
-    lower than at every valid position (`floor`). Along `peaks` at least one valid position
-    holds an ordinary value; unless `wild`, all do, and unless `stained`, padded ones too. At
-    padded positions it may be NaN (`broken`) or infinite (`endless`, of these signs).
+    lower than at every valid position (`floor`). Along `finite_axes` at least one valid position
+    holds an ordinary value; unless `has_extremes`, all do, and unless `extreme_padding`, padded
+    ones too. At padded positions it may be NaN (`broken`) or infinite (`infinite_signs`, of these
+    signs).
 
     `count`: what the number of earlier padded positions adds to it. `turned`: the rotation of
     its features by such angles. `points`: it holds indices of valid positions. `held`: the
@@ -42,17 +43,17 @@ class PaddingFacts:
     `concat` hold it, too. `repeated`: axes along which padded positions repeat the last valid
     one. `ranked`: axes in sorted order, padded positions last. `reversed`: axes that `flip`
     reversed, and padding with them. `behind`: the mask outside of
-    which infinity was filled in, from which all NaN comes. `dirt`: the source through which
-    padded positions reached valid ones.
+    which infinity was filled in, from which all NaN comes. `padding_source`: the source through
+    which padded positions reached valid ones.
     """
 
     zero: frozenset[int] = frozenset()
     low: frozenset[int] = frozenset()
     floor: frozenset[int] = frozenset()
-    peaks: frozenset[int] = frozenset()
-    wild: bool = False
-    stained: bool = False
-    endless: frozenset[int] = frozenset()
+    finite_axes: frozenset[int] = frozenset()
+    has_extremes: bool = False
+    extreme_padding: bool = False
+    infinite_signs: frozenset[int] = frozenset()
     broken: bool = False
     count: PaddingCount = None
     turned: RotationFact | None = None
@@ -63,12 +64,12 @@ class PaddingFacts:
     ranked: frozenset[int] = frozenset()
     reversed: frozenset[int] = frozenset()
     behind: Value | None = None
-    dirt: PaddingSource | None = None
+    padding_source: PaddingSource | None = None
 
     @property
     def finite(self) -> bool:
         """True if all padded positions hold finite values, so that times zero they are zero."""
-        return not (self.broken or self.endless)
+        return not (self.broken or self.infinite_signs)
 
     def at_padded(self, axis: int) -> float | None:
         """Return the number that stands wherever an axis is padded, if it is known."""
@@ -81,7 +82,7 @@ class PaddingFacts:
 
     def covered(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
-        return axis in self.floor or (axis in self.low and axis in self.peaks)
+        return axis in self.floor or (axis in self.low and axis in self.finite_axes)
 
 
 NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
@@ -114,7 +115,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
         zero=changed(rows.zero),
         low=changed(rows.low),
         floor=changed(rows.floor),
-        peaks=changed(rows.peaks),
+        finite_axes=changed(rows.finite_axes),
         held=numbers(rows.held),
         fill=numbers(rows.fill),
         repeated=changed(rows.repeated),
@@ -132,10 +133,10 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
         zero=one.zero & other.zero,
         low=one.low & other.low,
         floor=one.floor & other.floor,
-        peaks=one.peaks & other.peaks,
-        wild=one.wild or other.wild,
-        stained=one.stained or other.stained,
-        endless=one.endless | other.endless,
+        finite_axes=one.finite_axes & other.finite_axes,
+        has_extremes=one.has_extremes or other.has_extremes,
+        extreme_padding=one.extreme_padding or other.extreme_padding,
+        infinite_signs=one.infinite_signs | other.infinite_signs,
         broken=one.broken or other.broken,
         # Ranks in one and positions in the other: nothing is known of the result.
         count=merge_padding_counts(one.count, other.count) if one.ranked == other.ranked else None,
@@ -146,7 +147,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
         reversed=one.reversed | other.reversed,
         turned=one.turned or other.turned,
         points=one.points and other.points,
-        dirt=one.dirt or other.dirt,
+        padding_source=one.padding_source or other.padding_source,
     )
 
 
@@ -201,9 +202,9 @@ def attach_loop_body(
     rows: PaddingFacts, body: Graph, outside: set[PaddingSource | None]
 ) -> PaddingFacts:
     """Return facts whose leak, where it began inside a loop, names the loop body."""
-    if rows.dirt is None or rows.dirt in outside or rows.dirt.inside:
+    if rows.padding_source is None or rows.padding_source in outside or rows.padding_source.inside:
         return rows
-    return replace(rows, dirt=replace(rows.dirt, inside=body))
+    return replace(rows, padding_source=replace(rows.padding_source, inside=body))
 
 
 def find_reversed_axes(

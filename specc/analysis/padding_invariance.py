@@ -197,10 +197,10 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
             return _is_neutral_reduction(reading, fn)
         case ops.Softmax():
             # If no key is visible, a softmax over low scores is 1/n, and n counts padding.
-            return axis in rows.low and axis in rows.peaks
+            return axis in rows.low and axis in rows.finite_axes
         case ops.ArgMax():
             # The first of equal elements is selected, which with right padding is valid.
-            first = reading.after or axis in rows.peaks
+            first = reading.after or axis in rows.finite_axes
             return rows.covered(axis) and first
         case ops.Gather():
             return reading.given[1].points or is_gather_in_sort_order(reading.node, reading.given)

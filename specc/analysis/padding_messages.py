@@ -16,21 +16,21 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
-    """Padded positions of the mask `keep` reach `output` of `graph` through `dirt`; `states`
-    are the facts of its values. `not_finite`: only because they hold NaN or infinity.
+    """Padded positions of the mask `keep` reach `output` of `graph` through `padding_source`;
+    `states` are the facts of its values. `not_finite`: only because they hold NaN or infinity.
     """
 
     graph: Graph
     keep: str
     output: str
-    dirt: PaddingSource
+    padding_source: PaddingSource
     states: Mapping[Value, PaddingFacts]
     not_finite: bool
 
     @property
     def node(self) -> Node:
         """The op that reads padded positions."""
-        return self.dirt.node
+        return self.padding_source.node
 
     def origin(self) -> Node:
         """The op that first makes NaN or infinity at padded positions."""
@@ -51,14 +51,14 @@ class PaddingLeak:
     def order(self) -> str:
         """The order of the positions of the output itself: sorted, reversed, or as given ("")."""
         value = self.graph.outputs[self.output]
-        if not self.dirt.counted or self.node is not value.node:
+        if not self.padding_source.counted or self.node is not value.node:
             return ""
         rows = self.facts(value)
         return "sorted" if rows.ranked else "reverse" if rows.reversed else ""
 
     def is_moved(self) -> bool:
         """True if padding separates always-valid positions from the others."""
-        reading = self.dirt.reading
+        reading = self.padding_source.reading
         return reading is not None and (reading.apart or reading.into_apart)
 
     def is_padded(self, value: Value) -> bool:
@@ -97,14 +97,14 @@ class PaddingLeak:
 
     def operand(self) -> Value | None:
         """Return the operand whose padded positions are read, or the first that has some."""
-        reading = self.dirt.reading
+        reading = self.padding_source.reading
         if reading is not None:
             return self.node.args[reading.link.operand]
         return self.padded_operand(self.node)
 
     def axis(self, value: Value | None) -> int:
         """Return the padded axis of a value: that which is read, or the last as long as `keep`."""
-        reading, shape = self.dirt.reading, value.type.shape if value else ()
+        reading, shape = self.padding_source.reading, value.type.shape if value else ()
         if reading is not None and value is self.operand():
             return reading.link.operand_axis
         own = self.graph.inputs[self.keep].type.shape[-1]
@@ -138,11 +138,11 @@ class PaddingLeak:
 
     def span(self, node: Node) -> Span | None:
         """Return the source span of a node."""
-        return find_node_span(self.dirt.inside or self.graph, node)
+        return find_node_span(self.padding_source.inside or self.graph, node)
 
     def result(self, node: Node) -> Value | None:
         """Return the result of the call, in the user's text, that a node belongs to."""
-        graph, span = self.dirt.inside or self.graph, self.span(node)
+        graph, span = self.padding_source.inside or self.graph, self.span(node)
         call = span and (span.caller or span)
         made = [
             results[0]
@@ -201,14 +201,14 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     """Describe which padded positions an op reads, and return the label."""
-    called, reading = format_op_name(leak.node.op), leak.dirt.reading
+    called, reading = format_op_name(leak.node.op), leak.padding_source.reading
     if order := leak.order():
         how = ", those that are not padded first" if order == "sorted" else ""
         what = f"positions are in {order} order"
         return f"its {what}{how}", f"these {what}"
-    if leak.dirt.counted:
+    if leak.padding_source.counted:
         return _describe_count(leak)
-    if leak.dirt.shifted:
+    if leak.padding_source.shifted:
         sliced = isinstance(leak.node.op, ops.Stride)
         which = "a slice with a step" if sliced else f"the stride of `{called}`"
         return (
@@ -262,11 +262,11 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
     """Suggest how to keep padding out; "" if no fix is known."""
     if leak.order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
-    if leak.dirt.shifted or leak.order():
+    if leak.padding_source.shifted or leak.order():
         return leak.declared("right")
-    if leak.dirt.counted:
+    if leak.padding_source.counted:
         return _suggest_count(leak)
-    if leak.dirt.reading is None:
+    if leak.padding_source.reading is None:
         return _suggest_order(leak)
     value = leak.operand()
     return (

@@ -55,7 +55,7 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 
 def find_infinity_signs(standing: PaddedResult) -> InfinitySigns:
     """Return the signs of infinity that a result may hold."""
-    given, node = [r.endless for r in standing.given], standing.node
+    given, node = [r.infinite_signs for r in standing.given], standing.node
     if not _can_be_infinite(standing.value):
         return NO_SIGNS
     if _is_remasked(standing):
@@ -79,7 +79,7 @@ def _combine_operand_signs(standing: PaddedResult, found: InfinitySigns) -> Infi
     node = standing.node
     match node.op:
         case ops.Reduce(fn="max", axis=axis) if (
-            axis in standing.given[0].peaks and not standing.padded()
+            axis in standing.given[0].finite_axes and not standing.padded()
         ):
             return found - {-1}  # some valid position holds a finite value
     # Anything else may flip the sign: a product, a linear map.
@@ -162,7 +162,7 @@ def find_infinity_mask(standing: PaddedResult) -> Value | None:
 
 
 def _is_untrusted(rows: PaddingFacts) -> bool:
-    return rows.broken or bool(rows.endless)
+    return rows.broken or bool(rows.infinite_signs)
 
 
 def _is_remasked(standing: PaddedResult) -> bool:
@@ -199,11 +199,11 @@ def can_be_nan_at_padding(standing: PaddedResult) -> bool:
         case ops.Where() if given[0].zero >= {k.result_axis for k in standing.keeps}:
             # `where(keep, x, 0)`: at padded positions `x` is not used.
             return given[2].broken
-        case ops.Pointwise(fn=fn) if _can_map_to_nan(fn, given[0].endless):
+        case ops.Pointwise(fn=fn) if _can_map_to_nan(fn, given[0].infinite_signs):
             return True
     if _can_be_undefined_at_padding(standing) or any(r.broken for r in given):
         return True
-    return not _is_nan_safe(standing) and any(r.endless for r in given)
+    return not _is_nan_safe(standing) and any(r.infinite_signs for r in given)
 
 
 def find_padded_range(standing: PaddedResult, operand: int) -> ValueRange:
@@ -294,7 +294,7 @@ def _is_nan_safe(standing: PaddedResult) -> bool:
     """Return True if infinite operands do not make an op NaN: a maximum is safe, `inf - inf` and
     `0 * inf` are not.
     """
-    node, signs = standing.node, [r.endless for r in standing.given]
+    node, signs = standing.node, [r.infinite_signs for r in standing.given]
     match node.op:
         case ops.Arith(fn="max" | "min") | ops.Reduce(fn="max" | "min"):
             return True

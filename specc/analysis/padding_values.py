@@ -88,10 +88,10 @@ def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
         ranked=find_rank_axes(standing),
         repeated=find_repeated_axes(standing),
         behind=find_infinity_mask(standing),
-        peaks=frozenset(iterate_ordinary_axes(standing, axes)),
-        wild=can_hold_low_scores(standing),
-        stained=can_hold_low_values(standing),
-        endless=find_infinity_signs(standing),
+        finite_axes=frozenset(iterate_ordinary_axes(standing, axes)),
+        has_extremes=can_hold_low_scores(standing),
+        extreme_padding=can_hold_low_values(standing),
+        infinite_signs=find_infinity_signs(standing),
         broken=can_be_nan_at_padding(standing),
         count=NO_PADDING_COUNT,
         # Indices of valid positions stay valid in any view.
@@ -99,7 +99,7 @@ def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
     )
     if isinstance(standing.node.op, ops.Merge | ops.Split):
         # If batch and positions are merged, neither the last position nor "at least one" is known.
-        rows = replace(rows, repeated=frozenset(), peaks=frozenset())
+        rows = replace(rows, repeated=frozenset(), finite_axes=frozenset())
     return rows
 
 
@@ -126,7 +126,7 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
             hidden = mask.of(given)
             if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
                 yield last
-        case ops.Softmax(axis=axis) if axis in given[0].low & given[0].peaks:
+        case ops.Softmax(axis=axis) if axis in given[0].low & given[0].finite_axes:
             # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
             # all scores might be low, and each of n keys would get 1/n.
             yield axis

@@ -61,12 +61,12 @@ class GenerationFacts:
     defaults: Graph | None
     reading: PreprocessingConfig
     states: tuple[DecodeState, ...]
-    handed: tuple[str, ...]
+    static_inputs: tuple[str, ...]
     whole: tuple[str, ...]
     first: str = ""
     context: int | None = None
     table: str = ""
-    chance: RandomWeights | None = None
+    random_init: RandomWeights | None = None
     in_place: tuple[str, ...] = ()
     bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     apart: bool = False
@@ -80,13 +80,13 @@ class GenerationFacts:
             "graphs": write_graphs(*graphs),
             "reading": self.reading.to_json(),
             "states": [_state(s) for s in self.states],
-            "handed": to_json_value(self.handed),
+            "handed": to_json_value(self.static_inputs),
             "whole": to_json_value(self.whole),
             "first": self.first,
             "context": self.context,
             "table": self.table,
-            "seed": self.chance.seed if self.chance else None,
-            "drawn": self.chance.count if self.chance else 0,
+            "seed": self.random_init.seed if self.random_init else None,
+            "drawn": self.random_init.count if self.random_init else 0,
             "in_place": to_json_value(self.in_place),
             "bounds": bounds_to_json(self.bounds),
             "apart": self.apart,
@@ -160,12 +160,12 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
         defaults=graphs.get(DEFAULTS_GRAPH_NAME),
         states=_states(fields, signature, step, path),
         reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
-        handed=_names(fields, "handed", step, path),
+        static_inputs=_names(fields, "handed", step, path),
         whole=_names(fields, "whole", step, path),
         first=fields.text("first") if fields.has("first") else "",
         context=context if context is not None and context > 0 else None,
         table=str(fields.get_optional("table") or "")[:200],
-        chance=_chance(fields),
+        random_init=_chance(fields),
         in_place=_names(fields, "in_place", step, path),
         bounds=bounds_from_json(fields.get_optional("bounds")),
         apart=fields.get_optional("apart") is True,
@@ -228,11 +228,11 @@ def check_encoder_outputs(
     package: `encode` takes and gives these, nothing where there is none.
     """
     inputs = facts.signature.inputs.keys()
-    handed = {name for name in facts.handed if name not in inputs}
+    static_inputs = {name for name in facts.static_inputs if name not in inputs}
     initial = {state.initial for state in facts.states if state.initial}
     initial |= {facts.first} - {""}
     # Both ways: the step needs a value that nobody produces, or `encode` one that nobody gives.
-    missing = [*sorted((handed | initial) - set(gives)), *sorted(set(takes) - inputs)]
+    missing = [*sorted((static_inputs | initial) - set(gives)), *sorted(set(takes) - inputs)]
     if missing:
         _damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")
 

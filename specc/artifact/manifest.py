@@ -118,7 +118,7 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
             block=block,
             layout=fields.choice("layout", QUANTIZED_LAYOUTS),
             rounding=fields.choice("rounding", ACTIVATION_ROUNDINGS),
-            turned=fields.flag("turned"),
+            is_transposed=fields.flag("turned"),
         ),
         scales=fields.text("scales"),
         recipe=fields.text("recipe"),
@@ -170,7 +170,7 @@ class Manifest:
         return format_repr(f"manifest {self.name}, {self.graph.signed()}, {self.target}")
 
     @property
-    def chance(self) -> RandomWeights | None:
+    def random_init(self) -> RandomWeights | None:
         """Return the seed of randomly initialized weights."""
         match self.weights:
             case {"seed": int(seed)}:

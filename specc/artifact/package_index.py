@@ -67,10 +67,10 @@ def checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
     return WeightFileFacts(size, sha256, head)
 
 
-def _is_hard_linked(folder: Path, location: str) -> str:
+def _is_hard_linked(directory: Path, location: str) -> str:
     """Return why a path is not a regular file with one name; "" if it is."""
-    path = folder / location
-    straight = os.path.join(os.path.realpath(folder), *location.split("/"))
+    path = directory / location
+    straight = os.path.join(os.path.realpath(directory), *location.split("/"))
     try:
         if os.path.realpath(path) != straight:
             return "a link leads to it"
@@ -84,15 +84,15 @@ def _is_hard_linked(folder: Path, location: str) -> str:
 
 
 def explain_mismatch(
-    folder: Path, location: str, facts: WeightFileFacts, *, contents: bool = False
+    directory: Path, location: str, facts: WeightFileFacts, *, contents: bool = False
 ) -> str:
     """Return why a file differs from the recorded one; "" if it does not."""
-    path = folder / location
+    path = directory / location
     if not is_path_below(location):
         return "it is outside the model's directory"
     if (size := regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"
-    if why := _is_hard_linked(folder, location):
+    if why := _is_hard_linked(directory, location):
         return why
     if size != facts.bytes:
         return f"it has {size} bytes, and had {facts.bytes} when the model was compiled"
@@ -233,18 +233,18 @@ def is_package_directory(path: str | Path) -> bool:
         return False
 
 
-def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
+def read_index(directory: Path, *, contents: bool = False) -> PackageIndex:
     """The index of a package, with `contents` as it was written to the last byte.
 
     E0802 where there is none that can be read, E0831 where it is damaged.
     """
-    where = folder / INDEX_FILE
+    where = directory / INDEX_FILE
     try:
         data = read_regular_file(where, MAX_BYTES)
     except UnreadableFile as error:
         raise_error(
             "E0802",
-            f"the package `{escape_text(str(folder))}` cannot be read: its `{INDEX_FILE}`: "
+            f"the package `{escape_text(str(directory))}` cannot be read: its `{INDEX_FILE}`: "
             f"{error.reason}",
             helps=["`specc compile --graphs` writes a package directory"],
         )
@@ -331,15 +331,15 @@ def _check_roles(index: PackageIndex, where: str) -> None:
         _damaged(where, "it names no graph")
 
 
-def read_former_index(folder: Path) -> PackageIndex | None:
+def read_former_index(directory: Path) -> PackageIndex | None:
     """Return the index of the package that is replaced; None if there is no valid one."""
     try:
-        return read_index(folder)
+        return read_index(directory)
     except Failed:
         return None
 
 
-def find_superseded_files(folder: Path, index: PackageIndex) -> list[str]:
+def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     """The files of a former package that are what it wrote, and so may go when a new
     one stands.
 
@@ -349,11 +349,11 @@ def find_superseded_files(folder: Path, index: PackageIndex) -> list[str]:
     found = []
     for name, facts in index.files.items():
         # Files that existed before the package, or were changed since, belong to somebody else.
-        if name in index.kept or regular_file_size(folder / name) != facts.bytes:
+        if name in index.kept or regular_file_size(directory / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)
         if (named and facts.sha256.startswith(named[1])) or file_sha256(
-            folder / name
+            directory / name
         ) == facts.sha256:
             found.append(name)
     return found

@@ -309,7 +309,7 @@ class OpenBlock:
         """Return the multiply-adds of a generated text with its prompt."""
         taking, count = self.model.taking, len(made[0].tokens)
         # prompt and generated tokens are one sequence of one input
-        is_prompt = taking.entrance.growing in taking.columns
+        is_prompt = taking.input_signature.growing in taking.columns
         return self.model.formulas.work(1, length + count if is_prompt else max(length, count))
 
     def _at_once(self, longest: int) -> int:
@@ -357,9 +357,9 @@ class OpenBlock:
         self.done.errors.append((number, fault.code, text))
 
 
-def _fail_changed(file: PlannedFile, what: str, mend: str) -> NoReturn:
+def _fail_changed(file: PlannedFile, what: str, fix: str) -> NoReturn:
     raise_error(
         "E0881",
         f"`{escape_text(file.path)}` has {what} the job was planned",
-        helps=[f"{mend} again in another directory"],
+        helps=[f"{fix} again in another directory"],
     )

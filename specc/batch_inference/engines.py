@@ -32,12 +32,12 @@ PROGRESS_INTERVAL = 0.1
 """Seconds between two progress messages."""
 
 
-def run_worker(folder: str) -> None:
+def run_worker(directory: str) -> None:
     """A worker that computes the blocks it receives."""
     # Output of libraries must not mix with the protocol.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    out = Path(folder)
+    out = Path(directory)
     plan = read_plan(out)
     assert plan is not None, "the parent process has written the plan"
     try:
@@ -155,7 +155,7 @@ class LocalEngine:
     workers: int
     waiting: deque[int] = field(default_factory=deque)
     alive: list[_Worker] = field(default_factory=list)
-    deaths: int = 0
+    crashes: int = 0
 
     def run(self, numbers: Iterable[int]) -> Iterator[BlockProgress]:
         """Compute blocks in any order. Raise the error of a worker."""
@@ -217,7 +217,7 @@ class LocalEngine:
                 worker.reported += rows
                 yield BlockProgress(rows=rows)
             case {"done": dict() as done}:
-                self.deaths = 0
+                self.crashes = 0
                 yield BlockProgress(done=BlockStatistics.from_fields(JsonFields(done)))
                 self._next(worker)
             case {"failed": [str() as code, str() as title, list() as n, list() as h]}:
@@ -233,8 +233,8 @@ class LocalEngine:
         yield BlockProgress(rows=-worker.reported)
         self.waiting.appendleft(worker.block)
         blamed = worker.ready and self._journal(worker.block) != worker.journal
-        self.deaths = 0 if blamed else self.deaths + 1
-        if self.deaths >= MAX_CRASHES:
+        self.crashes = 0 if blamed else self.crashes + 1
+        if self.crashes >= MAX_CRASHES:
             _hopeless(worker, status)
         self._start(answers)
 
@@ -276,11 +276,11 @@ CONNECT_TIMEOUT = 5
 class RayActor:
     """Does blocks in a process of Ray's."""
 
-    def __init__(self, folder: str, version: str) -> None:
+    def __init__(self, directory: str, version: str) -> None:
         assert version == __version__, f"this node has specc {__version__}"
-        out = Path(folder)
+        out = Path(directory)
         plan = read_plan(out)
-        assert plan is not None, f"this node sees no plan in {folder}"
+        assert plan is not None, f"this node sees no plan in {directory}"
         self.plan, self.out = plan, out
         self.blocks: BlockRunner | None = None
 

@@ -20,9 +20,9 @@ from specc.io.safe_read import escape_text, raise_unreadable
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
-def find_images(folder: Path) -> list[Path]:
+def find_images(directory: Path) -> list[Path]:
     """Return the images in a directory and its subdirectories, sorted by path."""
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    found = (p for p in directory.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
 
 
@@ -96,24 +96,24 @@ def find_files(given: Sequence[str]) -> list[Path]:
 def _files_at(path: Path, name: str) -> list[Path]:
     # an empty name is not a path, although `Path` makes it the working directory
     if not name or not path.exists():
-        mend = "pass the path of a table, or of a directory of tables or images"
-        raise_unreadable(name, "no such file or directory", mend)
+        fix = "pass the path of a table, or of a directory of tables or images"
+        raise_unreadable(name, "no such file or directory", fix)
     return _in_folder(path) if path.is_dir() else [path]
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _in_folder(directory: Path) -> list[Path]:
     tables = sorted(
         p
-        for p in folder.iterdir()
+        for p in directory.iterdir()
         if p.suffix.lower() in FILE_FORMATS and p.name[0] not in "._" and p.is_file()
     )
     if tables:
         return tables
-    if not find_images(folder):
+    if not find_images(directory):
         raise_error(
             "E0873",
-            f"the directory `{escape_text(folder)}` contains neither tables nor images",
+            f"the directory `{escape_text(directory)}` contains neither tables nor images",
             notes=[f"tables have the extension {', '.join(FILE_FORMATS)}"],
             helps=["pass the files themselves"],
         )
-    return [folder]
+    return [directory]

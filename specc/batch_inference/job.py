@@ -169,9 +169,9 @@ def _ray(job: JobRequest, out: Path) -> RayEngine:
 
 def _check_writable(out: Path) -> None:
     """Raise E0812 for a directory that is not writable, before anything is computed."""
-    for folder in (out, out / PLAN_DIRECTORY):
-        if not os.access(folder, os.W_OK):
-            raise_os_error(PermissionError(errno.EACCES, "Permission denied"), folder)
+    for directory in (out, out / PLAN_DIRECTORY):
+        if not os.access(directory, os.W_OK):
+            raise_os_error(PermissionError(errno.EACCES, "Permission denied"), directory)
 
 
 def _check_empty(out: Path) -> None:

@@ -201,13 +201,13 @@ def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, s
     E0880.
     """
     opened = open_compiled(job.model, graph=job.graph, provider=job.provider)
-    entrance = opened.entrance
-    named = {n: n for n in entrance.graph.inputs if n in columns}
+    input_signature = opened.input_signature
+    named = {n: n for n in input_signature.graph.inputs if n in columns}
     if named:
         return named
     # missing values are filled in from the columns that identify rows
-    beside = {find_mask_input(entrance.graph, n) for n in entrance.asked}
-    asked = [n for n in entrance.asked if n not in beside]
+    beside = {find_mask_input(input_signature.graph, n) for n in input_signature.asked}
+    asked = [n for n in input_signature.asked if n not in beside]
     usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
     open_inputs = find_text_inputs(opened) or asked
     if usual and len(open_inputs) == 1:
@@ -253,8 +253,8 @@ def _kept(
     made = {c.name for c in results}
     if job.keep is None:
         # input images are too large to be written again
-        pictures = {"image"} & {*read.values()}
-        names = [n for n in columns if n not in pictures]
+        images = {"image"} & {*read.values()}
+        names = [n for n in columns if n not in images]
     else:
         names = list(job.keep)
         _check_kept(names, columns, made)

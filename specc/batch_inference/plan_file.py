@@ -117,8 +117,8 @@ def read_plan(out: Path) -> JobPlan | None:
     except UnicodeDecodeError:
         _damaged(path)
     except OSError as error:
-        mend = "make the directory readable, or write to another one"
-        raise_unreadable(path, describe_os_error(error), mend)
+        fix = "make the directory readable, or write to another one"
+        raise_unreadable(path, describe_os_error(error), fix)
     try:
         return _plan_of(parse_strict_json(text))
     except (InvalidJson, ValueError, KeyError, TypeError, AttributeError):

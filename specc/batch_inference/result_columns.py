@@ -211,7 +211,7 @@ def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[st
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | ClassMapOutput():
-            yield name, show_output(name, record, value[None]).pictures[0][1]
+            yield name, show_output(name, record, value[None]).images[0][1]
         case NumbersOutput() | BoxesOutput():
             yield (
                 name,

@@ -52,23 +52,23 @@ class InputRow:
 class RowReader:
     """Reads rows and batches them. `columns` maps each input to its column."""
 
-    entrance: ModelInputs
+    input_signature: ModelInputs
     columns: Mapping[str, str]
     writes: bool = False
 
     @cached_property
     def padded(self) -> tuple[str, ...]:
         """Return the inputs whose lengths may differ within a batch."""
-        graph = self.entrance.graph
+        graph = self.input_signature.graph
         return tuple(n for n in self.columns if find_mask_input(graph, n) or self._prompt(n))
 
     def _prompt(self, name: str) -> bool:
         """Return whether it is the generated input, which is padded on the declared side."""
         return (
             self.writes
-            and name == self.entrance.growing
-            and self.entrance.graph.inputs[name].type.rank == 2
-            and bool(find_mask_input(self.entrance.graph, name))
+            and name == self.input_signature.growing
+            and self.input_signature.graph.inputs[name].type.rank == 2
+            and bool(find_mask_input(self.input_signature.graph, name))
         )
 
     def rows(self, table: Rows, count: int) -> list[InputRow | Diagnostic]:
@@ -103,8 +103,8 @@ class RowReader:
         """Convert a column at once, in half the time; None if a value needs to be converted by
         itself.
         """
-        record = self.entrance.reading.of_input(name)
-        type_ = self.entrance.graph.inputs[name].type
+        record = self.input_signature.reading.of_input(name)
+        type_ = self.input_signature.graph.inputs[name].type
         # exact types: a bool is an int in Python, but not for a model
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
@@ -116,34 +116,36 @@ class RowReader:
 
     def _array(self, name: str, value: object) -> Array:
         """Convert one row of an input. Raise E09xx."""
-        record = self.entrance.reading.of_input(name)
+        record = self.input_signature.reading.of_input(name)
         if value is None:
             raise Failed(Diagnostic("E0878", f"the column `{self.columns[name]}` is empty here"))
         if isinstance(record, ImageRecord):
-            if not is_multi_image_input(self.entrance.graph, self.entrance.reading, name):
+            if not is_multi_image_input(
+                self.input_signature.graph, self.input_signature.reading, name
+            ):
                 return _pixels(value, record)
             several = value if isinstance(value, list) else [value]
             return np.stack([_pixels(one, record) for one in several or [None]])
         if isinstance(record, TEXT_READINGS) and isinstance(value, str):
             return encode_text_ids(value, record)
         made = nested_array(value, f"the column `{self.columns[name]}`")
-        wanted = self.entrance.graph.inputs[name].type.rank - 1
+        wanted = self.input_signature.graph.inputs[name].type.rank - 1
         if made.ndim != wanted:
             title = f"the column `{self.columns[name]}` has {_axes(made.ndim)} here"
             note = f"`{name}` needs {_axes(wanted)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
         # as alone: together with others it would be converted to their type
-        return cast_exactly(made, self.entrance.graph.inputs[name].type.dtype, name)
+        return cast_exactly(made, self.input_signature.graph.inputs[name].type.dtype, name)
 
     def inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
         """Batch rows, adding padding masks."""
-        graph, made = self.entrance.graph, dict[str, object]()
+        graph, made = self.input_signature.graph, dict[str, object]()
         for name in self.columns:
             some = [row.arrays[name] for row in rows]
             if name in self.padded and self._prompt(name):
                 made[name] = [list(map(int, ids)) for ids in some]
             elif name in self.padded:
-                growing = self.entrance.growing
+                growing = self.input_signature.growing
                 made |= batch_rows(graph, name, some, growing=growing)
             else:
                 made[name] = np.stack(some)

@@ -113,17 +113,17 @@ class RowModel:
     @cached_property
     def taking(self) -> RowReader:
         """Return the conversion of rows to inputs."""
-        return RowReader(self.entrance, self.columns, self.writes)
+        return RowReader(self.input_signature, self.columns, self.writes)
 
     @property
-    def entrance(self) -> ModelInputs:
+    def input_signature(self) -> ModelInputs:
         """The optional inputs."""
-        return self.opened.entrance if self.writes else self.opened.whole.entrance
+        return self.opened.input_signature if self.writes else self.opened.whole.input_signature
 
     def check(self) -> None:
         """Raise E0880 for columns mapped to unknown inputs, and for inputs without a column."""
-        entrance = self.entrance
-        known = entrance.graph.inputs
+        input_signature = self.input_signature
+        known = input_signature.graph.inputs
         for name in self.columns:
             if name not in known:
                 raise_error(
@@ -133,9 +133,9 @@ class RowModel:
                 )
         # sequences that begin with a start token need no prompt column
         begins = self.writes and self._begins()
-        beside = {find_mask_input(entrance.graph, n) for n in self.columns}
-        for name in entrance.asked:
-            first = begins and name == entrance.growing
+        beside = {find_mask_input(input_signature.graph, n) for n in self.columns}
+        for name in input_signature.asked:
+            first = begins and name == input_signature.growing
             if name not in self.columns and name not in beside and not first:
                 raise_error(
                     "E0880",
@@ -195,7 +195,7 @@ class RowModel:
         # a model with the decoding loop has no whole graph to compute costs from
         if scoring is not None and scoring.manifest.decodes is None:
             return scoring.manifest.graph
-        return self.entrance.graph
+        return self.input_signature.graph
 
     def compute(self, rows: Sequence[InputRow], first: int = 0) -> list[dict[str, object]]:
         """Return the results of a batch row by row; `first` as in `begun`. Raise E09xx."""
@@ -216,7 +216,7 @@ class RowModel:
 
     @cached_property
     def _padding(self) -> LengthPadding:
-        graph, growing = self.entrance.graph, self.entrance.growing
+        graph, growing = self.input_signature.graph, self.input_signature.growing
         sides = {}
         for name in self.taking.padded:
             side = graph.input_facts[find_mask_input(graph, name)].keep
@@ -226,5 +226,9 @@ class RowModel:
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:
     """The inputs that are read as texts."""
-    entrance = opened.entrance
-    return [n for n in entrance.asked if isinstance(entrance.reading.of_input(n), TEXT_READINGS)]
+    input_signature = opened.input_signature
+    return [
+        n
+        for n in input_signature.asked
+        if isinstance(input_signature.reading.of_input(n), TEXT_READINGS)
+    ]

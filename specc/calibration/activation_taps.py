@@ -28,7 +28,7 @@ class TappedGraph:
     """A graph that outputs the activations of weights."""
 
     graph: Graph
-    met: Mapping[WeightMatrix, list[Value]]
+    activations_of: Mapping[WeightMatrix, list[Value]]
 
 
 def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
@@ -39,20 +39,22 @@ def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
     outputs = {name: walk.now[value] for name, value in graph.outputs.items()}
     outputs |= {
         f"met {matrix.name} {matrix.expert} {n}": value
-        for matrix, values in walk.met.items()
+        for matrix, values in walk.activations_of.items()
         for n, value in enumerate(values)
     }
     finished = made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
-    return TappedGraph(finished, walk.met)
+    return TappedGraph(finished, walk.activations_of)
 
 
 @dataclass
 class _Walk:
-    """Copies nodes; `now` maps values to their copies, `met` weights to their activations."""
+    """Copies nodes; `now` maps values to their copies, `activations_of` weights to their
+    activations.
+    """
 
     made: Builder
     now: dict[Value, Value] = field(default_factory=dict)
-    met: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
+    activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def nodes(self, graph: Graph, names: WeightNames) -> None:
         """Copy every node of a graph, in order."""
@@ -73,7 +75,7 @@ class _Walk:
             self.now.update(zip(results, new, strict=True))
 
     def _note(self, matrix: WeightMatrix, value: Value) -> None:
-        values = self.met.setdefault(matrix, [])
+        values = self.activations_of.setdefault(matrix, [])
         if value not in values:
             values.append(value)
 
@@ -90,7 +92,7 @@ class _Walk:
         # results keep their indices.
         first, behind = op.carries, op.carries + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
-        for matrix, values in inner.met.items():
+        for matrix, values in inner.activations_of.items():
             for value in values:
                 if value in seen:
                     self._note(matrix, self._turned(seen[value], op.axis))
@@ -112,7 +114,7 @@ class _Walk:
         Rows are put together along an axis that must stand in front of the one that is
         multiplied, and are masked by their first.
         """
-        every = dict.fromkeys(v for values in self.met.values() for v in values)
+        every = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         every_wide = [v for v in every if v.type.rank > op.axis]
         keep = node.args[0] if op.masked else None
         if keep is None:
@@ -176,9 +178,9 @@ def collect_expert_activations(
         for _, value in _iterate_products(op.body, names)
     }
     for expert in range(count):
-        met = {v: _sent(made, op, b, args, expert) for v, b in bodies.items()}
+        activations_of = {v: _sent(made, op, b, args, expert) for v, b in bodies.items()}
         for name, value in _iterate_products(op.body, names):
-            yield name, expert, met[value]
+            yield name, expert, activations_of[value]
 
 
 def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
@@ -209,25 +211,25 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class WeightReaders:
-    """`spots` are the values of `graph` that weights meet, with the weights: those that
+    """`tap_points` are the values of `graph` that weights meet, with the weights: those that
     meet the same share what is measured. `left` are weights of 4 bits that are rounded by
     themselves.
     """
 
     graph: Graph
-    spots: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
+    tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
     left: tuple[str, ...]
 
     @property
     def experts(self) -> Mapping[str, int]:
         """Return the number of stacked matrices of each weight; 1 for a single one."""
-        every = [matrix for spot in self.spots.values() for matrix in spot]
+        every = [matrix for spot in self.tap_points.values() for matrix in spot]
         return Counter(matrix.name for matrix in every)
 
     @property
     def values(self) -> tuple[Value, ...]:
         """Return the values without duplicates."""
-        return tuple(dict.fromkeys(v for spot in self.spots for v in spot))
+        return tuple(dict.fromkeys(v for spot in self.tap_points for v in spot))
 
 
 def find_weight_readers(
@@ -240,26 +242,26 @@ def find_weight_readers(
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
     found = expose_loop_activations(graph, {v: n for v, n in names.items() if n in wanted})
-    spots = _spots(found.met, wanted)
-    held = {matrix.name for names in spots.values() for matrix in names}
-    return WeightReaders(found.graph, spots, tuple(n for n in wanted if n not in held))
+    tap_points = _spots(found.activations_of, wanted)
+    held = {matrix.name for names in tap_points.values() for matrix in names}
+    return WeightReaders(found.graph, tap_points, tuple(n for n in wanted if n not in held))
 
 
 def _spots(
-    met: Mapping[WeightMatrix, list[Value]], wanted: list[str]
+    activations_of: Mapping[WeightMatrix, list[Value]], wanted: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
     """Return the weights by their activations, in the order of `wanted`."""
     # Embedding tables multiply no activations, and activations of a loop that cannot be collected
     # are not observed.
-    wide = {matrix: input_width(tuple(values)) for matrix, values in met.items()}
+    wide = {matrix: input_width(tuple(values)) for matrix, values in activations_of.items()}
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}
-    spots: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
+    tap_points: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
     for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
         if matrix.name not in too_wide:
-            spot = tuple(met[matrix])
-            spots[spot] = (*spots.get(spot, ()), matrix)
-    return spots
+            spot = tuple(activations_of[matrix])
+            tap_points[spot] = (*tap_points.get(spot, ()), matrix)
+    return tap_points
 
 
 def input_width(spot: WeightInputs) -> int:

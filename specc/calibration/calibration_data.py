@@ -26,17 +26,17 @@ FILE_BATCH_SIZE = 8
 """Batch size for calibration data from a file."""
 
 
-def read_calibration_samples(path: str, entrance: ModelInputs) -> Iterator[Sample]:
+def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterator[Sample]:
     """Checked inputs for each run. E0802 and E0904 for a file that cannot be read, E0854
     for one that holds no inputs of the model.
     """
     count = 0
     for place, record in _records(path):
-        for sample in _batches(_prepared(record, place, entrance), entrance):
+        for sample in _batches(_prepared(record, place, input_signature), input_signature):
             count += 1
             yield sample
     if not count:
-        _misfit(path, "it is empty", entrance)
+        _misfit(path, "it is empty", input_signature)
 
 
 def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -72,23 +72,25 @@ def _object(line: bytes, place: str) -> Mapping[str, object]:
     return value
 
 
-def _prepared(record: Mapping[str, object], place: str, entrance: ModelInputs) -> dict[str, Array]:
+def _prepared(
+    record: Mapping[str, object], place: str, input_signature: ModelInputs
+) -> dict[str, Array]:
     """Return arrays for every input of one run. Raise E0854."""
-    inputs = entrance.graph.inputs
+    inputs = input_signature.graph.inputs
     given = {
         name: _with_batch(value, inputs[name].type.rank if name in inputs else 0)
         for name, value in record.items()
     }
     for name, value in record.items():
         if isinstance(value, list) and not value:
-            _misfit(place, f"`{escape_text(name)}` is empty", entrance)
+            _misfit(place, f"`{escape_text(name)}` is empty", input_signature)
     try:
-        made = entrance.prepared(given)
+        made = input_signature.prepared(given)
     except Failed as failed:
-        _misfit(place, failed.diagnostics[0].title, entrance)
+        _misfit(place, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
-        if why := _useless(name, array, entrance.graph.input_facts[name].keep):
-            _misfit(place, why, entrance)
+        if why := _useless(name, array, input_signature.graph.input_facts[name].keep):
+            _misfit(place, why, input_signature)
     return made
 
 
@@ -116,11 +118,11 @@ def _with_batch(value: object, rank: int) -> object:
     return [value] if numbers and depth == rank - 1 else value
 
 
-def _batches(inputs: dict[str, Array], entrance: ModelInputs) -> Iterator[Sample]:
+def _batches(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     # without one batch axis for all inputs it is unknown which elements belong together
-    if not _has_one_batch_axis(entrance) or len(lengths) != 1:
+    if not _has_one_batch_axis(input_signature) or len(lengths) != 1:
         yield inputs
         return
     (rows,) = lengths
@@ -128,15 +130,15 @@ def _batches(inputs: dict[str, Array], entrance: ModelInputs) -> Iterator[Sample
         yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
 
 
-def _has_one_batch_axis(entrance: ModelInputs) -> bool:
-    shapes = [v.type.shape for v in entrance.graph.inputs.values()]
+def _has_one_batch_axis(input_signature: ModelInputs) -> bool:
+    shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
     leading = {shape[0].name if shape else None for shape in shapes}
     return len(leading) == 1 and None not in leading
 
 
-def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:
+def _misfit(place: str, why: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0854."""
-    wanted = [f"`{name}`: {value.type}" for name, value in entrance.graph.inputs.items()]
+    wanted = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
         "E0854",
         f"{place} contains no inputs of this model: {why}",
@@ -153,9 +155,9 @@ GENERATED_BATCH_SIZE = 8
 """Batch size for self-generated calibration data."""
 
 
-def generate_samples(package: Path, entrance: ModelInputs, count: int) -> Iterator[Sample]:
+def generate_samples(package: Path, input_signature: ModelInputs, count: int) -> Iterator[Sample]:
     """So many texts, each the inputs of one run, written by a package with a step.
-    `entrance` is that of the whole graph. E0859 where the package does not write.
+    `input_signature` is that of the whole graph. E0859 where the package does not write.
     """
     writer = open_compiled(str(package)).writer
     if writer is None:
@@ -163,7 +165,7 @@ def generate_samples(package: Path, entrance: ModelInputs, count: int) -> Iterat
     for start in range(0, count, GENERATED_BATCH_SIZE):
         rows = min(GENERATED_BATCH_SIZE, count - start)
         for text in _written(writer, rows, start):
-            yield entrance.prepared(text)
+            yield input_signature.prepared(text)
 
 
 def fail_no_generated_text() -> NoReturn:
@@ -180,7 +182,7 @@ def fail_no_generated_text() -> NoReturn:
 
 def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Array]]:
     """Yield generated sequences with their inputs, each a batch of one."""
-    growing = writer.entrance.growing
+    growing = writer.input_signature.growing
     given = _begun(writer, rows, seed)
     long = min(SAMPLE_TOKENS, writer.context or SAMPLE_TOKENS)
     writing = writer.generate(
@@ -203,14 +205,14 @@ def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Arra
 
 def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
     """Return random inputs for `rows` sequences, with a start token if needed."""
-    entrance, generation = writer.entrance, writer.generation
-    graph, growing = entrance.graph, entrance.growing
-    bounds = {name: bound.high for name, bound in entrance.bounds.items()}
+    input_signature, generation = writer.input_signature, writer.generation
+    graph, growing = input_signature.graph, input_signature.growing
+    bounds = {name: bound.high for name, bound in input_signature.bounds.items()}
     sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in _symbols(graph)}
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": rows, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
-    given = {name: drawn[name] for name in entrance.asked}
+    given = {name: drawn[name] for name in input_signature.asked}
     # A random first token never occurs in use.
     if writer.begins or generation.settings.get("start"):
         given.pop(growing, None)

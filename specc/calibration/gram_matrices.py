@@ -38,13 +38,13 @@ Made: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """`graph` gives what weights meet by the names in `met`, as values of the whole graph,
-    and those values that it `gives` to later stages; it `takes` what earlier ones gave,
+    """`graph` gives what weights meet by the names in `activations_of`, as values of the whole
+    graph, and those values that it `gives` to later stages; it `takes` what earlier ones gave,
     beside the inputs. What is `over` no later stage takes.
     """
 
     graph: Graph
-    met: Mapping[str, Value]
+    activations_of: Mapping[str, Value]
     takes: tuple[str, ...]
     gives: tuple[str, ...]
     over: tuple[str, ...]
@@ -81,12 +81,12 @@ def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> Calibra
     first, kept = order.first, order.kept
     # what needs no weight is computed in the first stage
     here = [v for v in whole.readers.values if first.get(v, 0) == n]
-    met = {f"met {k}": v for k, v in enumerate(here)}
+    activations_of = {f"met {k}": v for k, v in enumerate(here)}
     takes = {kept[v]: v for v in whole.read(group) if first[v] < n}
     gives = {name: v for v, name in kept.items() if first[v] == n}
     return CalibrationStage(
-        graph=whole.part(group, takes, {**met, **gives}),
-        met=met,
+        graph=whole.part(group, takes, {**activations_of, **gives}),
+        activations_of=activations_of,
         takes=tuple(takes),
         gives=tuple(gives),
         over=tuple(name for v, name in kept.items() if order.last[v] == n),
@@ -126,7 +126,7 @@ class _Whole:
         """Group the needed heavy nodes in order, as many as fit."""
         live = collect_needed_nodes(self.readers.values)
         # float64, one number per pair of inputs; allocated at the first activation
-        begins = {spot[0]: 8 * input_width(spot) ** 2 for spot in self.readers.spots}
+        begins = {spot[0]: 8 * input_width(spot) ** 2 for spot in self.readers.tap_points}
         group: list[Made] = []
         held: set[str] = set()
         sums = 0
@@ -181,25 +181,25 @@ class _Whole:
 
 
 class GramFactors:
-    """Yield the factors of all weights of `spots`."""
+    """Yield the factors of all weights of `tap_points`."""
 
     def __init__(
-        self, spots: Mapping[WeightInputs, tuple[WeightMatrix, ...]], folder: Path
+        self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
     ) -> None:
-        every = [(matrix, spot) for spot, names in spots.items() for matrix in names]
-        self.spots = spots
-        self.folder = folder
+        every = [(matrix, spot) for spot, names in tap_points.items() for matrix in names]
+        self.tap_points = tap_points
+        self.directory = directory
         self.spot_of = dict(every)
         self.count = Counter(matrix.name for matrix, _ in every)
         self.there: Counter[str] = Counter()
         self.places: dict[WeightInputs, Path] = {}
-        self.waiting = {spot: {m.name for m in names} for spot, names in spots.items()}
+        self.waiting = {spot: {m.name for m in names} for spot, names in tap_points.items()}
 
     def add(self, spot: WeightInputs, factor: Array) -> Iterator[tuple[str, GetFactor]]:
         """Quantize the weights that have this factor. Raise E0810 to E0815."""
-        names = dict.fromkeys(matrix.name for matrix in self.spots[spot])
+        names = dict.fromkeys(matrix.name for matrix in self.tap_points[spot])
         for name in names:
-            self.there[name] += sum(m.name == name for m in self.spots[spot])
+            self.there[name] += sum(m.name == name for m in self.tap_points[spot])
         if any(self.count[name] > 1 for name in names):
             self._keep(spot, factor)
         for name in names:
@@ -216,7 +216,7 @@ class GramFactors:
         return found
 
     def _keep(self, spot: WeightInputs, factor: Array) -> None:
-        path = self.places[spot] = self.folder / f"factor {len(self.places)}.npy"
+        path = self.places[spot] = self.directory / f"factor {len(self.places)}.npy"
         try:
             np.save(path, factor, allow_pickle=False)
         except OSError as error:
@@ -245,23 +245,23 @@ def quantize_calibrated(
     open_part: OpenSession,
     readers: WeightReaders,
     samples: RestartSamples,
-    folder: Path,
+    directory: Path,
     round_one: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
     """The weights of `readers` by name, quantized with the activations of the samples, in files
-    in `folder`. E0859 where one is not finite, E0810 to E0815 where files cannot be
+    in `directory`. E0859 where one is not finite, E0810 to E0815 where files cannot be
     written.
     """
     made: dict[str, PrequantizedWeight] = {}
-    sums, factors = _Sums(readers), GramFactors(readers.spots, folder)
+    sums, factors = _Sums(readers), GramFactors(readers.tap_points, directory)
     for stage in split_stages(readers):
-        _run(stage, open_part, samples(), folder, sums)
-        for spot, total in sums.whole(stage.met.values()):
+        _run(stage, open_part, samples(), directory, sums)
+        for spot, total in sums.whole(stage.activations_of.values()):
             factor = cholesky_factor(total)
             # as large as the factor, and not needed during quantization
             del total
             for name, whole in factors.add(spot, factor):
-                made[name] = round_one(name, whole, folder / f"{len(made)}")
+                made[name] = round_one(name, whole, directory / f"{len(made)}")
     return made
 
 
@@ -269,15 +269,15 @@ def _run(
     stage: CalibrationStage,
     open_part: OpenSession,
     samples: Iterable[Sample],
-    folder: Path,
+    directory: Path,
     sums: "_Sums",
 ) -> None:
     """Run all samples through a stage and release its weights."""
     with open_part(stage.graph) as session:
         for number, sample in enumerate(samples):
-            results = session.run({**sample, **_taken(folder, stage, number)})
-            sums.add({v: results[name] for name, v in stage.met.items()}, sample)
-            _keep(folder, stage, number, results)
+            results = session.run({**sample, **_taken(directory, stage, number)})
+            sums.add({v: results[name] for name, v in stage.activations_of.items()}, sample)
+            _keep(directory, stage, number, results)
 
 
 @dataclass
@@ -288,54 +288,56 @@ class _Sums:
 
     def __post_init__(self) -> None:
         self.totals: dict[WeightInputs, Array] = {}
-        self.left = {spot: set(spot) for spot in self.readers.spots}
+        self.left = {spot: set(spot) for spot in self.readers.tap_points}
 
-    def add(self, met: Mapping[Value, Array], sample: Sample) -> None:
+    def add(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
         """Add the values of a sample, without padding."""
-        for spot, names in self.readers.spots.items():
+        for spot, names in self.readers.tap_points.items():
             for value in spot:
-                if value not in met:
+                if value not in activations_of:
                     continue
                 if spot not in self.totals:
                     self.totals[spot] = np.zeros(2 * (input_width(spot),))
                 keep = find_padding_mask(self.readers.graph, value)
-                rows = met[value][sample[keep]] if keep else met[value]
+                rows = activations_of[value][sample[keep]] if keep else activations_of[value]
                 self.totals[spot] += _products(rows, names[0].name)
 
-    def whole(self, met: Iterable[Value]) -> Iterator[tuple[WeightInputs, Array]]:
+    def whole(self, activations_of: Iterable[Value]) -> Iterator[tuple[WeightInputs, Array]]:
         """The sums to which nothing will be added any more, once all samples have given
         these values; they are forgotten here.
         """
-        seen = set(met)
+        seen = set(activations_of)
         for spot, left in self.left.items():
             left -= seen
             if not left and spot in self.totals:
                 yield spot, self.totals.pop(spot)
 
 
-def _taken(folder: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
+def _taken(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
     """Return the values that earlier stages stored for a sample; the last reader removes them."""
     found = {}
     for name in stage.takes:
-        path = _place(folder, name, number)
+        path = _place(directory, name, number)
         found[name] = np.load(path, allow_pickle=False)
         if name in stage.over:
             path.unlink()
     return found
 
 
-def _keep(folder: Path, stage: CalibrationStage, number: int, results: Mapping[str, Array]) -> None:
+def _keep(
+    directory: Path, stage: CalibrationStage, number: int, results: Mapping[str, Array]
+) -> None:
     """Write the values that later stages read. Raise E0810 to E0815."""
     for name in stage.gives:
-        path = _place(folder, name, number)
+        path = _place(directory, name, number)
         try:
             np.save(path, results[name], allow_pickle=False)
         except OSError as error:
             raise_os_error(error, path)
 
 
-def _place(folder: Path, name: str, number: int) -> Path:
-    return folder / f"{name} {number}.npy"
+def _place(directory: Path, name: str, number: int) -> Path:
+    return directory / f"{name} {number}.npy"
 
 
 def _products(x: Array, name: str) -> Array:
@@ -367,19 +369,19 @@ def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, 
     """The scales f32[heads 1 width] of each state of a package that is a buffer, by its
     name; none where none is. E0859 where one is not finite on the samples.
     """
-    greatest: dict[str, Array] = {}
+    maximum: dict[str, Array] = {}
     writer = open_compiled(str(package)).writer
     assert writer is not None, "only a package that writes is given"
     for sample in samples:
         stepper = writer.stepper(sample)
         assert isinstance(stepper, KVCacheStepper), "the package has a step"
-        stepper.step(sample[writer.entrance.growing])
+        stepper.step(sample[writer.input_signature.growing])
         for state in stepper.buffers:
             rows = stepper.states[state.name].numpy()[:, :, : stepper.past]
             here = np.abs(rows).max((0, 2), initial=0.0)
             _check_finite(here, state.name)
-            greatest[state.name] = np.maximum(greatest.get(state.name, 0.0), here)
-    return {name: _scales(most) for name, most in greatest.items()}
+            maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)
+    return {name: _scales(most) for name, most in maximum.items()}
 
 
 def _scales(most: Array) -> Array:

@@ -40,8 +40,8 @@ def run_export(given: Namespace) -> int:
     refuse_uncompiled(given.model)
     model = open_compiled(given.model, graph=given.graph).whole
     name = given.name or model.manifest.name
-    folder, most = Path(given.output), given.max_batch_size
-    files = list(write_triton_repository(model, name, folder, most, force=given.force))
+    directory, most = Path(given.output), given.max_batch_size
+    files = list(write_triton_repository(model, name, directory, most, force=given.force))
     if not print_json_result("export", {"files": [*map(str, files)]}):
         for path in files:
             print_done(escape_text(path))

@@ -81,8 +81,8 @@ def run_fmt(given: Namespace) -> int:
 def _uneven(name: str) -> Diagnostic:
     """Return the E0984 diagnostic of `--check` for a file that would change."""
     called = escape_text(name)
-    mend = f"run `specc fmt {called}`"
-    return Diagnostic("E0984", f"`{called}` is not in its canonical form", helps=(mend,))
+    fix = f"run `specc fmt {called}`"
+    return Diagnostic("E0984", f"`{called}` is not in its canonical form", helps=(fix,))
 
 
 def _formatted(name: str) -> tuple[str, str]:

@@ -36,7 +36,7 @@ def add_new_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--from-checkpoint",
-        dest="folder",
+        dest="directory",
         default="",
         metavar="DIR",
         help="draft a spec from the config.json and tensor names of a checkpoint",
@@ -52,16 +52,16 @@ def add_new_arguments(parser: ArgumentParser) -> None:
 def run_new(given: Namespace) -> int:
     """Write the file, and say what to do next."""
     names, path = given.words[:-1], given.words[-1]
-    if len(names) != (0 if given.folder else 1):
-        _wrong_words(bool(given.folder))
+    if len(names) != (0 if given.directory else 1):
+        _wrong_words(bool(given.directory))
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=given.force)  # before any work
     yaml = not path.lower().endswith(".specc")
     name = spec_name(Path(path).stem)
     above = (SCHEMA_MODELINE,) if yaml and not given.no_schema else ()
     sign = ": " if yaml else " = "
     draft = None
-    if given.folder:
-        draft = draft_spec(given.folder, name, sign, above)
+    if given.directory:
+        draft = draft_spec(given.directory, name, sign, above)
         file = draft.file
     else:
         base = names[0]
@@ -100,7 +100,7 @@ def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
         "graph": draft.graph,
         "values": draft.values,
         "certain": draft.certain,
-        "unplaced": [*draft.unplaced],
+        "unplaced": [*draft.unmapped],
     }
 
 
@@ -140,11 +140,11 @@ def _tell(draft: SpecDraft) -> None:
         print_done(
             "no spec supports models of this type; this draft uses the most similar one, review it"
         )
-    if draft.unplaced:
+    if draft.unmapped:
         print_done("not placed:")
-    for line in draft.unplaced:
+    for line in draft.unmapped:
         print_done(f"  {escape_text(line)}")
-    if not draft.unplaced:
+    if not draft.unmapped:
         print_done("every key and every tensor has its place")
 
 

@@ -127,32 +127,35 @@ def run_run(given: Namespace) -> int:
     """Print the results, and write the requested files."""
     refuse_uncompiled(given.model)
     opened = open_compiled(given.model, graph=given.graph, provider=given.execution_provider)
-    entrance, settings = opened.entrance, parse_generation_settings(given)
-    if opened.chance is not None:
-        print_note(str(opened.chance))
+    input_signature, settings = opened.input_signature, parse_generation_settings(given)
+    if opened.random_init is not None:
+        print_note(str(opened.random_init))
     task = model_task(opened) if given.chat is None and not given.chunk_size else None
     try:
         return _run_opened(opened, task, given, settings)
     except Failed as failed:
         if given.inputs:
             raise
-        raise add_run_example(failed, given.model, entrance, task) from None
+        raise add_run_example(failed, given.model, input_signature, task) from None
 
 
 def _run_opened(
     opened: OpenedModel, task: Task | None, given: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run an opened model for its task, as a stream, to generate, or once."""
-    entrance = opened.entrance
-    if task and not reads_arrays(task, given.inputs, [*entrance.graph.inputs]):
+    input_signature = opened.input_signature
+    if task and not reads_arrays(task, given.inputs, [*input_signature.graph.inputs]):
         return run_for_task(opened, task, given, settings)
-    read = read_arguments(entrance, given.inputs)
+    read = read_arguments(input_signature, given.inputs)
     outputs = parse_run_outputs(given, [*list_model_files(opened), *map(Path, read.files)])
     outputs.check()
     if given.chunk_size or (opened.streamer is not None and opened.scoring is None):
         _stream(opened, read.inputs, outputs, given.chunk_size)
     elif given.chat is not None:
-        said = {**read.inputs, entrance.growing: [encode_chat(entrance, _messages(given.chat))]}
+        said = {
+            **read.inputs,
+            input_signature.growing: [encode_chat(input_signature, _messages(given.chat))],
+        }
         _write(opened, opened.begin(said, settings), outputs)
     elif computes_at_once(opened, read.inputs, settings):
         _compute(opened, read, outputs)
@@ -200,7 +203,7 @@ def _show(
     }
     lines = () if print_json_result("run", told) else found.lines
     print(*lines, sep="\n", end="\n" if lines else "")
-    outputs.pictures(found.pictures)
+    outputs.images(found.images)
     outputs.save(results)
 
 
@@ -214,7 +217,7 @@ def _stream(
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, rows)
-    _show(streamer.entrance.reading, results, outputs)
+    _show(streamer.input_signature.reading, results, outputs)
 
 
 def _print_pieces(writing: GenerationStream) -> None:

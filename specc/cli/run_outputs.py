@@ -86,7 +86,7 @@ class RunOutputs:
         if self.attention.lower().endswith(".png"):
             require_pillow()
 
-    def pictures(self, named: Iterable[tuple[str, bytes]]) -> None:
+    def images(self, named: Iterable[tuple[str, bytes]]) -> None:
         """Write result images to the current directory."""
         for name, png in named:
             self._write(name, IMAGE_OUTPUT, png)
@@ -94,10 +94,10 @@ class RunOutputs:
     def looked(self, seen: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
         form = Path(self.attention).suffix.lower()
-        picture = render_attention(seen, form, self.choice, log=self.log)
-        for note in picture.remarks:
+        image = render_attention(seen, form, self.choice, log=self.log)
+        for note in image.remarks:
             print_note(note)
-        self._write(self.attention, ATTENTION_PLOT_OUTPUT, picture.content)
+        self._write(self.attention, ATTENTION_PLOT_OUTPUT, image.content)
 
     def save(self, results: Mapping[str, Any]) -> None:
         """Write an .npz with a fixed date, so that equal results are equal files, and

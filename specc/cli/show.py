@@ -102,12 +102,12 @@ def graph_as_json(graph: Graph, at: Mapping[str, int], own: Dim) -> dict[str, ob
 
 
 def _part(part: SummaryNode, at: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope; its totals count `times` repeated layers."""
+    """Convert a scope; its totals count `repeats` repeated layers."""
     work = part.all_work()
     return {
         "name": part.name,
         "op": part.op if not part.parts else "",
-        "times": part.times,
+        "times": part.repeats,
         "shape": [_plain(d, at) for d in part.type.shape] if part.type else None,
         "weights": _plain(part.all_weights(), at),
         "multiply_adds": _plain(work - part.all_spared(), at),
@@ -305,17 +305,17 @@ def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
 
 def _row(graph: Graph, depth: int, part: SummaryNode, at: Mapping[str, int]) -> Row:
     op = f" ({part.op})" if part.op and not part.parts else ""
-    times = f" × {part.times}" if part.times > 1 else ""
+    repeats = f" × {part.repeats}" if part.repeats > 1 else ""
     shape = ""
     if part.type is not None:
         shape = f"[{', '.join(format_dim_formula(d, at) for d in part.type.shape)}]"
-    weights, work, spared = part.all_weights(), part.all_work(), part.all_spared()
+    weights, work, saved_work = part.all_weights(), part.all_work(), part.all_spared()
     return (
-        f"{'  ' * depth}{part.name or graph.name}{times}{op}",
+        f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",
         shape,
         format_dim_formula(weights, {}) if weights.terms else "",
-        format_dim_formula(work - spared, at) if work.terms else "",
-        format_dim_formula(work, at) if spared.terms else "",
+        format_dim_formula(work - saved_work, at) if work.terms else "",
+        format_dim_formula(work, at) if saved_work.terms else "",
     )
 
 

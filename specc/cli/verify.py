@@ -100,7 +100,7 @@ def run_verify(given: Namespace) -> int:
             _beside(given, opened, found)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        told = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.UNTOLD.value)
+        told = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
         if not (told and terminal.print_json_result("verify", found.told(failed))):
             raise
         return status

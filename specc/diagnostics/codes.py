@@ -17,7 +17,7 @@ class ErrorFamily(Enum):
     """Files that cannot be read or written, and packages that are missing."""
     DIFFERENT = 4
     """`verify` found a difference."""
-    UNTOLD = 5
+    INCONCLUSIVE = 5
     """`verify` is inconclusive: the model is too sensitive to rounding, or with `--strict` not
     every subgraph was executed."""
     BUG = 70
@@ -362,7 +362,7 @@ _CODES_BY_FAMILY = {
         *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
     ErrorFamily.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
-    ErrorFamily.UNTOLD: {"E0932", "E0933"},
+    ErrorFamily.INCONCLUSIVE: {"E0932", "E0933"},
     ErrorFamily.BUG: {"E0986"},
 }
 """Codes whose family differs from that of their first letter."""
@@ -391,5 +391,5 @@ def compute_exit_status(errors: Iterable[str]) -> int:
         return 0
     if families in ({ErrorFamily.USAGE}, {ErrorFamily.ENVIRONMENT}):
         return families.pop().value
-    found = families & {ErrorFamily.DIFFERENT, ErrorFamily.UNTOLD}
+    found = families & {ErrorFamily.DIFFERENT, ErrorFamily.INCONCLUSIVE}
     return min((family.value for family in found), default=ErrorFamily.GIVEN.value)

@@ -193,18 +193,18 @@ def render_underlines(
     view: SourceLineView, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
 ) -> list[str]:
     """The lines under a source line: `^^^^` and `----`, then what they say."""
-    spots: list[tuple[int, int, Label]] = []
+    tap_points: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = locate_mark(label.span)
         first = view.column(start)
-        spots.append((first, max(first + 1, view.column(end)), label))
+        tap_points.append((first, max(first + 1, view.column(end)), label))
     row: list[str] = []
     # the primary label is on top
-    for first, last, label in sorted(spots, key=lambda s: s[2] is primary):
+    for first, last, label in sorted(tap_points, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         row += [" "] * (last - len(row))
         row[first:last] = [paint(role, sign)] * (last - first)
-    _, _, final = spots[-1]
+    _, _, final = tap_points[-1]
     role = "primary" if final is primary else "other"
     out = [
         "".join(row)
@@ -212,10 +212,10 @@ def render_underlines(
     ]
     # the rightmost label is on the line of its marker, the others below, from right to left, with
     # bars down to those that follow
-    for n in range(len(spots) - 2, -1, -1):
-        first, _, label = spots[n]
+    for n in range(len(tap_points) - 2, -1, -1):
+        first, _, label = tap_points[n]
         if label.text:
-            waiting = [column for column, _, earlier in spots[:n] if earlier.text]
+            waiting = [column for column, _, earlier in tap_points[:n] if earlier.text]
             bars = ["|" if column in waiting else " " for column in range(first)]
             role = "primary" if label is primary else "other"
             out.append("".join(bars) + paint(role, escape_control_characters(label.text)))

@@ -99,7 +99,7 @@ class AttentionMaps:
     model: str
     given: str
     maps: tuple[AttentionMap, ...]
-    picture: Bytes | None = None
+    image: Bytes | None = None
 
 
 def max_pool_map(values: Doubles, most: int) -> tuple[Doubles, int]:

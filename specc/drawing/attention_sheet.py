@@ -80,7 +80,7 @@ def _title(looks: AttentionMaps) -> str:
 
 def _is_over(attention: AttentionMap, looks: AttentionMaps) -> bool:
     """Return whether a map is overlaid on the image."""
-    return looks.picture is not None and attention.keys.grid is not None
+    return looks.image is not None and attention.keys.grid is not None
 
 
 def _drawn(attention: AttentionMap, looks: AttentionMaps) -> list[Doubles]:
@@ -98,8 +98,8 @@ def _block(
     attention: AttentionMap, looks: AttentionMaps, scale: ColorScale, widest: int
 ) -> PanelBlock:
     """All heads of one attention below its scope."""
-    if looks.picture is not None and _is_over(attention, looks):
-        return overlay_panels(attention, looks.picture, scale)
+    if looks.image is not None and _is_over(attention, looks):
+        return overlay_panels(attention, looks.image, scale)
     return _heat_maps(attention, scale, widest)
 
 
@@ -273,13 +273,13 @@ LARGE, SMALL = 210.0, 150.0
 MAX_PIXELS = 384
 
 
-def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -> PanelBlock:
+def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
     """Draw the image and attention over it: per head of the class token or of the mean patch, or
     per generated token the mean of heads.
     """
     named = list(attention_panels(attention))
     goal = LARGE if len(named) <= 3 else SMALL
-    shown = scale_image(picture, 64, MAX_PIXELS)
+    shown = scale_image(image, 64, MAX_PIXELS)
     share = goal / max(shown.shape[:2])
     width, height = shown.shape[1] * share, shown.shape[0] * share
     # first the image alone, since overlaid colors hide its content

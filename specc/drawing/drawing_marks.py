@@ -98,27 +98,27 @@ def format_scale_number(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
-def blend_over_image(picture: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
+def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
     """Return the gray image under the colors of weights `f[rows, columns]`, opaque where they are
     large.
     """
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
     columns = np.arange(width) * weights.shape[1] // width
     color = scale.colors(weights)[rows][:, columns].astype(np.float64)
-    gray = picture.astype(np.float64).mean(axis=2, keepdims=True)
+    gray = image.astype(np.float64).mean(axis=2, keepdims=True)
     finite: NDArray[np.float64] = np.nan_to_num(weights, neginf=scale.low)
     cover = (0.3 + 0.5 * np.sqrt(scale.shares(finite)))[rows][:, columns][:, :, None]
     mixed: Doubles = np.rint(color * cover + 0.8 * gray * (1 - cover))
     return mixed.astype(np.uint8)
 
 
-def scale_image(picture: Bytes, least: int, most: int) -> Bytes:
+def scale_image(image: Bytes, least: int, most: int) -> Bytes:
     """Return an image with sides from `least` to `most` pixels, scaled by integer factors."""
-    step = -(-max(picture.shape[:2]) // most)
-    picture = picture[::step, ::step]
-    zoom = max(1, -(-least // max(1, min(picture.shape[:2]))))
-    return picture.repeat(zoom, 0).repeat(zoom, 1)
+    step = -(-max(image.shape[:2]) // most)
+    image = image[::step, ::step]
+    zoom = max(1, -(-least // max(1, min(image.shape[:2]))))
+    return image.repeat(zoom, 0).repeat(zoom, 1)
 
 
 INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"

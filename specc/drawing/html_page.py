@@ -320,9 +320,9 @@ def _axis(axis: MapAxis) -> Json:
 
 def _picture(looks: AttentionMaps) -> Json:
     """Return the image as RGB bytes, row by row."""
-    if looks.picture is None:
+    if looks.image is None:
         return None
-    pixels = scale_image(looks.picture, 1, MAX_PIXELS)
+    pixels = scale_image(looks.image, 1, MAX_PIXELS)
     return {
         "rows": pixels.shape[0],
         "columns": pixels.shape[1],

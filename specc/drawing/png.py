@@ -88,14 +88,14 @@ def render_png(drawing: Drawing) -> bytes:
             notes=[f"the limit is {MAX_PIXELS:,}".replace(",", " ")],
             helps=["pick some with --layers or --heads, or name it .svg or .html"],
         )
-    picture = Image.new("RGB", size, PAPER)
-    pen = ImageDraw.Draw(picture)
+    image = Image.new("RGB", size, PAPER)
+    pen = ImageDraw.Draw(image)
     for mark in drawing.marks:
-        _draw(mark, picture, pen)
+        _draw(mark, image, pen)
     about = PngImagePlugin.PngInfo()
     about.add_text("Software", "specc")
     data = BytesIO()
-    picture.save(data, "PNG", pnginfo=about, dpi=(72 * PIXELS_PER_POINT, 72 * PIXELS_PER_POINT))
+    image.save(data, "PNG", pnginfo=about, dpi=(72 * PIXELS_PER_POINT, 72 * PIXELS_PER_POINT))
     return data.getvalue()
 
 
@@ -118,17 +118,17 @@ def find_missing_glyphs(marks: Iterable[Mark]) -> str:
     return "".join(c for c in seen if _font_of(c) is None)
 
 
-def _draw(mark: Mark, picture: "Image", pen: "ImageDraw") -> None:
+def _draw(mark: Mark, image: "Image", pen: "ImageDraw") -> None:
     match mark:
         case TextMark():
-            _write(mark, picture, pen)
+            _write(mark, image, pen)
         case BoxMark():
             _box(mark, pen)
         case LineMark():
             points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
             pen.line(points, mark.color, max(1, round(mark.weight * PIXELS_PER_POINT)))
         case CellsMark():
-            _cells(mark, picture)
+            _cells(mark, image)
 
 
 def _box(mark: BoxMark, pen: "ImageDraw") -> None:
@@ -143,17 +143,17 @@ def _box(mark: BoxMark, pen: "ImageDraw") -> None:
     )
 
 
-def _cells(mark: CellsMark, picture: "Image") -> None:
+def _cells(mark: CellsMark, image: "Image") -> None:
     from PIL import Image
 
     left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)
     width = max(1, round((mark.x + mark.width) * PIXELS_PER_POINT) - left)
     height = max(1, round((mark.y + mark.height) * PIXELS_PER_POINT) - top)
     table = Image.fromarray(np.ascontiguousarray(mark.colors), "RGB")
-    picture.paste(table.resize((width, height), Image.Resampling.NEAREST), (left, top))
+    image.paste(table.resize((width, height), Image.Resampling.NEAREST), (left, top))
 
 
-def _write(mark: TextMark, picture: "Image", pen: "ImageDraw") -> None:
+def _write(mark: TextMark, image: "Image", pen: "ImageDraw") -> None:
     runs = list(_runs(mark.text, mark.size))
     length = sum(font.getlength(text) for font, text in runs)
     share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
@@ -173,7 +173,7 @@ def _write(mark: TextMark, picture: "Image", pen: "ImageDraw") -> None:
     turned = strip.transpose(Image.Transpose.ROTATE_90)
     # Rotated text starts at the bottom, so that its anchor is at the lower end.
     top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
-    picture.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), turned)
+    image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), turned)
 
 
 def _in_line(

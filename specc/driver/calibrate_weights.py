@@ -63,36 +63,36 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     why = explain_no_int8_cache(job) if cached.kind else ""
     if why and cached.span is None:
         fail_no_int8_cache(why, cached.span)
-    if not readers.spots and (why or not cached.kind):
+    if not readers.tap_points and (why or not cached.kind):
         yield replace(
             job, remarks=(*job.remarks, *_unused_calibration_remark(by), *_cache_remark(why))
         )
         return
-    with create_temporary_directory() as folder:
-        if readers.spots:
-            job = _quantize_calibrated(job, readers, folder)
+    with create_temporary_directory() as directory:
+        if readers.tap_points:
+            job = _quantize_calibrated(job, readers, directory)
         if why or not cached.kind:
             yield replace(job, remarks=(*job.remarks, *_cache_remark(why)))
         else:
-            yield _calibrate_kv_cache(job, folder)
+            yield _calibrate_kv_cache(job, directory)
 
 
-def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, folder: Path) -> LoweringJob:
+def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, directory: Path) -> LoweringJob:
     """Return the job with int4 weights quantized by GPTQ on their input activations."""
-    samples, remark = _choose_samples(job, folder)
+    samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, recipe=remark)
-    ready = _quantize_weights(job, readers, samples, folder)
+    ready = _quantize_weights(job, readers, samples, directory)
     values = QuantizedValues(job.full, job.decision.plan, ready)
     return replace(job, quantized=values, recipe=remark)
 
 
-def _calibrate_kv_cache(job: LoweringJob, folder: Path) -> LoweringJob:
+def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     """Return the job with KV cache scales, measured on calibration data or self-generated
     text. Raise E0951 if no KV cache can be quantized.
     """
     by = job.quantize.by
-    path = _write_generator(job, folder)
+    path = _write_generator(job, directory)
     if by.data:
         samples: Iterable[Sample] = _read_given_samples(by, _calibration_inputs(job))
         remark = f"`{escape_text(Path(by.data).name)}`"
@@ -152,7 +152,7 @@ def _unused_calibration_remark(by: CalibrationSource) -> tuple[str, ...]:
     )
 
 
-def _read_given_samples(by: CalibrationSource, entrance: ModelInputs) -> Iterator[Sample]:
+def _read_given_samples(by: CalibrationSource, input_signature: ModelInputs) -> Iterator[Sample]:
     """Yield runs of the calibration data. Raise E0802, at the spec's line if that names it."""
     if by.span and not Path(by.data).is_file():
         name = escape_text(Path(by.data).name)
@@ -163,18 +163,18 @@ def _read_given_samples(by: CalibrationSource, entrance: ModelInputs) -> Iterato
             "no such file next to the spec",
             helps=["use another file: --calibration-data FILE", "or leave out `calibration_data`"],
         )
-    return read_calibration_samples(by.data, entrance)
+    return read_calibration_samples(by.data, input_signature)
 
 
-def _choose_samples(job: LoweringJob, folder: Path) -> tuple[RestartSamples | None, str]:
+def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
     """Return the calibration samples and a remark about them; None for round-to-nearest."""
-    by, entrance = job.quantize.by, _calibration_inputs(job)
+    by, input_signature = job.quantize.by, _calibration_inputs(job)
     nearest = "int4 weights: round-to-nearest"
     if by.data:
         # the file name without its directory: the note is stored in the model
         name = escape_text(Path(by.data).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
-        return lambda: _read_given_samples(by, entrance), remark
+        return lambda: _read_given_samples(by, input_signature), remark
     if by.samples == 0:
         return None, nearest
     if by.samples is None and isinstance(job.values, SeededValues):
@@ -184,7 +184,7 @@ def _choose_samples(job: LoweringJob, folder: Path) -> tuple[RestartSamples | No
         return None, f"{nearest}; `--calibration-data FILE` calibrates them (GPTQ)"
     count = DEFAULT_SAMPLES if by.samples is None else by.samples
     try:
-        texts = _generate_texts(job, folder, count)
+        texts = _generate_texts(job, directory, count)
     except Failed:
         # an explicit request for samples fails with the reason
         if by.samples is not None:
@@ -196,20 +196,20 @@ def _choose_samples(job: LoweringJob, folder: Path) -> tuple[RestartSamples | No
     return lambda: texts, remark + low
 
 
-def _generate_texts(job: LoweringJob, folder: Path, count: int) -> list[Sample]:
+def _generate_texts(job: LoweringJob, directory: Path, count: int) -> list[Sample]:
     """Return self-generated calibration samples."""
-    path = _write_generator(job, folder)
+    path = _write_generator(job, directory)
     return list(generate_samples(path, _calibration_inputs(job), count))
 
 
-def _write_generator(job: LoweringJob, folder: Path) -> Path:
+def _write_generator(job: LoweringJob, directory: Path) -> Path:
     """Write the package that generates samples, once, and return its path.
 
     Its weights are float32 unless the model is large. Raise E0859 if it does not generate.
     """
     if job.model.generation is None:
         fail_no_generated_text()
-    path = folder / "generator"
+    path = directory / "generator"
     if path.exists():
         return path
     options = replace(
@@ -243,13 +243,13 @@ def _is_large(job: LoweringJob) -> bool:
 
 
 def _quantize_weights(
-    job: LoweringJob, readers: WeightReaders, samples: RestartSamples, folder: Path
+    job: LoweringJob, readers: WeightReaders, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights that multiply activations of the samples."""
     plan, shapes = job.decision.plan, job.values.wanted
     numbers = sum(prod(shapes[n].shape) for n in readers.experts)
     # half a byte per weight, plus a quarter byte for the scale at the smallest group size
-    check_free_disk_space(folder, numbers * 3 // 4 + _stacked_factor_bytes(readers))
+    check_free_disk_space(directory, numbers * 3 // 4 + _stacked_factor_bytes(readers))
 
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(job.full, name, plan[name], factor, stem)
@@ -257,13 +257,13 @@ def _quantize_weights(
     def open_part(graph: Graph) -> AbstractContextManager[Computation]:
         return _open_submodel(job, graph)
 
-    return quantize_calibrated(open_part, readers, samples, folder, round_one)
+    return quantize_calibrated(open_part, readers, samples, directory, round_one)
 
 
 def _stacked_factor_bytes(readers: WeightReaders) -> int:
     """Return the peak bytes of Cholesky factors held for the experts of one stacked weight."""
     waiting = Counter[str]()
-    for spot, matrices in readers.spots.items():
+    for spot, matrices in readers.tap_points.items():
         for name in {m.name for m in matrices if readers.experts[m.name] > 1}:
             waiting[name] += 8 * input_width(spot) ** 2
     return max(waiting.values(), default=0)
@@ -272,8 +272,8 @@ def _stacked_factor_bytes(readers: WeightReaders) -> int:
 @contextmanager
 def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
     """Yield a float32 submodel ready to run; its file is deleted afterwards."""
-    with create_temporary_directory() as folder:
-        path = folder / "part.onnx"
+    with create_temporary_directory() as directory:
+        path = directory / "part.onnx"
         job.compiler.write_model(
             graph,
             path,

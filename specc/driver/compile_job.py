@@ -82,7 +82,7 @@ class CompileJob:
     """A spec with its weights open, and the options of the compile.
 
     `model` is the elaborated spec; `graph` is its graph with the requested taps and inlined
-    defaults, as the manifest shows it. `values` are its parameters. `folders` are the
+    defaults, as the manifest shows it. `values` are its parameters. `directories` are the
     directories searched for a tokenizer, `reading` the preprocessing of inputs and display of
     outputs, `remarks` notes from files next to the weights. `quantize` is what the spec and
     the options request. `forms` is filled with how the backend lowers each attention.
@@ -93,7 +93,7 @@ class CompileJob:
     model: ModelDefinition
     graph: Graph
     values: CheckpointBinding | SeededValues
-    folders: tuple[Path, ...]
+    directories: tuple[Path, ...]
     reading: PreprocessingConfig
     compiler: CompilerBackend
     target: Target
@@ -124,9 +124,9 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     files are closed on exit. Raise Failed with the diagnostics of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint
-    folders = readings.tokenizer_directories(weights, spec.config_file)
+    directories = readings.tokenizer_directories(weights, spec.config_file)
     language = adapter_language(options.adapter)
-    configured = apply_generation_config(elaborate_spec(spec, options.graph), folders)
+    configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
     model = configured.model
     graph = add_taps(model.graph, options.taps)
     if options.inline_defaults and model.defaults:
@@ -148,13 +148,13 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             model=model,
             graph=graph,
             values=values,
-            folders=folders,
+            directories=directories,
             reading=with_task(
-                readings.build_record(spec.program, model, folders, language),
+                readings.build_record(spec.program, model, directories, language),
                 spec.program,
                 model,
                 spec.reader.raw,
-                readings.tokenizer_directories(*map(str, folders), spec.repository),
+                readings.tokenizer_directories(*map(str, directories), spec.repository),
             ),
             remarks=configured.remarks,
             **choices,
@@ -186,7 +186,7 @@ def job_input_files(job: CompileJob) -> list[Path]:
     """Return every input file of the compile; outputs must not overwrite them."""
     files = [
         *job.spec.library.modules,
-        *readings.reading_files(job.spec.program, job.model, job.folders),
+        *readings.reading_files(job.spec.program, job.model, job.directories),
     ]
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint

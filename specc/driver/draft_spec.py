@@ -43,7 +43,7 @@ MAX_LISTED_LINES = 12
 class SpecDraft:
     """Draft that extends the built-in spec `base`, with values from config.json.
 
-    `graph` is the graph that the checkpoint's class selects. `unplaced` lists, a line each,
+    `graph` is the graph that the checkpoint's class selects. `unmapped` lists, a line each,
     differences between checkpoint and draft. `certain` is whether the spec declares the
     checkpoint's model_type.
     """
@@ -53,28 +53,30 @@ class SpecDraft:
     graph: str
     values: int
     certain: bool
-    unplaced: tuple[str, ...]
+    unmapped: tuple[str, ...]
 
 
-def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -> SpecDraft:
+def draft_spec(directory: str, name: str, sign: str, above: tuple[str, ...] = ()) -> SpecDraft:
     """Return the draft called `name` of a checkpoint directory.
 
     Raise E0948 if no built-in spec is similar, E0802 and E0410 to E0415 for a config.json
     that cannot be read.
     """
-    data = load_config_json(folder)
-    names = _list_tensor_names(folder)
+    data = load_config_json(directory)
+    names = _list_tensor_names(directory)
     kind = read_model_type(data)
     base = supported_model_types().get(kind, "")
     spec, model = (
-        _elaborate_with_config(base, data)[:2] if base else _find_nearest_spec(folder, data, names)
+        _elaborate_with_config(base, data)[:2]
+        if base
+        else _find_nearest_spec(directory, data, names)
     )
-    spec = replace(spec, checkpoint=folder)
+    spec = replace(spec, checkpoint=directory)
     parts = dict(_chosen_parts(spec.program))
     kept, lost = _differing_values(spec, model, parts, name)
-    unplaced = [f"config value `{path}`: {text}" for path, text in lost.items()]
-    unplaced += _unread_key_lines(spec, data)
-    unplaced += _binding_error_lines(spec, model, names)
+    unmapped = [f"config value `{path}`: {text}" for path, text in lost.items()]
+    unmapped += _unread_key_lines(spec, data)
+    unmapped += _binding_error_lines(spec, model, names)
     beginning = SpecInstance(
         name=name, extends=spec.named, values={**parts, **kept}, above=above, only=True, sign=sign
     )
@@ -84,14 +86,14 @@ def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -
         graph=model.graph.name,
         values=len(kept),
         certain=bool(base),
-        unplaced=tuple(unplaced),
+        unmapped=tuple(unmapped),
     )
 
 
-def _list_tensor_names(folder: str) -> frozenset[str]:
+def _list_tensor_names(directory: str) -> frozenset[str]:
     """Return the tensor names of a checkpoint; empty if it has no weights yet."""
     try:
-        with closing(open_weights(folder)) as checkpoint:
+        with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except Failed as failed:
         # a config.json alone is enough for a draft; damaged files are reported
@@ -121,7 +123,7 @@ def _elaborate_sized(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
 
 
 def _find_nearest_spec(
-    folder: str, data: JsonObject, names: frozenset[str]
+    directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[OpenedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among
     those that read most of the config keys; of equals the one for the class in
@@ -142,7 +144,7 @@ def _find_nearest_spec(
     if not found:
         raise_error(
             "E0948",
-            f"no built-in spec is similar to the model in `{escape_text(folder)}`",
+            f"no built-in spec is similar to the model in `{escape_text(directory)}`",
             notes=[
                 f"its config.json has the `model_type` `{escape_text(read_model_type(data))[:60]}`"
             ],

@@ -169,12 +169,12 @@ def step_facts(
         defaults=job.model.defaults,
         reading=job.reading,
         states=derived.states,
-        handed=derived.handed,
+        static_inputs=derived.static_inputs,
         whole=derived.whole,
         context=limit.most if limit else None,
         table=limit.table if limit else "",
         # the seed of random weights also seeds sampling
-        chance=random_weights_of(job),
+        random_init=random_weights_of(job),
         bounds=fixed_lengths(job, graph),
     )
 

@@ -64,7 +64,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
     # programs that read other profiles load companion files by their usual names
     taken = [extra.name for extra in (*texts, *contents.extras)]
-    companions = tuple(read_companions(options.io_names, job.folders, taken))
+    companions = tuple(read_companions(options.io_names, job.directories, taken))
     written = job.compiler.write_package(
         {
             role: replace(part, graph=job.quantize_source(part.graph))
@@ -79,11 +79,14 @@ def write_package(job: LoweringJob) -> CompileReport:
         dtype=options.dtype,
         extras=[*texts, *contents.extras, *companions],
         load=not options.no_load,
-        inputs=[*job_input_files(job), *(find_companion_paths(job.folders) if companions else ())],
+        inputs=[
+            *job_input_files(job),
+            *(find_companion_paths(job.directories) if companions else ()),
+        ],
         force=options.force,
         every_load=options.hash == "full",
     )
-    return build_report(job, written, *companion_notes(options.io_names, job.folders))
+    return build_report(job, written, *companion_notes(options.io_names, job.directories))
 
 
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
@@ -92,7 +95,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
     plan = job.decision.plan
     remarks = (
         *job.spec.remarks,
-        *readings.reading_notes(job.model, job.folders),
+        *readings.reading_notes(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
         *([job.recipe] if job.recipe else []),

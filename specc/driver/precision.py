@@ -141,7 +141,7 @@ def plan_quantization(
     if TENSOR_SCALED_KIND in wish.kinds and not has_shared_scales(found.plan):
         _fail_no_shared_scales(graph)
     lines = find_ineffective_options(wish, told.said, found.plan, lambda other: by(other).plan)
-    return replace(found, idle=tuple(lines))
+    return replace(found, without_effect=tuple(lines))
 
 
 def plan_stored_codes(
@@ -180,7 +180,10 @@ def quantization_notes(
     found: QuantizationDecision, folds: Sequence[NormFold], told: QuantizeRequest
 ) -> tuple[str, ...]:
     """Return the remarks about a quantization plan and about folded norms."""
-    remarks = [*found.idle, *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else [])]
+    remarks = [
+        *found.without_effect,
+        *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else []),
+    ]
     if told.fold:
         maps = sum(len(fold.maps) for fold in folds)
         moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
@@ -293,7 +296,7 @@ def precision_facts(
             "block": form.block,
             "layout": form.layout,
             "rounding": form.rounding,
-            "turned": form.turned,
+            "turned": form.is_transposed,
             "scales": emitted.held[form.scales(name)],
             "recipe": made.recipe,
             "error": float(f"{loss.relative:.4g}"),

@@ -65,12 +65,12 @@ _NO_VOCABULARY = object()
 class _Place:
     """Location of a reading entry, and what is shared by all entries.
 
-    `folder` is the directory of the spec that relative paths start from, `given` are the
+    `directory` is the directory of the spec that relative paths start from, `given` are the
     directories named at compile time, `language` is that of an adapter, `files` are the
     tokenizers found so far, by SHA-256.
     """
 
-    folder: Path
+    directory: Path
     span: Span | None
     given: tuple[Path, ...] = ()
     language: str = ""
@@ -87,11 +87,11 @@ def build_record(
     directories `given`; without one the input takes token ids.
     """
     spans = {e.name: e.span for item, _ in program.items(ast.Reading) for e in item.entries}
-    folders = {m.path: m.folder for m in program.chain}
+    directories = {m.path: m.directory for m in program.chain}
     shared = _Place(Path(), None, tuple(given), language)
 
     def record(name: str, data: Any, make: Any) -> Any:
-        place = replace(shared, folder=folders[data["home"]], span=spans.get(name))
+        place = replace(shared, directory=directories[data["home"]], span=spans.get(name))
         plain = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, place)
 
         def complain(path: tuple[str, ...], what: str) -> NoReturn:
@@ -194,7 +194,7 @@ def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> I
 
 def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path]) -> list[Path]:
     """Return the files that readings use: vocabularies, tokenizers, preprocessor settings."""
-    folders = {m.path: m.folder for m in program.chain}
+    directories = {m.path: m.directory for m in program.chain}
     found = [find_tokenizer_file(given), find_preprocessor_config(given)]
     if found[0] is not None:
         found += chat_template_files(found[0].parent)
@@ -203,7 +203,7 @@ def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path
         found += audio_reading_files(data.get("kind", ""), given)
         found += [read_word_vocabulary(given)] if _needs_given_file(data, "words") else []
         names = [name for call in _iterate_calls(data) for name in _list_named_files(call)]
-        found += [folders[data["home"]] / name for name in names]
+        found += [directories[data["home"]] / name for name in names]
     return [*filter(None, found)]
 
 
@@ -375,10 +375,10 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
 def _resolve_path(given: str, place: _Place) -> Path:
     """Return a path in or below the directory of the spec. Raise E0803 for any other."""
     try:
-        path = (place.folder / given).resolve()
+        path = (place.directory / given).resolve()
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a symlink loop
         raise_error("E0802", f"`{escape_text(given)[:200]}` is not a file name", place.span)
-    if not path.is_relative_to(place.folder.resolve()):
+    if not path.is_relative_to(place.directory.resolve()):
         helps = ["put it into that directory or below it"]
         raise_error(
             "E0803",

@@ -130,29 +130,29 @@ class _Body:
     prompt_left_out: bool = False
 
 
-def find_encoder_directory(folder: str) -> str:
-    """Return the directory with the encoder's config.json: `folder` itself, or the one that
+def find_encoder_directory(directory: str) -> str:
+    """Return the directory with the encoder's config.json: `directory` itself, or the one that
     the first entry of its modules.json names.
     """
-    path = Path(folder)
-    if not folder or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
-        return folder
+    path = Path(directory)
+    if not directory or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
+        return directory
     listed = _read_modules(path)
     first = str(listed[0].get("path", "")) if listed else ""
-    return str(_module_directory(path, first)) if first else folder
+    return str(_module_directory(path, first)) if first else directory
 
 
-def has_file(folder: Path, name: str) -> bool:
+def has_file(directory: Path, name: str) -> bool:
     """Return whether a directory has a file of that name."""
-    return os.path.lexists(folder / name)
+    return os.path.lexists(directory / name)
 
 
-def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEncoder | None:
+def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> WrappedEncoder | None:
     """Return the spec of a sentence-transformers directory, or None for any other directory
     and for cross-encoders, which are checkpoints with a classification head. Raise E0427.
     """
-    root = Path(folder)
-    if not folder or not has_file(root, MODULES_FILE):
+    root = Path(directory)
+    if not directory or not has_file(root, MODULES_FILE):
         return None
     modules = _read_modules(root)
     kinds = [_module_kind(root, str(m.get("type", ""))) for m in modules]
@@ -179,11 +179,11 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
     text = _format_spec(base, block, body)
     read = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
     return WrappedEncoder(
-        source=Source(f"<{escape_text(folder)}>", text),
+        source=Source(f"<{escape_text(directory)}>", text),
         encoder=str(encoder),
         weights=body.weights,
         remarks=(
-            f"`{escape_text(folder)}` is read according to {MODULES_FILE}: {read}",
+            f"`{escape_text(directory)}` is read according to {MODULES_FILE}: {read}",
             *unread_settings(about, READ_OF_ENCODER),
             *_unread_arguments(about),
             *unread_settings(root / SENTENCE_TRANSFORMERS_FILE, SUPPORTED_SETTINGS),

@@ -107,16 +107,16 @@ def open_spec(
     """
     library = library or SpecLibrary()
     spec, fetched = (spec, ()) if isinstance(spec, Source) else download_model(spec)
-    folder = _checkpoint_directory(spec)
-    encoder = find_encoder_directory(folder)
+    directory = _checkpoint_directory(spec)
+    encoder = find_encoder_directory(directory)
     remarks: tuple[str, ...]
     named = _display_name(spec)
-    wrapped = _wrap_sentence_transformer(folder, own, library)
-    if folder:
+    wrapped = _wrap_sentence_transformer(directory, own, library)
+    if directory:
         config = config or encoder
         spec = wrapped.source if wrapped else own or model_family.find_spec_for_checkpoint(config)
         reader_name = escape_text(_display_name(spec))
-        described = f"`{escape_text(folder)}` is read by the spec `{reader_name}`"
+        described = f"`{escape_text(directory)}` is read by the spec `{reader_name}`"
         remarks = wrapped.remarks if wrapped else (described,)
     else:
         remarks = _describe_named_spec(_display_name(spec), own)
@@ -129,7 +129,7 @@ def open_spec(
     program = assign_config_values(program, parse_config_settings(sets))
     reader, remarks = ConfigReader(longest=longest), fetched + remarks
     made = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
-    made.repository, made.modules = folder, wrapped.weights if wrapped else {}
+    made.repository, made.modules = directory, wrapped.weights if wrapped else {}
     return made if data is None else _apply_config(made, data)
 
 
@@ -153,12 +153,12 @@ def _load_config(config: str, wrapped: WrappedEncoder | None) -> JsonObject | No
 
 
 def _wrap_sentence_transformer(
-    folder: str, own: str, library: SpecLibrary
+    directory: str, own: str, library: SpecLibrary
 ) -> WrappedEncoder | None:
     """Return the spec of a sentence-transformers directory, unless `own` names another."""
     if own:
         return None
-    return wrapped_spec(folder, lambda name: build_program(library.open(name), library))
+    return wrapped_spec(directory, lambda name: build_program(library.open(name), library))
 
 
 def _display_name(spec: str | Source) -> str:

@@ -50,9 +50,9 @@ def refuse_uncompiled(model: str | Path) -> None:
         )
 
 
-def _compile_arguments(spec: str, folder: Path) -> str:
+def _compile_arguments(spec: str, directory: Path) -> str:
     """Return the arguments that compile a built-in spec, with its own weights if it has any."""
-    if (folder / f"{spec}.safetensors").is_file():
+    if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
 

@@ -290,9 +290,9 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     Raise the errors of `compile`.
     """
     weights = sources.path or spec.checkpoint
-    folders = readings.tokenizer_directories(weights, spec.config_file)
+    directories = readings.tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, training=True))
-    model = apply_generation_config(elaborate_spec(spec, graph), folders).model
+    model = apply_generation_config(elaborate_spec(spec, graph), directories).model
     if sources.init is None and not weights and not own_weights_path(spec.program):
         # training may start from random weights
         sources = replace(sources, init=0)
@@ -308,7 +308,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
         values=numbers,
         ties=ties,
         defaults=model.defaults,
-        reading=readings.build_record(spec.program, model, folders),
+        reading=readings.build_record(spec.program, model, directories),
         generation=model.generation,
         warnings=(*spec.warnings, *warnings, *model.warnings),
     )

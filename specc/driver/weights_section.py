@@ -141,14 +141,14 @@ def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, opti
     `option` is the option that accepts other locations.
     """
     try:
-        inside = resolve_links(module.folder / name.value)
+        inside = resolve_links(module.directory / name.value)
     except UnreadableFile as error:
         raise_error(
             "E0802", f"{what} `{escape_text(name.value)}` cannot be read: {error.reason}", name.span
         )
     # specs are shared: the location of their files must not depend on the machine
     absolute = Path(name.value).is_absolute()
-    if absolute or not inside.is_relative_to(module.folder):
+    if absolute or not inside.is_relative_to(module.directory):
         raise_error(
             "E0803",
             f"`{escape_text(name.value)}` is outside the directory of the spec",

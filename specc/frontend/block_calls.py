@@ -131,8 +131,8 @@ def _make_block_env(
         raw, base = home.raw, target.base
     elif module.root is not caller.module.root and not module.standard:
         # passed on by its own file, or called where a used file sets its config
-        handed = home is not None and home.module.root is module.root and home.config
-        base = home.base if home is not None and handed else call.inner.scope
+        static_inputs = home is not None and home.module.root is module.root and home.config
+        base = home.base if home is not None and static_inputs else call.inner.scope
     return Env(
         module=module,
         config=config,

@@ -275,8 +275,8 @@ def _raise_not_carried(statement: ast.Scan, name: str) -> None:
     title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
     what = f"`{name}` is not carried" if name else "expected the name of a carry"
     first = next(iter(statement.carry), "h")
-    mend = (
+    fix = (
         f"write `carry {first}, done until all(done)`, set `done` before the loop and "
         "update it in the body"
     )
-    raise_error("E0729", title, statement.until.span, what, helps=[mend])
+    raise_error("E0729", title, statement.until.span, what, helps=[fix])

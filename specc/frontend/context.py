@@ -132,7 +132,7 @@ class SpecModule:
     uses: dict[str, ast.Use] = field(default_factory=dict)
     standard: bool = False
     shipped: bool = False
-    folder: Path = field(default_factory=Path)
+    directory: Path = field(default_factory=Path)
     extended: "SpecModule | None" = None
 
     @property

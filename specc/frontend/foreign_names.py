@@ -9,7 +9,7 @@ from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS
 from specc.syntax import ast
 
 FOREIGN_BY_NAME = {
-    normalize_identifier(name): mend for mend in FOREIGN_OPERATIONS for name in mend.names
+    normalize_identifier(name): fix for fix in FOREIGN_OPERATIONS for name in fix.names
 }
 """Replacements by normalized name (without case and separators)."""
 
@@ -115,15 +115,15 @@ def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
     """
     if RENAMED_STD_DEFINITIONS.get(name) in known:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
-    mend = FOREIGN_BY_NAME.get(normalize_identifier(name))
-    return mend.text if mend and all(need in known for need in mend.needs) else ""
+    fix = FOREIGN_BY_NAME.get(normalize_identifier(name))
+    return fix.text if fix and all(need in known for need in fix.needs) else ""
 
 
 def suggest_for_library_path(path: str, known: Collection[str]) -> str:
     """Return the replacement for a path such as `nn.Linear` or `x.reshape`, or ""."""
     name = path.rpartition(".")[2]
-    if mend := suggest_for_foreign_operation(name, known):
-        return mend
+    if fix := suggest_for_foreign_operation(name, known):
+        return fix
     near = name if name in known else did_you_mean(name, known)
     return f"write `{near}`; see `specc doc {near}`" if near else ""
 

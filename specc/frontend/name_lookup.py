@@ -196,9 +196,9 @@ def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> Ev
         case Results(values=values, names=names) if part in names:
             return values[names.index(part)]
     # `x.shape`, `x.T`
-    mend = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
+    fix = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{part}`"
-    raise_error("E0202", title, name.span, helps=[mend] if mend else ())
+    raise_error("E0202", title, name.span, helps=[fix] if fix else ())
 
 
 def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
@@ -216,8 +216,8 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"
         ]
-    elif mend := suggest_for_foreign_operation(name.path, callable_):
-        helps = [mend]
+    elif fix := suggest_for_foreign_operation(name.path, callable_):
+        helps = [fix]
     elif near:
         helps = [format_suggestion(near)]
     elif shown:
@@ -242,14 +242,14 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
         title = f"`{name.path}` is {describe_value(held)} and cannot be called"
         raise_error("E0205", title, name.span)
     known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
-    mend = suggest_for_foreign_operation(name.path, known)
+    fix = suggest_for_foreign_operation(name.path, known)
     none = "see `specc list`"
     raise_error(
         "E0204",
         f"unknown block or operation `{name.path}`",
         name.span,
         "unknown operation",
-        helps=[mend] if mend else suggest_similar_name(name.path, known, none),
+        helps=[fix] if fix else suggest_similar_name(name.path, known, none),
     )
 
 
@@ -265,13 +265,13 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
     if isinstance(value, Tensor):
         method = name.path.partition(".")[2]
         title = f"`{alias}` is {describe_value(value)} and has no method `{method}`"
-        mend = suggest_for_library_path(name.path, known)
+        fix = suggest_for_library_path(name.path, known)
         stands = "operations are functions in specs"
-        raise_error("E0204", title, name.span, stands, helps=[mend] if mend else ())
-    mend = suggest_for_library_path(name.path, known) if alias in FOREIGN_LIBRARIES else ""
-    if mend:
+        raise_error("E0204", title, name.span, stands, helps=[fix] if fix else ())
+    fix = suggest_for_library_path(name.path, known) if alias in FOREIGN_LIBRARIES else ""
+    if fix:
         title = f"`{name.path}` belongs to another library"
-        raise_error("E0204", title, name.span, "unknown operation", helps=[mend])
+        raise_error("E0204", title, name.span, "unknown operation", helps=[fix])
     write = f'write `use "file.specc" as {alias}` above'
     helps = suggest_similar_name(alias, env.module.uses, write)
     raise_error("E0204", f"no used file is called `{alias}`", name.span, helps=helps)

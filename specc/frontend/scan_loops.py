@@ -174,7 +174,7 @@ def _get_state_scope(op: ops.Scan) -> str:
     """Return the scope of a loop at the outermost level: that of the cell that computes its
     carries, so that states are named after the cell.
     """
-    for value in op.nexts():
+    for value in op.next_states():
         made = op.body.made.get(value.node) if value.node else None
         if made and made.scopes:
             return made.scopes[0]
@@ -320,10 +320,10 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
             f"the carry `{name}` changes from {format_type(before.type)} to "
             f"{format_type(after.type)}"
         )
-        mend = f"project it back to its size: `{name} = linear(…, out=…)`"
+        fix = f"project it back to its size: `{name} = linear(…, out=…)`"
         if after.type.dtype != before.type.dtype:
-            mend = "convert it: `cast(x, to=float)`"
-        helps = [f"{mend}; or give `{name}` this type before the loop"]
+            fix = "convert it: `cast(x, to=float)`"
+        helps = [f"{fix}; or give `{name}` this type before the loop"]
         now = f"after an iteration it is {format_type(after.type)}"
         raise_error("E0305", title, after.span or statement.span, now, others=others, helps=helps)
     return after.value

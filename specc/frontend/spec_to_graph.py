@@ -107,7 +107,7 @@ def _elaborate_graph(
     )
     for used, _, env in iterate_used_specs(program, config):
         rules = (item for item, _ in used.items(ast.Weights))
-        register_share_rules(context, rules, env, lent=True)
+        register_share_rules(context, rules, env, from_used_spec=True)
     block = _find_graph(program, graph)
     built = _build_graph(context, program, block, config, reader)
     if context.errors.diagnostics:
@@ -318,10 +318,12 @@ def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
         return {s for v in values for d in v.type.shape for s in d.symbols()}
 
     read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
-    untold = symbols(r for _, results in defaults.nodes for r in results)
-    untold -= symbols(v for v in defaults.inputs.values() if v in read)
+    unknown_types = symbols(r for _, results in defaults.nodes for r in results)
+    unknown_types -= symbols(v for v in defaults.inputs.values() if v in read)
     lengths = {
-        k for k, v in defaults.inputs.items() if k not in defaults.outputs and symbols([v]) & untold
+        k
+        for k, v in defaults.inputs.items()
+        if k not in defaults.outputs and symbols([v]) & unknown_types
     }
     return {k: v for k, v in defaults.inputs.items() if v in read or k in lengths}
 

@@ -14,10 +14,10 @@ from specc.syntax.dsl.dsl_parser import parse_expression
 
 
 def register_share_rules(
-    context: Context, items: Iterable[ast.Item], env: Env, *, lent: bool = False
+    context: Context, items: Iterable[ast.Item], env: Env, *, from_used_spec: bool = False
 ) -> None:
     """Take note of every `share` of these items that holds, its path below the scope of
-    `env`. Those that are `lent` are of a used spec, which may need them elsewhere.
+    `env`. Those that are `from_used_spec` are of a used spec, which may need them elsewhere.
     """
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
@@ -28,7 +28,9 @@ def register_share_rules(
                     or take_first_result(context.evaluator.evaluate(context, condition, env))
                     is True
                 ):
-                    context.weights.sharing.say(rule.name.text, env.scope, lent=lent)
+                    context.weights.sharing.say(
+                        rule.name.text, env.scope, from_used_spec=from_used_spec
+                    )
 
 
 MAX_PATH_LENGTH = 10_000

@@ -54,7 +54,7 @@ class ShareRule:
     path: NamePattern
     scope: str = ""
     depth: int = 0
-    lent: bool = False
+    from_used_spec: bool = False
 
     def covers(self, name: str) -> bool:
         """Return whether the rule covers a path of the whole model."""
@@ -69,53 +69,55 @@ class WeightSharing:
     whether several calls use it.
     """
 
-    trail: CallPath = ()
+    call_path: CallPath = ()
     needed: dict[str, bool] = field(default_factory=dict)
     _shares: list[ShareRule] = field(default_factory=list)
     _claims: dict[str, CallPath] = field(default_factory=dict)
     _held: dict[int, CallPath] = field(default_factory=dict)
 
-    def say(self, path: str, scope: str, *, lent: bool = False) -> None:
+    def say(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
         """Calls at this path or pattern below `scope` use the same weights, while the
-        step that says so lasts. What is `lent` need not be needed.
+        step that says so lasts. What is `from_used_spec` need not be needed.
         """
-        self._shares.append(ShareRule(NamePattern(path), scope, len(self.trail), lent))
-        if not self.trail and not lent:
+        self._shares.append(
+            ShareRule(NamePattern(path), scope, len(self.call_path), from_used_spec)
+        )
+        if not self.call_path and not from_used_spec:
             self.needed[path] = False
 
     @contextmanager
     def step(self, of: StepSource, under: str = "") -> Iterator[None]:
         """While a call or a turn of a loop is run."""
-        before, said = self.trail, len(self._shares)
-        self.trail = (*before, CallStep(of, under))
+        before, said = self.call_path, len(self._shares)
+        self.call_path = (*before, CallStep(of, under))
         try:
             yield
         finally:
-            self.trail = before
+            self.call_path = before
             del self._shares[said:]
 
     def hold(self, definition: DefinitionFunction, scope: str) -> None:
         """Remember where a definition with weights of its own was written: there it
         owns them, wherever it is used.
         """
-        self._held[id(definition)] = (*self.trail, CallStep(definition, scope))
+        self._held[id(definition)] = (*self.call_path, CallStep(definition, scope))
 
     @contextmanager
     def expanding(self, definition: DefinitionFunction) -> Iterator[None]:
         """While a definition is expanded where it is used."""
-        before = self.trail
+        before = self.call_path
         if held := self._held.get(id(definition)):
-            self.trail = (*held[:-1], CallStep(definition, held[-1].under))
+            self.call_path = (*held[:-1], CallStep(definition, held[-1].under))
         try:
             yield
         finally:
-            self.trail = before
+            self.call_path = before
 
     def claim(self, name: str) -> None:
         """Register a weight for a call. Raise E0526 if another call has it and no
         rule shares it.
         """
-        mine, theirs = self.trail, self._claims.setdefault(name, self.trail)
+        mine, theirs = self.call_path, self._claims.setdefault(name, self.call_path)
         at = _find_divergence(theirs, mine)
         if at is None or (mine[at].of is theirs[at].of and not isinstance(mine[at].of, STEP_NODES)):
             return  # one call, or one definition that is expanded wherever it is used
@@ -126,7 +128,9 @@ class WeightSharing:
         said = [s for s in self._shares if s.depth <= at and any(map(s.covers, both))]
         if not said:
             raise Failed(explain_unshared_weight(name, theirs[at:], mine[at:]))
-        self.needed.update({s.path.text: True for s in said if not s.depth and not s.lent})
+        self.needed.update(
+            {s.path.text: True for s in said if not s.depth and not s.from_used_spec}
+        )
 
 
 def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
@@ -154,16 +158,16 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
         own = f'`@ "name.{turn}"`'
         if isinstance(other.of, ast.Repeat):
             own = f'`repeat {other.of.variable} in … under "layers.{turn}" {{ … }}`'
-        mend = f"give each iteration its own: {own}"
+        fix = f"give each iteration its own: {own}"
         title = f"all iterations of the loop share the weight `{name}`"
     else:
         labels = (other.span, "this call reuses the weights", one.span, "they belong to this call")
-        mend = "give each call its own name: `… @ name`"
+        fix = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     at, text, before, said = labels
     primary = Label(at, text) if at else None
     others = (Label(before, said),) if before else ()
-    return Diagnostic("E0526", title, primary, others, helps=(mend, share))
+    return Diagnostic("E0526", title, primary, others, helps=(fix, share))
 
 
 def _format_share_path(path: str) -> str:

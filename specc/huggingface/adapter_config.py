@@ -112,7 +112,7 @@ def _scaling(config: JsonObject) -> LoraScaling:
         r=_rank(config, "r", config.find("r"), 8),
         alpha=_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
         root=_flag(config, "use_rslora"),
-        turned=_flag(config, "fan_in_fan_out"),
+        is_transposed=_flag(config, "fan_in_fan_out"),
         ranks={k: _rank(config, k, m, 0) for k, m in _table(config, "rank_pattern")},
         alphas={k: _number(config, k, m, 0.0) for k, m in _table(config, "alpha_pattern")},
     )

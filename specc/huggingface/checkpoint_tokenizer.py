@@ -45,15 +45,15 @@ def read_checkpoint_tokenizer(
     return file, read_chat_template(path.parent, span)
 
 
-def find_tokenizer_file(folders: Sequence[Path]) -> Path | None:
+def find_tokenizer_file(directories: Sequence[Path]) -> Path | None:
     """Return the first tokenizer.json in a directory or GGUF file with a tokenizer, else None."""
-    return next(filter(None, map(_find_tokenizer, folders)), None)
+    return next(filter(None, map(_find_tokenizer, directories)), None)
 
 
-def _find_tokenizer(folder: Path) -> Path | None:
-    if is_gguf_path(folder) and folder.is_file():
-        return folder if _read_gguf(folder) else None
-    path = folder / TOKENIZER_FILE
+def _find_tokenizer(directory: Path) -> Path | None:
+    if is_gguf_path(directory) and directory.is_file():
+        return directory if _read_gguf(directory) else None
+    path = directory / TOKENIZER_FILE
     return path if os.path.lexists(path) else None
 
 

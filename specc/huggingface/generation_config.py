@@ -140,11 +140,13 @@ class _File:
         )
 
 
-def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> PublishedGeneration:
+def apply_generation_config(
+    model: ModelDefinition, directories: Sequence[Path]
+) -> PublishedGeneration:
     """Apply the settings of the file in the first directory that has one. E0846 for a file that is
     no JSON object, E0847 for unsupported settings.
     """
-    path = find_repository_file(folders, GENERATION_CONFIG_FILE) if model.generation else None
+    path = find_repository_file(directories, GENERATION_CONFIG_FILE) if model.generation else None
     if path is None or model.generation is None:
         return PublishedGeneration(model)
     file = _File(path, read_json_object(path))

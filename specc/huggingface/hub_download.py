@@ -43,7 +43,7 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
             helps=["pip install -e '.[hub]'"],
         )
     try:
-        folder = snapshot_download(
+        directory = snapshot_download(
             name,
             revision=revision,
             allow_patterns=[*_DOWNLOADED_PATTERNS],
@@ -52,11 +52,11 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().partition("\n")[0]
         _fail_download(given, first or type(error).__name__)
-    commit = Path(folder).name
+    commit = Path(directory).name
     if revision == commit or len(commit) != _COMMIT_DIGITS:
-        return folder, ()
+        return directory, ()
     pinned = f"{HUB_PREFIX}{name}@{commit}"
-    return folder, (f"`{escape_text(given)}` is commit {commit} now; to pin it: `{pinned}`",)
+    return directory, (f"`{escape_text(given)}` is commit {commit} now; to pin it: `{pinned}`",)
 
 
 def _fail_download(given: str, why: str) -> NoReturn:

@@ -113,13 +113,13 @@ _BY_CHANNEL = ("image_mean", "image_std")
 
 
 def image_reading_options(
-    said: Mapping[str, object], folders: Sequence[Path], span: Span | None
+    said: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
     """Return the options of image preprocessing: those of the spec (`said`), overridden by the file
-    in the first of `folders` that has one. E0422 if it is not supported, or gives another size than
-    the model takes.
+    in the first of `directories` that has one. E0422 if it is not supported, or gives another size
+    than the model takes.
     """
-    file = _file(folders)
+    file = _file(directories)
     if file is None:
         return dict(said)
     reader = _Reader(file, span)
@@ -138,18 +138,18 @@ def _first(value: object) -> object:
     return value[:1] if isinstance(value, list) else value
 
 
-def find_preprocessor_config(folders: Sequence[Path]) -> Path | None:
+def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
     """Return the preprocessor config, if there is one."""
     for name in (PREPROCESSOR, PROCESSOR):
-        for folder in folders:
-            if os.path.lexists(folder / name):
-                return folder / name
+        for directory in directories:
+            if os.path.lexists(directory / name):
+                return directory / name
     return None
 
 
-def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
+def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     """Yield remarks: the file in use, and its keys without effect."""
-    file, path = _file(folders), find_preprocessor_config(folders)
+    file, path = _file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
         return
     yield f"image preprocessing is read from `{escape_text(path)}`"
@@ -162,9 +162,9 @@ def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 
 
-def _file(folders: Sequence[Path]) -> JsonObject | None:
+def _file(directories: Sequence[Path]) -> JsonObject | None:
     """Return the image settings, or None."""
-    path = find_preprocessor_config(folders)
+    path = find_preprocessor_config(directories)
     if path is None:
         return None
     data = load_config_json(path)

@@ -72,11 +72,11 @@ def describe_config(path: str) -> str:
     return f"the {where} `{escape_text(path)}`"
 
 
-def find_spec_for_checkpoint(folder: str) -> str:
+def find_spec_for_checkpoint(directory: str) -> str:
     """Return the built-in spec for the `model_type` of a directory or GGUF file. Raise E0419."""
-    data = load_checkpoint_config(folder)
+    data = load_checkpoint_config(directory)
     member, value = data.given(MODEL_TYPE_KEY), read_model_type(data)
-    where = escape_text(Path(folder) / CONFIG_FILE_NAME)
+    where = escape_text(Path(directory) / CONFIG_FILE_NAME)
     if not value:
         raise_error(
             "E0419",

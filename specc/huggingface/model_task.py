@@ -59,7 +59,7 @@ def with_task(
     program: Program,
     model: ModelDefinition,
     raw: JsonObject | None,
-    folders: Sequence[Path],
+    directories: Sequence[Path],
 ) -> PreprocessingConfig:
     """Add the task of the graph to its reading, where it reads text and has one."""
     text = _find_text_input(reading, model)
@@ -74,7 +74,7 @@ def with_task(
     whole: Fields = raw.plain() if raw is not None else {}
     part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
-    return reading.with_task(_task(kind, name, record, config, folders))
+    return reading.with_task(_task(kind, name, record, config, directories))
 
 
 def _find_text_input(
@@ -88,19 +88,19 @@ def _find_text_input(
 
 
 def _task(
-    kind: str, name: str, record: TextReading, config: Config, folders: Sequence[Path]
+    kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Return the task with the settings of the files."""
-    told = _tokenizer_config(folders)
+    told = _tokenizer_config(directories)
     found: Fields = {
         "labels": _labels(config),
-        "function": _function({**_beside(SENTENCE_TRANSFORMERS_FILE, folders), **config}),
+        "function": _function({**_beside(SENTENCE_TRANSFORMERS_FILE, directories), **config}),
         "token_types": _gives_token_types(told, config),
     }
     if kind == "next-sentence-prediction":
         found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
     if kind == "sentence-similarity":
-        found |= _sentences(config, told, folders)
+        found |= _sentences(config, told, directories)
     if kind == "zero-shot-image-classification":
         found |= _two_towers(config)
     if isinstance(record, TextTokenizer):
@@ -150,20 +150,20 @@ def _two_towers(config: Config) -> Fields:
     }
 
 
-def _beside(name: str, folders: Sequence[Path]) -> Fields:
+def _beside(name: str, directories: Sequence[Path]) -> Fields:
     """Return the content of a file of that name, {} if absent."""
-    path = find_repository_file(folders, name)
+    path = find_repository_file(directories, name)
     return read_json_object(path) if path is not None else {}
 
 
-def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
+def _sentences(config: Config, told: Config, directories: Sequence[Path]) -> Fields:
     """Return the text settings of a sentence-transformers directory: truncation, lower case,
     prompts. Empty if its files are missing.
     """
-    if find_repository_file(folders, MODULES_FILE) is None:
+    if find_repository_file(directories, MODULES_FILE) is None:
         return {}
-    path = find_first_file(folders, SENTENCE_CONFIGS)
-    about, settings = read_optional_object(path), _beside(SENTENCE_TRANSFORMERS_FILE, folders)
+    path = find_first_file(directories, SENTENCE_CONFIGS)
+    about, settings = read_optional_object(path), _beside(SENTENCE_TRANSFORMERS_FILE, directories)
     prompts = settings.get("prompts")
     lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
@@ -178,7 +178,7 @@ def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
     named = prompts if isinstance(prompts, dict) else {}
     if not all(isinstance(text, str | None) for text in named.values()):
         _fail_setting(
-            find_repository_file(folders, SENTENCE_TRANSFORMERS_FILE),
+            find_repository_file(directories, SENTENCE_TRANSFORMERS_FILE),
             "prompts",
             "an object of strings",
         )
@@ -196,12 +196,12 @@ def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 
-def _tokenizer_config(folders: Sequence[Path]) -> Fields:
+def _tokenizer_config(directories: Sequence[Path]) -> Fields:
     """Return tokenizer_config.json, merged over special_tokens_map.json, and the arguments of
     sentence-transformers over both.
     """
-    about = read_optional_object(find_first_file(folders, SENTENCE_CONFIGS))
-    files = {**_beside(SPECIAL_TOKENS, folders), **_beside(TOKENIZER, folders)}
+    about = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
+    files = {**_beside(SPECIAL_TOKENS, directories), **_beside(TOKENIZER, directories)}
     return {**files, **tokenizer_arguments(about)}
 
 

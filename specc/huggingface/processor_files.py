@@ -82,12 +82,12 @@ DEFAULT_HOP_LENGTH = 160
 
 
 def audio_reading_options(
-    kind: str, said: Mapping[str, object], folders: Sequence[Path], span: Span | None
+    kind: str, said: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
     """Return the options of audio preprocessing, from the spec (`said`) and the
-    `preprocessor_config.json` in the first of `folders` that has one. E0844 if they disagree.
+    `preprocessor_config.json` in the first of `directories` that has one. E0844 if they disagree.
     """
-    path, file = read_preprocessor_config(folders)
+    path, file = read_preprocessor_config(directories)
     if path is None:
         return dict(said)
     told = _options(FEATURE_EXTRACTORS[kind], file, path, span)
@@ -102,18 +102,18 @@ def audio_reading_options(
     return {**told, **said}
 
 
-def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
+def audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
     """Return the files that a reading of this kind uses."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED_TOKENS_FILE)
-    found = [find_repository_file(folders, name) for name in names]
+    found = [find_repository_file(directories, name) for name in names]
     return [*filter(None, found)]
 
 
-def unused_preprocessor_keys(kind: str, folders: Sequence[Path]) -> tuple[str, ...]:
+def unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return the keys of the file that are ignored."""
-    _, file = read_preprocessor_config(folders)
+    _, file = read_preprocessor_config(directories)
     known = {
         *FEATURE_EXTRACTORS[kind].keys,
         *FEATURE_EXTRACTORS[kind].fixed,
@@ -123,14 +123,14 @@ def unused_preprocessor_keys(kind: str, folders: Sequence[Path]) -> tuple[str, .
     return tuple(key for key in file if key not in known)
 
 
-def read_preprocessor_config(folders: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
+def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
     """Return the preprocessor config and its content; of a processor config the audio part. Empty
     if there is none.
     """
-    path = find_repository_file(folders, PREPROCESSOR)
+    path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:
         return path, read_json_object(path)
-    path = find_repository_file(folders, PROCESSOR)
+    path = find_repository_file(directories, PROCESSOR)
     part = read_json_object(path).get("feature_extractor") if path else None
     return (path, part) if isinstance(part, dict) else (None, {})
 
@@ -182,12 +182,12 @@ def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
     )
 
 
-def read_word_vocabulary(folders: Sequence[Path], span: Span | None = None) -> Path | None:
+def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the vocabulary in the first directory that has one, as written by `convert` next to
     word vectors. E0203 if there are several.
     """
-    for folder in folders:
-        found = sorted(folder.glob("*.vocab"))
+    for directory in directories:
+        found = sorted(directory.glob("*.vocab"))
         if len(found) > 1:
             names = " and ".join(f"`{escape_text(path.name)}`" for path in found[:2])
             raise_error(
@@ -203,13 +203,13 @@ def read_word_vocabulary(folders: Sequence[Path], span: Span | None = None) -> P
 
 
 def ctc_transcript_options(
-    folders: Sequence[Path], span: Span | None, language: str = ""
+    directories: Sequence[Path], span: Span | None, language: str = ""
 ) -> dict[str, object] | None:
     """Return the options of `transcript` from the `vocab.json` and `tokenizer_config.json` in the
     first directory that has the former; None if none has. A `language` overrides that of the
     latter. Fails with E0845.
     """
-    path = find_repository_file(folders, VOCABULARY)
+    path = find_repository_file(directories, VOCABULARY)
     if path is None:
         return None
     about = path.parent / TOKENIZER
@@ -258,14 +258,14 @@ def _ids(words: Mapping[str, object], path: Path, span: Span | None) -> Iterator
         yield number, token
 
 
-def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, str]]:
+def _added(directory: Path, config: Mapping[str, object]) -> Iterator[tuple[int, str]]:
     """Yield added tokens, from either file format."""
     listed = config.get("added_tokens_decoder")
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), _token(value, "")
-    if os.path.lexists(folder / ADDED_TOKENS_FILE):
-        for token, number in read_json_object(folder / ADDED_TOKENS_FILE).items():
+    if os.path.lexists(directory / ADDED_TOKENS_FILE):
+        for token, number in read_json_object(directory / ADDED_TOKENS_FILE).items():
             if isinstance(number, int) and 0 <= number < MAX_IDS:
                 yield number, token
 
@@ -286,9 +286,9 @@ def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
     )
 
 
-def find_repository_file(folders: Sequence[Path], name: str) -> Path | None:
+def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
     """Return the file of that name in the first directory that has one, or None."""
-    return next((f / name for f in folders if os.path.lexists(f / name)), None)
+    return next((f / name for f in directories if os.path.lexists(f / name)), None)
 
 
 def tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,9 +306,9 @@ def call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     return text if isinstance(text, dict) else {}
 
 
-def find_first_file(folders: Sequence[Path], names: Sequence[str]) -> Path | None:
+def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:
     """Return the file with the first of these names that a directory has."""
-    return next((p for name in names if (p := find_repository_file(folders, name))), None)
+    return next((p for name in names if (p := find_repository_file(directories, name))), None)
 
 
 def read_optional_object(path: Path | None) -> dict[str, object]:

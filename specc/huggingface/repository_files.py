@@ -20,9 +20,9 @@ DEFAULT_TEMPLATE = "default"
 """The name of the default chat template, if there are several."""
 
 
-def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
+def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
     """Read the chat template of a directory, if it has one. Fails with E0802 and E0423."""
-    path, own = folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE
+    path, own = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE
     config = _object(path, span) if os.path.lexists(path) else {}
     said: object = config.get(CHAT_TEMPLATE_KEY)
     # a separate file takes precedence, as in transformers
@@ -44,9 +44,11 @@ def choose_chat_template(
     return ChatTemplate(said, _tokens(config, path, span))
 
 
-def chat_template_files(folder: Path) -> list[Path]:
+def chat_template_files(directory: Path) -> list[Path]:
     """Return the files that a chat template is read from."""
-    return [f for f in (folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE) if os.path.lexists(f)]
+    return [
+        f for f in (directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE) if os.path.lexists(f)
+    ]
 
 
 def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
@@ -140,14 +142,14 @@ DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """Return the tokenizer config that a `tokenizer.json` implies."""
 
 
-def find_companion_paths(folders: Sequence[Path]) -> list[Path]:
+def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
     """Return the existing files, each from the first directory that has it."""
-    found = (find_repository_file(folders, name) for name in REPOSITORY_FILES)
+    found = (find_repository_file(directories, name) for name in REPOSITORY_FILES)
     return [*filter(None, found)]
 
 
 def read_companions(
-    profile: str, folders: Sequence[Path], besides: Collection[str]
+    profile: str, directories: Sequence[Path], besides: Collection[str]
 ) -> Iterator[ExtraFile]:
     """Yield the files for a package in another program's format, except `besides`.
 
@@ -157,7 +159,7 @@ def read_companions(
     if profile == "specc":
         return
     names = set(besides)
-    for path in find_companion_paths(folders):
+    for path in find_companion_paths(directories):
         if path.name not in names:
             names.add(path.name)
             yield ExtraFile(path.name, read_required_file(path, LARGEST_COMPANION))
@@ -165,9 +167,9 @@ def read_companions(
         yield ExtraFile.of_data(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 
 
-def companion_notes(profile: str, folders: Sequence[Path]) -> tuple[str, ...]:
+def companion_notes(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return notes on files that programs of this format need and lack."""
-    there = {path.name for path in find_companion_paths(folders)}
+    there = {path.name for path in find_companion_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in there:
         return (
             "Optimum and transformers.js need a config.json next to the graphs; there is none "

@@ -49,18 +49,18 @@ class AppliedSettings:
     ignored: tuple[str, ...] = ()
 
 
-def read_tokenizer_settings(folder: Path, text: str) -> AppliedSettings:
+def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
     """Return the tokenizer.json of a directory with the settings of its sibling files."""
-    about = find_first_file([folder], SENTENCE_CONFIGS)
+    about = find_first_file([directory], SENTENCE_CONFIGS)
     encoder = read_optional_object(about) if about else {}
-    settings = {**read_optional_object(folder / TOKENIZER), **tokenizer_arguments(encoder)}
+    settings = {**read_optional_object(directory / TOKENIZER), **tokenizer_arguments(encoder)}
     return apply_tokenizer_settings(text, settings, lower=encoder.get("do_lower_case") is True)
 
 
-def describe_ignored_settings(folder: Path, text: str) -> Iterator[str]:
+def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
     """Yield a note for each unsupported setting of tokenizer_config.json."""
-    path = escape_text(str(folder / TOKENIZER))
-    for key in read_tokenizer_settings(folder, text).ignored:
+    path = escape_text(str(directory / TOKENIZER))
+    for key in read_tokenizer_settings(directory, text).ignored:
         yield f"`{key}` in `{path}` has no effect"
 
 

@@ -98,7 +98,7 @@ class _BodyNeeds:
     def of(cls, op: ops.Scan, wanted: Iterable[Value]) -> "_BodyNeeds":
         """Return what these values of the body of `op` need; carries need their updates in turn."""
         starts, values = op.inner().starts, list(wanted)
-        after = dict(zip(starts, op.nexts(), strict=True))
+        after = dict(zip(starts, op.next_states(), strict=True))
         carried: frozenset[Value] = frozenset()
         # The next value of a carry may need other carries: repeated until no more are needed.
         while True:
@@ -171,22 +171,22 @@ def build_loop_step(
         if each in inner.plan.live:
             inner.node(each, made)
     body = _finish_body(inner, loop, loop.rows(results, outer.plan.needs), len(given.rows))
-    met = inner.states.met
+    declared = inner.states.declared
     # States of the body are one tensor outside, with one position per iteration.
-    past = [outer.states.given(stack_loop_state(s, loop.turns, given.rows[0])) for s in met]
+    past = [outer.states.given(stack_loop_state(s, loop.turns, given.rows[0])) for s in declared]
     new = replace(
         op,
         body=body,
-        scanned=op.scanned + len(met),
+        scanned=op.scanned + len(declared),
         # A finished iteration still outputs values that later ones may look back at.
-        lasting=0 if op.until == -1 else len(met),
+        lasting=0 if op.until == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]
     inputs = [*keep, *given.rows, *past, *given.starts, *given.captured]
     made = outer.draft.add(node, new, *inputs)
     outer.states.starts |= stack_initial_values(loop, inner.states.starts, outer.plan.batch)
     own = len(results)
-    afters = zip(met, made[own:], strict=True)
+    afters = zip(declared, made[own:], strict=True)
     outer.states.after |= {state.next: value for state, value in afters}
     return made[:own]
 
@@ -235,8 +235,8 @@ def _finish_body(
             track = inner.plan.setting.track(value, axis)
             new = draft.tail(new, axis, track, inner.plan.needs[value][axis], need)
         outputs[name] = new
-    body = draft.b.finish(loop.body.name, {**outputs, **inner.states.nexts()})
-    states = [s.name for s in inner.states.met]
+    body = draft.b.finish(loop.body.name, {**outputs, **inner.states.next_states()})
+    states = [s.name for s in inner.states.declared]
     others = [n for n in body.inputs if n not in states]
     # A loop's scanned operands come first, and so do such states.
     order = [*others[:rows], *states, *others[rows:]]

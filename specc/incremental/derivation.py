@@ -28,7 +28,7 @@ __all__ = ["DecodeState", "DerivedGraphs", "derive_encoder_and_step"]
 class DerivedStep:
     """A step, before what it is handed has been computed by anything.
 
-    `handed` holds the values of the whole graph that go into every step, by the inputs
+    `static_inputs` holds the values of the whole graph that go into every step, by the inputs
     of the step that take them; `starts` those that states begin as. `source` is the
     result off which the first token of an empty text can be drawn; empty, there is none.
     """
@@ -36,7 +36,7 @@ class DerivedStep:
     plan: StepPlan
     graph: Graph
     states: tuple[DecodeState, ...]
-    handed: Mapping[str, Value]
+    static_inputs: Mapping[str, Value]
     starts: Mapping[str, InitialValue]
     source: str = ""
 
@@ -79,14 +79,16 @@ def derive_step_graph(
     plan = StepPlan.of(graph, symbol, growing, outputs, bounded, chunk)
     built = StepGraphBuilder(plan)
     # A state stays an input even if no node reads it: the runtime passes it anyway.
-    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.met))
+    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.declared))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.moves(v)}
     step = add_length_inputs(step, graph, fixed)
     return DerivedStep(
         plan=plan,
         graph=step,
-        states=tuple(built.states.met),
-        handed={n: v for n, v in {**fixed, **built.handed}.items() if n in step.inputs},
+        states=tuple(built.states.declared),
+        static_inputs={
+            n: v for n, v in {**fixed, **built.static_inputs}.items() if n in step.inputs
+        },
         starts=built.states.starts,
         source=begins if begins and has_first_result(graph, plan.setting.flow, begins) else "",
     )
@@ -97,13 +99,13 @@ def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
     inputs = set(half.plan.graph.inputs.values())
     # An unchanging input of the spec is an input of the step; any other unchanging value is a
     # result of `encode`.
-    once = {n: InitialValue(v) for n, v in half.handed.items() if v not in inputs}
+    once = {n: InitialValue(v) for n, v in half.static_inputs.items() if v not in inputs}
     first = _make_first_result(half, {*once, *half.starts})
     return DerivedGraphs(
         encode=build_encoder_graph(half.plan, {**once, **half.starts, **first}),
         step=half.graph,
         states=half.states,
-        handed=tuple(half.handed),
+        static_inputs=tuple(half.static_inputs),
         whole=tuple(n for n in half.plan.whole if n in half.graph.inputs),
         growing=half.plan.growing,
         first=next(iter(first), ""),

@@ -129,7 +129,7 @@ Results: TypeAlias = tuple[Value, ...]
 class StepGraphBuilder:
     """A step graph while it is built.
 
-    `handed` are the values that `encode` or the caller hands over, by the inputs that
+    `static_inputs` are the values that `encode` or the caller hands over, by the inputs that
     take them.
     """
 
@@ -138,7 +138,7 @@ class StepGraphBuilder:
         self.names = names or StateNames.of(plan.graph, plan.setting.flow.inside)
         self.draft = StepDraft(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
-        self.handed: dict[str, Value] = {}
+        self.static_inputs: dict[str, Value] = {}
 
     def build(self) -> Graph:
         """Inputs first, then every live node in order, then the outputs and the next states."""
@@ -154,7 +154,7 @@ class StepGraphBuilder:
         self.states.count_new_rows()
         least, facts = plan.known_lengths()
         least[str(plan.new)] = 1
-        outputs |= self.states.nexts()
+        outputs |= self.states.next_states()
         name = f"{graph.name} step"
         return self.draft.b.finish(name, outputs, least=least, facts=facts)
 
@@ -171,7 +171,7 @@ class StepGraphBuilder:
         used = _iterate_constant_operands(plan)
         for value in select_encoder_values(plan.graph, plan.setting.flow, used):
             name = self.names.of_value(value)
-            self.handed[name] = value
+            self.static_inputs[name] = value
             # An input of the spec is passed as it is.
             blocks = None if value in own else find_batch_blocks(value.type, plan.batch)
             type = blocks.outward(value.type) if blocks else value.type

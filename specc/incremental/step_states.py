@@ -134,7 +134,7 @@ class StepStates:
 
     draft: StepDraft
     names: StateNames
-    met: list[DecodeState] = field(default_factory=list)
+    declared: list[DecodeState] = field(default_factory=list)
     starts: dict[str, InitialValue] = field(default_factory=dict)
     after: dict[str, Value] = field(default_factory=dict)
     offset: Value | None = None
@@ -236,11 +236,11 @@ class StepStates:
             rows = None if state.rows is None else blocks.place(state.rows)
             type = blocks.outward(state.type)
             state = replace(state, type=type, batch=blocks.axis, rows=rows)
-        self.met.append(state)
+        self.declared.append(state)
         given = self.draft.b.input(state.name, Input(state.type))
         return blocks.together(self.draft.b, given) if blocks else given
 
-    def nexts(self) -> Mapping[str, Value]:
+    def next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
         b, batch = self.draft.b, self.draft.plan.batch
         return {name: split_batch(b, value, batch) for name, value in self.after.items()}

@@ -64,15 +64,15 @@ def sanitize_file_stem(name: str) -> str:
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
 
-def check_free_disk_space(folder: str | Path, size: int) -> None:
+def check_free_disk_space(directory: str | Path, size: int) -> None:
     """Raise E0813 if the disk has fewer than `size` bytes left."""
     if (watch := WRITE_PROGRESS.get()) is not None:
         watch.expect(size)
-    free = platform.get_free_disk_space(folder)
+    free = platform.get_free_disk_space(directory)
     if free is not None and free < size:
         raise_error(
             "E0813",
-            f"no space left for `{escape_text(folder)}`: {size / 1e9:.3g} GB needed",
+            f"no space left for `{escape_text(directory)}`: {size / 1e9:.3g} GB needed",
             notes=[
                 f"the disk has {free / 1e9:.3g} GB left",
                 "nothing was written; existing files are unchanged",
@@ -128,11 +128,11 @@ class OutputDirectory:
         while not os.path.lexists(at):
             missing.append(at)
             at = at.parent
-        for folder in reversed(missing):
+        for directory in reversed(missing):
             # another thread was faster, or it is another name of an entry above
             with suppress(FileExistsError):
-                os.mkdir(folder)
-                self._new_folders.append(folder)
+                os.mkdir(directory)
+                self._new_folders.append(directory)
 
     def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
         """Write a file, and return its name with 16 hex digits of its SHA-256, so that versions
@@ -282,9 +282,9 @@ class OutputDirectory:
         """Remove all files written in this run."""
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
-        for folder in reversed(self._new_folders):
+        for directory in reversed(self._new_folders):
             with suppress(OSError):  # not empty: another process wrote something there
-                os.rmdir(folder)
+                os.rmdir(directory)
 
 
 def _write_all(fd: int, chunk: Chunk) -> None:
@@ -313,17 +313,17 @@ def _unlink_quietly(path: Path) -> None:
         os.unlink(path)
 
 
-def _remove_stale_files(folder: Path) -> None:
+def _remove_stale_files(directory: Path) -> None:
     """Remove temporary files of dead processes."""
     try:
-        names = os.listdir(folder)
+        names = os.listdir(directory)
     except OSError:
         return  # a directory that is writable but not listable
     for name in names:
         if name.startswith("."):
             with suppress(OSError):  # another process has cleaned it up
-                if is_abandoned_name(name, os.lstat(folder / name).st_mtime):
-                    _unlink_quietly(folder / name)
+                if is_abandoned_name(name, os.lstat(directory / name).st_mtime):
+                    _unlink_quietly(directory / name)
 
 
 STALE_SECONDS = 3600
@@ -372,8 +372,8 @@ def create_temporary_directory() -> Iterator[Path]:
         made = tempfile.TemporaryDirectory(prefix=get_temporary_prefix())
     except OSError as error:
         raise_os_error(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
-    with made as folder:
-        yield Path(folder)
+    with made as directory:
+        yield Path(directory)
 
 
 def _remove_stale_directories(room: Path) -> None:

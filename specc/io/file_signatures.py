@@ -148,16 +148,16 @@ def find_unused_side_files(path: Path) -> list[str]:
 
 
 def filter_unreferenced_files(
-    folder: Path, names: Collection[str], *, but: Collection[str]
+    directory: Path, names: Collection[str], *, but: Collection[str]
 ) -> list[str]:
     """Return those of `names` that no model in the directory uses, except models in `but`."""
     left = list(names)
     try:
         # Large directories are not searched without a request.
-        there = os.listdir(folder) if left else []
+        there = os.listdir(directory) if left else []
     except OSError:
         return []
-    for other in [folder / n for n in there if n not in {*but, *names}]:
+    for other in [directory / n for n in there if n not in {*but, *names}]:
         if other.suffix.lower() == ".onnx" or is_specc_model(other):
             left = [name for name in left if not _is_referenced(other, name)]
     return left

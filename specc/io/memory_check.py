@@ -40,12 +40,12 @@ def _get_machine_memory() -> int | None:
         return None  # Windows lacks the call, macOS the name
 
 
-def _get_cgroup_memory(folder: Path, limit: str, usage: str, cached: str) -> int | None:
+def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
     """Return the remaining memory of a container; None if unlimited."""
     try:
-        most = int((folder / limit).read_text(encoding="ascii"))
-        used = int((folder / usage).read_text(encoding="ascii"))
-        lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        most = int((directory / limit).read_text(encoding="ascii"))
+        used = int((directory / usage).read_text(encoding="ascii"))
+        lines = (directory / "memory.stat").read_text(encoding="ascii").splitlines()
         files = dict(line.split(" ", 1) for line in lines).get(cached, "0")
         return max(most - used + int(files), 0)
     except (OSError, ValueError):

@@ -28,7 +28,7 @@ class OutputKind:
     what: str
     endings: tuple[str, ...]
     is_ours: Callable[[Path], bool] | None = None
-    folder: str = ""
+    directory: str = ""
     """The corresponding kind for a directory."""
 
 
@@ -88,7 +88,7 @@ def resolve_output_path(
                 if kind in _WITHOUT_OPTION
                 else f"write `-o {escape_text(usual)}`",
                 # a name without a suffix is a directory
-                *([kind.folder] if kind.folder and not path.suffix else []),
+                *([kind.directory] if kind.directory and not path.suffix else []),
             ],
         )
     if not force and not _is_replaceable(real, kind, content):
@@ -143,13 +143,13 @@ def normalize_output_path(path: str | Path) -> Path:
     return at
 
 
-def raise_not_replaceable(path: Path, why: str, mend: str) -> NoReturn:
+def raise_not_replaceable(path: Path, why: str, fix: str) -> NoReturn:
     """Raise E0833: the existing file was not written by specc."""
     raise_error(
         "E0833",
         f"`{escape_text(path)}` would be replaced",
         notes=[why, NOTHING_WRITTEN],
-        helps=[mend],
+        helps=[fix],
     )
 
 
@@ -213,9 +213,9 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
     return bool(content) and size == len(content) and path.read_bytes() == content
 
 
-def _is_existing_directory(folder: Path) -> bool:
+def _is_existing_directory(directory: Path) -> bool:
     """Return whether a directory exists; a removed working directory has no links."""
-    return folder.is_dir() and folder.stat().st_nlink > 0
+    return directory.is_dir() and directory.stat().st_nlink > 0
 
 
 def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
@@ -224,27 +224,27 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     name, why = f"`{escape_text(path)}`", describe_os_error(error)
     elsewhere = "choose a writable directory with -o"
     notes = [NOTHING_WRITTEN]
-    code, title, mend = (
+    code, title, fix = (
         "E0815",
         f"writing {name} failed: {why}",
         "check the name and the disk, or write to another path with -o",
     )
     if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
-        code, mend = "E0812", elsewhere
+        code, fix = "E0812", elsewhere
         title = f"the output {name} cannot be written: files cannot be created in this directory"
         notes = ["it is a virtual file system", NOTHING_WRITTEN]
     elif number == errno.ENOENT:
         code, title = "E0810", f"the directory of the output {name} does not exist"
         broken = "a part of its path is a broken link, or was just removed"
         notes = [broken, NOTHING_WRITTEN]
-        mend = "create the target directory of the link, or use another path"
+        fix = "create the target directory of the link, or use another path"
     elif number in (errno.ENOTDIR, errno.EISDIR):
         code, title = "E0811", f"{name} is not a directory"
-        mend = "use a path in a directory with -o"
+        fix = "use a path in a directory with -o"
     elif number in _ACCESS_ERRORS:
-        code, title, mend = "E0812", f"the output {name} cannot be written: {why}", elsewhere
+        code, title, fix = "E0812", f"the output {name} cannot be written: {why}", elsewhere
     elif number in _DISK_FULL_ERRORS:
         code, title = "E0813", f"no space left for {name}"
         notes = [f"system error: {why}", NOTHING_WRITTEN]
-        mend = "free some space, or write to another disk with -o"
-    raise_error(code, title, notes=notes, helps=[mend])
+        fix = "free some space, or write to another disk with -o"
+    raise_error(code, title, notes=notes, helps=[fix])

@@ -123,10 +123,10 @@ def get_host_name() -> str:
     return os.uname().nodename if "uname" in vars(os) else ""
 
 
-def get_free_disk_space(folder: str | Path) -> int | None:
+def get_free_disk_space(directory: str | Path) -> int | None:
     """Return the free bytes of a disk; None if unknown."""
     try:
-        usage = shutil.disk_usage(folder)
+        usage = shutil.disk_usage(directory)
     except (OSError, ValueError):
         return None  # problems with the directory are reported when writing
     return usage.free if usage.total else None

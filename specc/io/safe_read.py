@@ -139,8 +139,8 @@ def read_bytes(path: str, most: int) -> bytes:
         holds, granted = (f"{n:,}".replace(",", " ") for n in (error.size, most))
         fail_too_large(path, f"it has {holds} bytes, the limit is {granted}")
     except UnreadableFile as error:
-        mend = "check the path, which is relative to the working directory"
-        raise_unreadable(path, error.reason, mend)
+        fix = "check the path, which is relative to the working directory"
+        raise_unreadable(path, error.reason, fix)
 
 
 def fail_too_large(path: str, why: str) -> NoReturn:
@@ -153,9 +153,9 @@ def fail_too_large(path: str, why: str) -> NoReturn:
     )
 
 
-def raise_unreadable(path: object, why: str, mend: str) -> NoReturn:
+def raise_unreadable(path: object, why: str, fix: str) -> NoReturn:
     """Raise E0802."""
-    raise_error("E0802", f"cannot read `{escape_text(path)}`: {why}", helps=[mend])
+    raise_error("E0802", f"cannot read `{escape_text(path)}`: {why}", helps=[fix])
 
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
@@ -163,12 +163,12 @@ _MAX_BYTES = 200
 """Maximum size of a file that holds a revision."""
 
 
-def suggest_for_cache_directory(folder: Path) -> str:
+def suggest_for_cache_directory(directory: Path) -> str:
     """Suggest the snapshot for a directory of the hub cache; "" for any other directory."""
-    found = next(_iterate_cached_models(folder), None)
+    found = next(_iterate_cached_models(directory), None)
     if found is None:
         return ""
-    which = "one revision" if found.parents[1] == folder else "one model"
+    which = "one revision" if found.parents[1] == directory else "one model"
     return f"it is the hub cache: pass the directory of {which}, {escape_text(found)}"
 
 
@@ -191,13 +191,13 @@ def _get_cache_directory() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE", "") or above / "hub")
 
 
-def _iterate_cached_models(folder: Path) -> Iterator[Path]:
+def _iterate_cached_models(directory: Path) -> Iterator[Path]:
     """Yield the latest snapshot of each model in a hub cache directory, at most two levels up."""
     with suppress(OSError):
-        if (folder / "snapshots").is_dir():
-            yield from _iterate_newest_snapshot(folder)
+        if (directory / "snapshots").is_dir():
+            yield from _iterate_newest_snapshot(directory)
             return
-        for hub in (folder, folder / "hub"):
+        for hub in (directory, directory / "hub"):
             for model in sorted(hub.glob("models--*")):
                 yield from _iterate_newest_snapshot(model)
 

@@ -96,10 +96,10 @@ def _format_quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{n}`" for n in names) or "none"
 
 
-def check_index_range(least: int, greatest: int, below: int, what: str) -> None:
-    """Raise E0913 unless `least` to `greatest` are valid indices of `below` rows."""
-    if least < 0 or greatest >= below:
-        wrong = least if least < 0 else greatest
+def check_index_range(least: int, maximum: int, below: int, what: str) -> None:
+    """Raise E0913 unless `least` to `maximum` are valid indices of `below` rows."""
+    if least < 0 or maximum >= below:
+        wrong = least if least < 0 else maximum
         raise_error(
             "E0913",
             f"{what} has rows 0 to {below - 1}, got index {wrong}",

@@ -56,10 +56,10 @@ def find_table_limit(node: Node) -> TableLimit | None:
 def _make_table_limit(
     node: Node, ids: Value, most: int | None, table: Value | None
 ) -> TableLimit | None:
-    greatest = _find_largest_index(ids)
-    if most is None or greatest is None:
+    maximum = _find_largest_index(ids)
+    if most is None or maximum is None:
         return None
-    return TableLimit(node, greatest + 1, most, table)
+    return TableLimit(node, maximum + 1, most, table)
 
 
 def _find_largest_index(value: Value) -> Dim | None:
@@ -91,15 +91,15 @@ def _find_largest_index(value: Value) -> Dim | None:
             return None
 
 
-def _shift_largest_index(fn: str, greatest: Dim | None, by: Value) -> Dim | None:
+def _shift_largest_index(fn: str, maximum: Dim | None, by: Value) -> Dim | None:
     """Return the largest index after adding a constant or a length, as in a step."""
     match by.node:
-        case _ if greatest is None:
+        case _ if maximum is None:
             return None
         case Node(ops.Constant(value=c)):
-            return greatest + int(c if fn == "add" else -c)
+            return maximum + int(c if fn == "add" else -c)
         case Node(ops.Size(length=length)):
-            return greatest + length if fn == "add" else greatest - length
+            return maximum + length if fn == "add" else maximum - length
         case _:
             return None
 

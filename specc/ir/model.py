@@ -86,16 +86,16 @@ class DecodeState:
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
     """A generative graph split along the time axis. `encode` is computed once, if at all. `step`
-    takes new positions of `growing`, `handed` values (outputs of `encode`, or inputs of the spec),
-    inputs along the time axis (those in `whole` with the past), and the states. `first` names the
-    output of `encode` with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1,
-    vocabulary]`; "" if a sequence begins with a token.
+    takes new positions of `growing`, `static_inputs` values (outputs of `encode`, or inputs of the
+    spec), inputs along the time axis (those in `whole` with the past), and the states. `first`
+    names the output of `encode` with the logits of an empty sequence, `[batch, vocabulary]` or
+    `[batch, 1, vocabulary]`; "" if a sequence begins with a token.
     """
 
     encode: Graph | None
     step: Graph
     states: tuple[DecodeState, ...]
-    handed: tuple[str, ...]
+    static_inputs: tuple[str, ...]
     whole: tuple[str, ...]
     growing: str
     first: str = ""

@@ -17,16 +17,16 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 class QuantizationFormat:
     """Quantized weights of `bits` bits, group size `block` (0: per channel).
 
-    `turned` weights are `[in, out]` in the checkpoint. `rounding` is the activation quantization;
-    `layer`: that of `lstm_q`, which reads both weights of a layer. Layouts are those of
-    `specc.ir.ops.quantized`.
+    `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
+    quantization; `layer`: that of `lstm_q`, which reads both weights of a layer. Layouts are those
+    of `specc.ir.ops.quantized`.
     """
 
     bits: int
     block: int
     layout: WeightLayout
     rounding: ActivationRounding
-    turned: bool = False
+    is_transposed: bool = False
 
     def numbers(self, name: str) -> str:
         """Return the tensor name of the quantized integers of the weight `name`."""
@@ -50,7 +50,7 @@ class QuantizationFormat:
         return (*stack, *numbers), (*stack, *scales)
 
     def _shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        out, wide = shape[::-1] if self.turned else shape
+        out, wide = shape[::-1] if self.is_transposed else shape
         count = count_groups(wide, self.block) if self.block else 0
         if self.layout == "columns":
             return (wide, out), ((count, out) if count else (out,))

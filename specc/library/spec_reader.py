@@ -49,10 +49,14 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
     return parse_config_json(decode_config_source(data, escape_text(str(path))))
 
 
-def has_config_json(folder: str) -> bool:
+def has_config_json(directory: str) -> bool:
     """Return whether a checkpoint is a directory with a config.json."""
     try:
-        return bool(folder) and Path(folder).is_dir() and (Path(folder) / CONFIG_FILE_NAME).exists()
+        return (
+            bool(directory)
+            and Path(directory).is_dir()
+            and (Path(directory) / CONFIG_FILE_NAME).exists()
+        )
     except (OSError, ValueError):
         return False
 
@@ -105,17 +109,17 @@ def format_shadow_note(spec: str) -> str:
     )
 
 
-def _raise_missing_config(folder: str) -> NoReturn:
+def _raise_missing_config(directory: str) -> NoReturn:
     """Raise the error for a directory that is given as a spec, but is not a checkpoint."""
-    cached = safe_read.suggest_for_cache_directory(Path(folder))
+    cached = safe_read.suggest_for_cache_directory(Path(directory))
     raise_error(
         "E0222",
-        f"the directory `{folder}` has no config.json",
+        f"the directory `{directory}` has no config.json",
         helps=[cached]
         if cached
         else [
             "get the config.json that belongs to the weights",
-            f"or name the spec: specc compile SPEC --weights {folder}",
+            f"or name the spec: specc compile SPEC --weights {directory}",
         ],
     )
 
@@ -216,9 +220,9 @@ class SpecLibrary:
         current folder.
         """
         made = build_module(parse_spec(source), source.name)
-        made.folder = _resolve_spec_path(Path(), source.name, None)
+        made.directory = _resolve_spec_path(Path(), source.name, None)
         # no file name, whatever the text
-        self.modules[made.folder / "\0"] = made
+        self.modules[made.directory / "\0"] = made
         return made
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
@@ -229,7 +233,7 @@ class SpecLibrary:
             text = self.unsaved.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
             made = build_module(file, spec)
-            made.folder = key.parent
+            made.directory = key.parent
             # with documents open in an editor, a built-in file may use one of those
             made.shipped = key == list_builtin_specs().get(key.stem) and not self.unsaved
             self.modules[key] = made
@@ -245,14 +249,16 @@ class SpecLibrary:
             if path in models:
                 return self.module(models[path], models[path].name, span)
             # Without a suffix it may be either; if both files exist, the order of suffixes decides.
-            found = [f"{path}{s}" for s in SPEC_SUFFIXES if (user.folder / f"{path}{s}").is_file()]
+            found = [
+                f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
+            ]
             if not found:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
                 raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
             path, target = found[0], Path(found[0])
-        inside = _resolve_spec_path(user.folder / target, path, span)
+        inside = _resolve_spec_path(user.directory / target, path, span)
         # links are followed first: one could lead outside the directory
-        if target.is_absolute() or not inside.is_relative_to(user.folder):
+        if target.is_absolute() or not inside.is_relative_to(user.directory):
             helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
                 "E0803",
@@ -270,5 +276,5 @@ class SpecLibrary:
 def list_error_pages() -> dict[str, Path]:
     """The page of every code."""
     packaged = Path(__file__).parents[1] / "_errors"
-    folder = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
-    return {p.stem: p for p in sorted(folder.glob("[EW]*.md"))}
+    directory = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
+    return {p.stem: p for p in sorted(directory.glob("[EW]*.md"))}

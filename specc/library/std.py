@@ -49,11 +49,11 @@ def compute_source_digest(source: Source) -> str:
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
 
-def read_std_sources(folder: Path) -> dict[str, Source]:
+def read_std_sources(directory: Path) -> dict[str, Source]:
     """The texts of the standard library by file name, in order."""
     return {
         p.name: read_spec_source(p, f"std/{p.name}")
-        for p in sorted(folder.iterdir())
+        for p in sorted(directory.iterdir())
         if p.suffix in (".specc", ".yaml")
     }
 
@@ -64,7 +64,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
     on access.
     """
 
-    folder: Path
+    directory: Path
     table: Path
     modules: dict[str, SpecModule] = field(default_factory=dict)
 
@@ -83,7 +83,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _sources(self) -> dict[str, Source]:
-        return read_std_sources(self.folder)
+        return read_std_sources(self.directory)
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
@@ -211,12 +211,12 @@ def decode_field(value: Any, made: list[Any], source: Source) -> Any:
     return tuple(decode_field(v, made, source) for v in value["t"])
 
 
-def render_std_table(folder: Path) -> str:
+def render_std_table(directory: Path) -> str:
     """The table of a folder of specs: for each file the hash of its text, the names it
     defines, its tree.
     """
     rows = []
-    for name, source in read_std_sources(folder).items():
+    for name, source in read_std_sources(directory).items():
         file = parse_spec(source)
         row = {
             "of": compute_source_digest(source),

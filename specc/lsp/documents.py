@@ -25,8 +25,8 @@ class OpenDocument:
     version: int
     known: DocumentAnalysis | None = None
     good: DocumentAnalysis | None = None
-    mended: list[Mended] = field(default_factory=list)
-    settled: bool = False
+    quick_fixes: list[Mended] = field(default_factory=list)
+    is_complete: bool = False
     """Whether the analysis of this version is complete."""
 
     @property
@@ -84,20 +84,20 @@ class OpenDocuments:
                 if other != uri:
                     self._again(other)
 
-    def wait(self, uri: str, version: int, seconds: float, *, settled: bool) -> None:
+    def wait(self, uri: str, version: int, seconds: float, *, is_complete: bool) -> None:
         """Until something is known of a version, or all is; not for ever."""
 
         def there() -> bool:
             document = self._documents.get(uri)
             if self._closed or document is None or document.version != version:
                 return True
-            return document.settled if settled else document.known is not None
+            return document.is_complete if is_complete else document.known is not None
 
         with self._news:
             self._news.wait_for(there, seconds)
 
     def _again(self, uri: str) -> None:
-        self._documents[uri].settled = False
+        self._documents[uri].is_complete = False
         self._waiting[uri] = None
         self._news.notify_all()
 
@@ -118,7 +118,7 @@ class OpenDocuments:
                 self.broke(uri, document.version, error)
             with self._news:
                 if uri not in self._waiting:
-                    document.settled = True
+                    document.is_complete = True
                 self._news.notify_all()
 
     def _read(self, document: OpenDocument, others: dict[Path, str]) -> None:
@@ -132,7 +132,7 @@ class OpenDocuments:
             with self._news:
                 if not self._is_newest(document):
                     return
-                document.mended.append((fault, edits))
+                document.quick_fixes.append((fault, edits))
 
     def _found(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
         """Keep what was found. False where a newer text waits."""
@@ -140,7 +140,7 @@ class OpenDocuments:
             newest = self._is_newest(document)
             if newest:
                 document.known = found
-                document.mended = []
+                document.quick_fixes = []
                 if found.module is not None:
                     document.good = found
                 self._news.notify_all()

@@ -41,14 +41,16 @@ class RequestHandlers:
     lines: Callable[[str], DocumentLines]
 
     async def _read(
-        self, uri: str, *, settled: bool = False
+        self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document once its first analysis, or all that is `settled`, is there."""
+        """Return an open document once its first analysis, or all that is `is_complete`, is
+        there.
+        """
         document = self.desk.get(uri)
         if document is None:
             return None
         await asyncio.to_thread(
-            self.desk.wait, uri, document.version, REQUEST_TIMEOUT, settled=settled
+            self.desk.wait, uri, document.version, REQUEST_TIMEOUT, is_complete=is_complete
         )
         document = self.desk.get(uri)
         if document is None or document.known is None:
@@ -133,13 +135,13 @@ class RequestHandlers:
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         """Return the quick fixes of messages in a range of a text, each of which was tried."""
-        read = await self._read(params.text_document.uri, settled=True)
+        read = await self._read(params.text_document.uri, is_complete=True)
         if read is None:
             return []
         document, known, lines = read
         start, end = lines.offsets(params.range)
         actions: list[lsp.CodeAction] = []
-        for fault, edits in document.mended:
+        for fault, edits in document.quick_fixes:
             at = protocol.diagnostic_span(known, fault)
             if at[0] <= end and at[1] >= start:
                 said = protocol.to_diagnostic(known, lines, fault)

@@ -122,9 +122,9 @@ def to_native_order(array: Array) -> Array:
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
-def fail_bad_array(path: str, why: str, mend: str) -> NoReturn:
+def fail_bad_array(path: str, why: str, fix: str) -> NoReturn:
     """Raise E0905."""
-    raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {why}", helps=[mend])
+    raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {why}", helps=[fix])
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
@@ -256,8 +256,8 @@ def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
     if not filled:
         return failed
     shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
-    mend = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
-    return Failed(replace(failed.diagnostics[0], helps=(mend,)))
+    fix = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
+    return Failed(replace(failed.diagnostics[0], helps=(fix,)))
 
 
 def _bad_json(where: str, why: str) -> NoReturn:

@@ -45,9 +45,9 @@ def decode_image(data: bytes, name: str) -> Array:
         with warnings.catch_warnings():
             # the size is checked here, against specc's own limit
             warnings.simplefilter("ignore")
-            with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as picture:
-                _check_size(picture.size, name)
-                return _pixels(picture)
+            with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+                _check_size(image.size, name)
+                return _pixels(image)
     except pillow.DecompressionBombError:
         fail_too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
@@ -56,11 +56,11 @@ def decode_image(data: bytes, name: str) -> Array:
         _not_a_picture(name, data, f"the image is damaged ({escape_text(fault)[:200]})")
 
 
-def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
+def convert_pil_image(image: Any, record: ImageRecord, name: str) -> Floats:
     """Return an image of Pillow like `read_image`. Raise E0903 and E0904."""
     try:
-        _check_size(picture.size, name)
-        return normalize_image(_pixels(picture), record)
+        _check_size(image.size, name)
+        return normalize_image(_pixels(image), record)
     except DECODER_ERRORS as fault:
         _not_a_picture(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
 
@@ -112,10 +112,10 @@ def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
         return plane
     pillow = _pillow()
     rows, columns = size
-    picture = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
+    image = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
         (columns, rows), pillow.Resampling[kind.upper()]
     )
-    return np.asarray(picture, np.float32)
+    return np.asarray(image, np.float32)
 
 
 def _published(pixels: Array, record: ImageRecord) -> Array:
@@ -221,8 +221,8 @@ def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
     """Resize bytes to bytes, all channels at once."""
     pillow = _pillow()
     gray = pixels.shape[2] == 1
-    picture = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))
-    made = picture.resize((size[1], size[0]), pillow.Resampling[kind.upper()])
+    image = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))
+    made = image.resize((size[1], size[0]), pillow.Resampling[kind.upper()])
     done: Array = np.asarray(made)
     return done[:, :, None] if gray else done
 
@@ -251,13 +251,13 @@ def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
     return np.ascontiguousarray(whole.transpose(1, 2, 0))
 
 
-def _pixels(picture: "Pillow.Image") -> Array:
+def _pixels(image: "Pillow.Image") -> Array:
     """Decode a lazily opened image, to bytes where the file has bytes."""
     from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_pillow` has found it by now
     from PIL import ImageOps
 
-    picture.load()
-    turned = ImageOps.exif_transpose(picture)
+    image.load()
+    turned = ImageOps.exif_transpose(image)
     if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit gray: 65535 is white
         return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
     gray = turned.mode in ("L", "LA", "La", "1")
@@ -334,15 +334,15 @@ GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
     """Return whether an input takes several images per text."""
-    pictures = isinstance(reading.of_input(name), ImageRecord)
-    return pictures and graph.inputs[name].type.rank == BATCHED_RANK
+    images = isinstance(reading.of_input(name), ImageRecord)
+    return images and graph.inputs[name].type.rank == BATCHED_RANK
 
 
 def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
     """Stack the images `f32[images, …]` of every text. Raise E0912 for unequal counts without a
     mask input.
     """
-    counts = {len(pictures) for pictures in texts}
+    counts = {len(images) for images in texts}
     shape = graph.inputs[name].type.shape
     told = any(v.type.shape == shape[:2] for v in graph.inputs.values())
     if len(counts) > 1 and not told:
@@ -383,14 +383,14 @@ def _texts(graph: Graph, given: Mapping[str, Array], name: str) -> int | None:
     return None
 
 
-def _of_texts(pictures: Array, texts: int | None, name: str) -> Array:
+def _of_texts(images: Array, texts: int | None, name: str) -> Array:
     if texts == 1:
-        return pictures[None]
-    if texts not in (None, len(pictures)):
+        return images[None]
+    if texts not in (None, len(images)):
         raise_error(
             "E0912",
-            f"`{name}` has {len(pictures)} images for {texts} texts",
+            f"`{name}` has {len(images)} images for {texts} texts",
             notes=["a flat list of images is for one text, or has one image per text"],
             helps=[GROUPING_HELP],
         )
-    return pictures[:, None]
+    return images[:, None]

@@ -79,9 +79,9 @@ class PreprocessingConfig:
         """Return it with files named by their hashes, as a package of graphs stores them."""
         return self._changed(lambda file: file.named(names.get(file.sha256, file.name)))
 
-    def opened(self, folder: Path) -> "PreprocessingConfig":
-        """Return a copy with the content of files next to the model in `folder`. Raise E0942."""
-        return self._changed(lambda file: file.opened(folder))
+    def opened(self, directory: Path) -> "PreprocessingConfig":
+        """Return a copy with the content of files next to the model in `directory`. Raise E0942."""
+        return self._changed(lambda file: file.opened(directory))
 
     def _changed(self, change: Callable[[TokenizerFile], TokenizerFile]) -> "PreprocessingConfig":
         if not self.files:

@@ -55,8 +55,8 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
     record = reading.of_input(name)
     if isinstance(value, str):
         return str(value)  # NumPy's strings are arrays too
-    if isinstance(record, ImageRecord) and (pictures := _pictures(value)):
-        return np.concatenate([_read(one, record, name) for one in pictures])
+    if isinstance(record, ImageRecord) and (images := _pictures(value)):
+        return np.concatenate([_read(one, record, name) for one in images])
     if isinstance(value, list | tuple):
         # one of each type: checking each of a million numbers would take half a minute
         kinds = {type(item): item for item in _within(value, MAX_LIST_DEPTH)}
@@ -68,10 +68,10 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
     return array.tolist() if _is_texts(array) else array
 
 
-def _read(picture: object, record: ImageRecord, name: str) -> Floats:
-    if isinstance(picture, Path):
-        return read_image(str(picture), record)
-    return convert_pil_image(picture, record, name)
+def _read(image: object, record: ImageRecord, name: str) -> Floats:
+    if isinstance(image, Path):
+        return read_image(str(image), record)
+    return convert_pil_image(image, record, name)
 
 
 def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
@@ -87,14 +87,14 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
 
 def _no_list(value: object, name: str) -> NoReturn:
     """Raise E0906 for a container that is not a list."""
-    mend = "pass a list of its elements: list(…)"
+    fix = "pass a list of its elements: list(…)"
     if isinstance(value, bytes | bytearray):
-        mend = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
+        fix = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
     raise_error(
         "E0906",
         f"the value of `{escape_text(name)}` has type {type(value).__name__}",
         notes=["supported: arrays, lists of numbers, strings"],
-        helps=[mend],
+        helps=[fix],
     )
 
 

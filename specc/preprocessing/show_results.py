@@ -39,7 +39,7 @@ class ShownResults:
     """Lines to print, and images as PNG files with suggested names."""
 
     lines: tuple[str, ...] = ()
-    pictures: tuple[tuple[str, bytes], ...] = ()
+    images: tuple[tuple[str, bytes], ...] = ()
 
 
 def show_results(
@@ -50,7 +50,7 @@ def show_results(
     """
     plan = reading.shows or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
-    pictures: list[tuple[str, bytes]] = []
+    images: list[tuple[str, bytes]] = []
     for name, record in plan:
         if name not in outputs:
             raise_error(
@@ -66,8 +66,8 @@ def show_results(
         if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
             lines.append(f"{escape_text(name)}:")
         lines.extend(one.lines)
-        pictures.extend(one.pictures)
-    return ShownResults(tuple(lines), tuple(pictures))
+        images.extend(one.images)
+    return ShownResults(tuple(lines), tuple(images))
 
 
 def show_output(
@@ -237,10 +237,10 @@ def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults
     for index, ids in enumerate(maps[:MAX_ROWS]):
         lead = f"{index}:  " if len(maps) > 1 else ""
         lines += _areas(ids, labels, palette, lead)
-    pictures = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
+    images = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
     return ShownResults(
         (*lines, *_rest(len(maps))),
-        tuple((_file(name, i, len(maps)), p) for i, p in enumerate(pictures)),
+        tuple((_file(name, i, len(maps)), p) for i, p in enumerate(images)),
     )
 
 

@@ -77,8 +77,8 @@ def encode_each(
         where = (f"text {number + 1} of {len(texts)}{of}",) if len(texts) > 1 else ()
         if not isinstance(text, str):
             kind = "None" if text is None else f"a value of type {type(text).__name__}"
-            mend = "remove it, or use an empty string"
-            found.append(Diagnostic("E0906", f"{kind} is not a string", notes=where, helps=(mend,)))
+            fix = "remove it, or use an empty string"
+            found.append(Diagnostic("E0906", f"{kind} is not a string", notes=where, helps=(fix,)))
             continue
         try:
             found.append(encode_text_ids(text, record))

@@ -63,13 +63,13 @@ class TokenizerFile:
         """Return a copy that is stored next to the model under this name."""
         return replace(self, name=name)
 
-    def opened(self, folder: Path) -> "TokenizerFile":
-        """Return it with the text of the file in `folder`. Raise E0942 if the hash differs."""
+    def opened(self, directory: Path) -> "TokenizerFile":
+        """Return it with the text of the file in `directory`. Raise E0942 if the hash differs."""
         if self.text:
             return self
-        where = escape_text(folder / self.name)
+        where = escape_text(directory / self.name)
         try:
-            data = read_regular_file(folder / self.name, MAX_BYTES)
+            data = read_regular_file(directory / self.name, MAX_BYTES)
         except UnreadableFile as error:
             _foreign(f"the model's tokenizer `{where}` cannot be read: {error.reason}")
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:

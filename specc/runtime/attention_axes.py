@@ -59,7 +59,7 @@ class AttendedInputs:
             down = self._chosen() or down
         return down, across
 
-    def picture(self) -> Bytes | None:
+    def image(self) -> Bytes | None:
         """Return the first input image, denormalized, or None."""
         found = self._image()
         if found is None:
@@ -87,11 +87,11 @@ class AttendedInputs:
 
     @property
     def _growing(self) -> str:
-        return self.model.entrance.growing if self.written is not None else ""
+        return self.model.input_signature.growing if self.written is not None else ""
 
     def _text(self, length: Dim | None, count: int) -> MapAxis | None:
         """Label the `count` tokens of the text input whose length is `length`."""
-        growing = self.model.entrance.growing
+        growing = self.model.input_signature.growing
         for name, array in self.arrays.items():
             record = self._record(name)
             if record is None or array.shape[1:] != (count,):
@@ -106,7 +106,7 @@ class AttendedInputs:
         record = self.model.manifest.reading.of_input(name)
         if isinstance(record, TEXT_READINGS):
             return record
-        return self._shows() if name == self.model.entrance.growing else None
+        return self._shows() if name == self.model.input_signature.growing else None
 
     def _shows(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""

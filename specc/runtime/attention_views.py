@@ -222,7 +222,7 @@ def run_with_attention(
     answer = given.answer()
     said = f"{given.said()} → {answer}" if answer else given.said()
     looks = AttentionMaps(
-        model=model.manifest.name, given=said, maps=tuple(maps), picture=given.picture()
+        model=model.manifest.name, given=said, maps=tuple(maps), image=given.image()
     )
     return AttentionRun(looks, results, rows)
 
@@ -233,8 +233,8 @@ def attention_of_generation(
     """Return attention maps of a generation: one full forward over the prompt and the generated
     tokens of the first sequence. The last token was never fed, so it has no query.
     """
-    entrance = writing.writer.entrance
-    growing, inputs = entrance.growing, entrance.graph.inputs
+    input_signature = writing.writer.input_signature
+    growing, inputs = input_signature.growing, input_signature.graph.inputs
     batch, length = inputs[growing].type.shape
     tokens = np.array([best.tokens], np.int64)
     # values along the sequence are recomputed for the longer sequence

@@ -38,29 +38,35 @@ def spare_columns(states: Sequence[DecodeState]) -> int:
 
 
 def prepend_spare_columns(
-    entrance: ModelInputs, prepared: Mapping[str, Array], count: int
+    input_signature: ModelInputs, prepared: Mapping[str, Array], count: int
 ) -> dict[str, Array]:
     """Prepend `count` padding columns to the inputs of a prompt."""
-    graph, growing = entrance.graph, entrance.growing
+    graph, growing = input_signature.graph, input_signature.growing
     names = {growing, find_mask_input(graph, growing)} if count else set()
     return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
 
 
-def stack_prompts(entrance: ModelInputs, texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def stack_prompts(
+    input_signature: ModelInputs, texts: Sequence[Mapping[str, Array]]
+) -> dict[str, Array]:
     """Return prepared inputs of several prompts as one batch, padded on the mask's side."""
-    graph = entrance.graph
-    batch = graph.inputs[entrance.growing].type.shape[0]
+    graph = input_signature.graph
+    batch = graph.inputs[input_signature.growing].type.shape[0]
     made = {}
     for name in texts[0]:
         type = graph.inputs[name].type
         arrays = [np.asarray(text[name]) for text in texts]
-        made[name] = stack_padded(arrays, batch_axis(type, batch), left_padded_axes(entrance, type))
+        made[name] = stack_padded(
+            arrays, batch_axis(type, batch), left_padded_axes(input_signature, type)
+        )
     return made
 
 
-def unpadded_lengths(entrance: ModelInputs, prepared: Mapping[str, Array]) -> tuple[object, ...]:
+def unpadded_lengths(
+    input_signature: ModelInputs, prepared: Mapping[str, Array]
+) -> tuple[object, ...]:
     """Return the lengths that must agree within one batch: those without a padding mask."""
-    graph = entrance.graph
+    graph = input_signature.graph
     kept = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
     # all but the batch, which comes first
     lengths_of_rows = [d for value in kept for d in value.type.shape[1:]]
@@ -82,10 +88,10 @@ def merge_stepper_rows(
     if other is not None and len(chosen):
         parts.append(BatchPart(other, chosen))
     joint = _Joint.of(stepper, parts)
-    states, handed, once = joint.states(), joint.handed(), joint.once()
+    states, static_inputs, once = joint.states(), joint.static_inputs(), joint.once()
     stepper.rows.given, stepper.rows.tokens = joint.given()
     stepper.rows.once, stepper.past = once, joint.columns
-    stepper.states, stepper.handed = states, handed
+    stepper.states, stepper.static_inputs = states, static_inputs
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ class _Joint:
         """Return prefix and time steps of all sequences, [rows columns …], as one state."""
         assert state.batch is not None, "each sequence has its own state"
         assert state.rows is not None, "columns have an axis"
-        left = state.rows in left_padded_axes(self.first.entrance, state.type)
+        left = state.rows in left_padded_axes(self.first.input_signature, state.type)
         head = max(h.shape[1] for h in heads)
         kept = int(min(state.most, self.columns))
         length = _room(kept) if buffered else head + kept
@@ -160,12 +166,12 @@ class _Joint:
             start += len(rows)
         return state_array
 
-    def handed(self) -> dict[str, DeviceTensor]:
+    def static_inputs(self) -> dict[str, DeviceTensor]:
         """Return the merged outputs of `encode`, or those of the caller."""
         graph, run = self.first.graph, self.first.run
         found = {}
-        for name in self.first.facts.handed:
-            arrays = [p.stepper.run.numbers(p.stepper.handed[name]) for p in self.parts]
+        for name in self.first.facts.static_inputs:
+            arrays = [p.stepper.run.numbers(p.stepper.static_inputs[name]) for p in self.parts]
             type = graph.inputs[name].type
             batch = batch_axis(type, self.first.batch)
             found[name] = run.tensor(self._stacked(arrays, type, batch))
@@ -173,7 +179,7 @@ class _Joint:
 
     def once(self) -> dict[str, Array]:
         """Return the caller's inputs without a time axis."""
-        inputs = self.first.entrance.graph.inputs
+        inputs = self.first.input_signature.graph.inputs
         found = {}
         for name in self.first.rows.once:
             arrays = [p.stepper.rows.once[name] for p in self.parts]
@@ -202,13 +208,13 @@ class _Joint:
         if batch is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.rows, batch) for a, part in pairs]
-        return stack_padded(arrays, batch, left_padded_axes(self.first.entrance, type))
+        return stack_padded(arrays, batch, left_padded_axes(self.first.input_signature, type))
 
 
 def _oldest(part: BatchPart) -> int:
     """Return the columns of the longest sequence of a part, from its first real token."""
-    entrance, columns = part.stepper.entrance, part.columns
-    keep = find_mask_input(entrance.graph, entrance.growing)
+    input_signature, columns = part.stepper.input_signature, part.columns
+    keep = find_mask_input(input_signature.graph, input_signature.growing)
     known = part.stepper.rows.given.get(keep)
     if known is None or not len(part.rows):
         return columns
@@ -231,9 +237,9 @@ def _room(columns: int) -> int:
     return length
 
 
-def left_padded_axes(entrance: ModelInputs, type: Type) -> tuple[int, ...]:
+def left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
     """Return the axes of a value that are left-padded."""
-    graph, growing = entrance.graph, entrance.growing
+    graph, growing = input_signature.graph, input_signature.growing
     left = set[str]()
     for name in graph.inputs:
         keep = find_mask_input(graph, name)

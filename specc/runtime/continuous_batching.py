@@ -198,18 +198,20 @@ class ContinuousBatch(Generic[T]):
 
     def _read(self, fresh: Sequence[T]) -> tuple[KVCacheStepper, GenerationStream, Floats]:
         """Prefill the prompts of fresh sequences → f32[batch vocab]."""
-        facts, entrance = self.writer.apart, self.writer.entrance
+        facts, input_signature = self.writer.apart, self.writer.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         asked = self.ask(fresh)
         self._count(asked)
-        prepared = prepend_spare_columns(entrance, asked.prepared, spare_columns(facts.states))
+        prepared = prepend_spare_columns(
+            input_signature, asked.prepared, spare_columns(facts.states)
+        )
         stepper = self.writer.stepper(prepared)
         assert isinstance(stepper, KVCacheStepper), "a step has states"
-        return stepper, asked, self._fed(stepper, prepared[entrance.growing])
+        return stepper, asked, self._fed(stepper, prepared[input_signature.growing])
 
     def _count(self, asked: GenerationStream) -> None:
         """Count the source tokens fed, padding included."""
-        facts, growing = asked.writer.entrance.graph.input_facts, asked.keep
+        facts, growing = asked.writer.input_signature.graph.input_facts, asked.keep
         for name, value in asked.prepared.items():
             if facts[name].keep and value is not growing:
                 self.fed += value.size

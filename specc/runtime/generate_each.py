@@ -77,7 +77,7 @@ def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[Ge
         return _joined(texts, ())
 
     def shape(text: GenerationStream) -> object:
-        return unpadded_lengths(writer.entrance, text.prepared)
+        return unpadded_lengths(writer.input_signature, text.prepared)
 
     return ContinuousBatch(writer=writer, at_once=at_once, ask=ask, shape=shape)
 
@@ -97,7 +97,7 @@ def generate_in_batches(
 
 def _apart(writer: Generator, one: GenerationStream, other: GenerationStream) -> bool:
     """Return whether two prompts cannot share a batch: their shapes or maximum lengths differ."""
-    shapes = {unpadded_lengths(writer.entrance, t.prepared) for t in (one, other)}
+    shapes = {unpadded_lengths(writer.input_signature, t.prepared) for t in (one, other)}
     return len(shapes) > 1 or one.room != other.room
 
 
@@ -119,13 +119,13 @@ def _written(some: Sequence[Row]) -> Iterator[EndedSequence]:
 def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> GenerationStream:
     """Join sequences that were prepared alone into one batch."""
     first = texts[0]
-    entrance = first.writer.entrance
-    prepared = stack_prompts(entrance, [text.prepared for text in texts])
-    keep = find_mask_input(entrance.graph, entrance.growing)
+    input_signature = first.writer.input_signature
+    prepared = stack_prompts(input_signature, [text.prepared for text in texts])
+    keep = find_mask_input(input_signature.graph, input_signature.growing)
     return replace(
         first,
         prepared=prepared,
-        prompt=prepared[entrance.growing],
+        prompt=prepared[input_signature.growing],
         keep=prepared.get(keep) if keep else None,
         numbers=tuple(numbers),
     )
@@ -133,7 +133,7 @@ def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> Genera
 
 def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
     """Return the inputs of one row as a batch of one. Raise E0910 if they are ambiguous."""
-    asked = writer.entrance.asked
+    asked = writer.input_signature.asked
     if not isinstance(row, Mapping) and not asked:
         raise_error(
             "E0910",
@@ -141,7 +141,7 @@ def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
             helps=["pass inputs by name, as in {'ids': [1, 2]}"],
         )
     named = row if isinstance(row, Mapping) else {asked[0]: row}
-    known = [*writer.entrance.graph.inputs]
+    known = [*writer.input_signature.graph.inputs]
     for name in (name for name in named if name not in known):
         raise_error(
             "E0910",

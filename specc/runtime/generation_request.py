@@ -25,20 +25,20 @@ CreateStepper = Callable[[Mapping[str, Array]], FullForwardStepper | KVCacheStep
 
 @dataclass(kw_only=True)
 class GenerativeModel:
-    """The parts of a generative model. `entrance` describes its inputs, `context` its maximum
-    length, bounded by `table`. `stepper` begins a decode loop in Python; `itself` runs a standalone
-    decode graph with the settings `compiled`. Tokens are `drawn` from so many logits. `begins`: the
-    first token is sampled from prefix positions, without a prompt. `apart` are the facts of a step
-    whose batch may hold sequences of different lengths.
+    """The parts of a generative model. `input_signature` describes its inputs, `context` its
+    maximum length, bounded by `table`. `stepper` begins a decode loop in Python; `itself` runs a
+    standalone decode graph with the settings `compiled`. Tokens are `drawn` from so many logits.
+    `begins`: the first token is sampled from prefix positions, without a prompt. `apart` are the
+    facts of a step whose batch may hold sequences of different lengths.
     """
 
-    entrance: ModelInputs
+    input_signature: ModelInputs
     generation: GenerateSection
     reading: PreprocessingConfig
     context: int | None
     stepper: CreateStepper = field(repr=False)
     table: str = ""
-    chance: RandomWeights | None = None
+    random_init: RandomWeights | None = None
     itself: Session | None = field(default=None, repr=False)
     compiled: Mapping[str, object] = field(default_factory=dict)
     drawn: int | None = None
@@ -53,7 +53,7 @@ class GenerativeModel:
             for n, r in self.reading.shows
             if isinstance(r, TextOutput) and n == self.generation.source
         ]
-        record = shown[0] if shown else self.reading.of_input(self.entrance.growing)
+        record = shown[0] if shown else self.reading.of_input(self.input_signature.growing)
         if isinstance(record, TEXT_READINGS):
             return partial(decode_text, record=record)
         return None
@@ -61,7 +61,7 @@ class GenerativeModel:
     @property
     def vocabulary(self) -> VocabularySizes:
         """Vocabulary sizes of the input and of the logits."""
-        below = self.entrance.graph.input_facts[self.entrance.growing].below
+        below = self.input_signature.graph.input_facts[self.input_signature.growing].below
         return VocabularySizes(below.number if below is not None else None, self.drawn)
 
 

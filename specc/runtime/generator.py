@@ -63,9 +63,9 @@ class Generator(GenerativeModel):
         `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Fails with E09xx on
         inputs, E0731 to E0733 on settings, E0943 for prompts longer than the context.
         """
-        names = [n for n in settings if n in self.entrance.graph.inputs]
+        names = [n for n in settings if n in self.input_signature.graph.inputs]
         inputs = {name: settings.pop(name) for name in names}
-        free = [name for name in self.entrance.asked if name not in inputs]
+        free = [name for name in self.input_signature.asked if name not in inputs]
         if len(given) > len(free):
             raise_error(
                 "E0910",
@@ -108,16 +108,16 @@ class Generator(GenerativeModel):
 
     def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:
         """Begin with inputs by name and settings that are checked."""
-        growing = self.entrance.growing
+        growing = self.input_signature.growing
         begun = growing not in inputs and (bool(settings.start) or self.begins)
-        prepared = prepare_prompts(self.entrance, inputs, settings.start, self.begins)
+        prepared = prepare_prompts(self.input_signature, inputs, settings.start, self.begins)
         prompt = prepared[growing]
         seeing = self._beside(prepared)
         check_context(seeing, prompt)
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.begins:
             raise_error("E0912", f"`{growing}` is empty: a prompt needs at least one token")
-        keep = find_mask_input(self.entrance.graph, growing)
+        keep = find_mask_input(self.input_signature.graph, growing)
         length = prompt.shape[1] if len(prompt) else 0
         room = max_new_tokens(seeing, settings, length)
         return GenerationStream(
@@ -132,10 +132,10 @@ class Generator(GenerativeModel):
 
     def _beside(self, prepared: Mapping[str, Array]) -> "Generator":
         """Return the generator with the context that these inputs leave in a position table."""
-        graph, growing = self.entrance.graph, self.entrance.growing
+        graph, growing = self.input_signature.graph, self.input_signature.growing
         rows = str(graph.inputs[growing].type.shape[1])
         others = {n: k for n, k in infer_lengths(graph, prepared).items() if n != rows}
-        context = max_context_length(self.entrance.bounds, rows, others)
+        context = max_context_length(self.input_signature.bounds, rows, others)
         if context is None or context == self.context:
             return self
         return replace(self, context=min(context, self.context or context))
@@ -156,15 +156,15 @@ def standalone_generator_of(model: LoadedModel) -> Generator | None:
         return None
 
     def stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
-        return FullForwardStepper(model.session, model.entrance, generation.source, prepared)
+        return FullForwardStepper(model.session, model.input_signature, generation.source, prepared)
 
-    bound = model.entrance.bounds.get(grows.type.shape[1].name or "", LengthBound())
+    bound = model.input_signature.bounds.get(grows.type.shape[1].name or "", LengthBound())
     return Generator(
-        entrance=model.entrance,
+        input_signature=model.input_signature,
         generation=generation,
         reading=model.manifest.reading,
         context=bound.high,
-        chance=model.manifest.chance,
+        random_init=model.manifest.random_init,
         stepper=stepper,
         drawn=sampled_vocabulary_size(graph, generation),
         begins=_begins(graph, generation),
@@ -175,20 +175,20 @@ def _by_itself(
     model: LoadedModel, generation: GenerateSection, decodes: Mapping[str, object]
 ) -> Generator:
     """Return the generator of a standalone file, whose lengths and vocabulary are metadata."""
-    manifest, session, entrance = model.manifest, model.runtime, model.entrance
+    manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
     read = {generation.growing, *session.inputs, *session.optional, *defaults}
     return Generator(
-        entrance=replace(
-            entrance,
-            bounds={**entrance.bounds, **bounds_from_json(decodes.get("bounds"))},
+        input_signature=replace(
+            input_signature,
+            bounds={**input_signature.bounds, **bounds_from_json(decodes.get("bounds"))},
             unread=find_unread_inputs(manifest.graph, None, read),
             strides=_strides(decodes.get("strides")),
         ),
         generation=generation,
         reading=manifest.reading,
         context=as_exact_integer(decodes.get("context")),
-        chance=manifest.chance,
+        random_init=manifest.random_init,
         stepper=_no_stepper,
         itself=session,
         compiled=decodes,
@@ -221,7 +221,7 @@ class StepGraphs:
     """The step of a package with its encoder, ready to run, and their inputs."""
 
     facts: GenerationFacts
-    entrance: ModelInputs
+    input_signature: ModelInputs
     encode: Session | None
     step: Session
     graph: Graph
@@ -239,8 +239,10 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
         check_encoder_outputs(facts, encode.inputs, encode.outputs, where)
     else:
         check_encoder_outputs(facts, (), (), where)
-    entrance = generator_inputs(facts, graph, package)
-    return StepGraphs(facts=facts, entrance=entrance, encode=encode, step=step, graph=graph)
+    input_signature = generator_inputs(facts, graph, package)
+    return StepGraphs(
+        facts=facts, input_signature=input_signature, encode=encode, step=step, graph=graph
+    )
 
 
 def open_generator(
@@ -251,18 +253,18 @@ def open_generator(
 ) -> Generator:
     """Return the generator of a package, with the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
-    facts, entrance = opened.facts, opened.entrance
+    facts, input_signature = opened.facts, opened.input_signature
 
     def stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
         return KVCacheStepper(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
-        entrance=entrance,
+        input_signature=input_signature,
         generation=facts.generation,
-        reading=entrance.reading,
+        reading=input_signature.reading,
         context=facts.context,
         table=facts.table,
-        chance=facts.chance,
+        random_init=facts.random_init,
         stepper=stepper,
         drawn=sampled_vocabulary_size(opened.graph, facts.generation),
         begins=bool(facts.first),

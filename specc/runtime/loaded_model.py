@@ -46,7 +46,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
                 f"the description inside `{escape_text(file.path)}` cannot be used: "
                 f"`{escape_text(name)}` is not stored as described",
             )
-        wide = shape[-2] if one.form.turned else shape[-1]
+        wide = shape[-2] if one.form.is_transposed else shape[-1]
         numbers, own = found[name], scales[name]
         # of stacked weights one per expert
         many = len(shape) == STACK_RANK
@@ -83,7 +83,7 @@ class LoadedModel:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """The inputs."""
-        return self.entrance.specs
+        return self.input_signature.specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
         """Return the outputs by name for arrays, lists, texts. Raise E09xx for invalid inputs."""
@@ -109,7 +109,7 @@ class LoadedModel:
         return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
     @property
-    def entrance(self) -> ModelInputs:
+    def input_signature(self) -> ModelInputs:
         """The inputs with their preprocessing and defaults."""
         manifest = self.manifest
         growing = str((manifest.generation or {}).get("growing", ""))
@@ -117,7 +117,7 @@ class LoadedModel:
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, defaults filled in."""
-        return self.entrance.prepared(inputs)
+        return self.input_signature.prepared(inputs)
 
     def exact(self) -> "LoadedModel":
         """Return the model with weight-only quantization (no quantized activations); itself if none
@@ -177,7 +177,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
     A model larger than HASHED_BYTES with its weights inside is compared only with `contents`, and
     so is all after the first mebibyte of a weight file.
     """
-    folder, name = file.path.parent, file.path.name
+    directory, name = file.path.parent, file.path.name
     recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_error(
@@ -194,7 +194,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
     if (contents or cheap) and not file.unbroken():
         _not_its_own(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if why := beside.explain_mismatch(folder, location, facts, contents=contents):
+        if why := beside.explain_mismatch(directory, location, facts, contents=contents):
             _not_its_own(file.path, location, why)
 
 

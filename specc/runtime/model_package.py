@@ -117,87 +117,91 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
     Fails with E0802 (no index), E0831 (an index that cannot be used), E0830 (files that
     do not belong together).
     """
-    folder = Path(path)
-    index = read_index(folder)
+    directory = Path(path)
+    index = read_index(directory)
     # Another process may write the package while it is opened. Its index is written last, so a
     # changed index explains files that do not match; then everything is read again.
     while True:
         try:
-            opened = _opened(folder, index, contents)
+            opened = _opened(directory, index, contents)
             if contents:
-                read_index(folder, contents=True)
+                read_index(directory, contents=True)
             return opened
         except Failed:
-            found = read_index(folder)
+            found = read_index(directory)
             if found == index:
                 raise
             index = found  # it was replaced in the meantime
 
 
-def _opened(folder: Path, index: PackageIndex, contents: bool) -> ModelPackage:
+def _opened(directory: Path, index: PackageIndex, contents: bool) -> ModelPackage:
     contents = contents or index.every_load
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
-        _check_size(folder, name, facts)
+        _check_size(directory, name, facts)
         # Graphs are hashed below in any case, when they are read.
-        if contents and name not in graphs and file_sha256(folder / name) != facts.sha256:
-            _mixed(folder, name, "its content has changed since the package was written")
+        if contents and name not in graphs and file_sha256(directory / name) != facts.sha256:
+            _mixed(directory, name, "its content has changed since the package was written")
     for name, linked in index.linked.items():
-        if why := explain_mismatch(folder, name, linked, contents=contents):
-            _mixed(folder, name, why)
+        if why := explain_mismatch(directory, name, linked, contents=contents):
+            _mixed(directory, name, why)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
     for role, name in index.graphs.items():
-        models[role] = reader.parse_model(_checked(folder, name, index.files[name]), folder / name)
-        _check_weights(folder, name, models[role], index)
-    return ModelPackage(folder, index, models)
+        models[role] = reader.parse_model(
+            _checked(directory, name, index.files[name]), directory / name
+        )
+        _check_weights(directory, name, models[role], index)
+    return ModelPackage(directory, index, models)
 
 
-def _check_size(folder: Path, name: str, facts: FileDigest) -> None:
-    size = regular_file_size(folder / name)
+def _check_size(directory: Path, name: str, facts: FileDigest) -> None:
+    size = regular_file_size(directory / name)
     if size is None:
-        _mixed(folder, name, "it is missing, or it is not a regular file")
+        _mixed(directory, name, "it is missing, or it is not a regular file")
     if size != facts.bytes:
         _mixed(
-            folder, name, f"it has {size} bytes, and had {facts.bytes} when the package was written"
+            directory,
+            name,
+            f"it has {size} bytes, and had {facts.bytes} when the package was written",
         )
 
 
-def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
+def _checked(directory: Path, name: str, facts: FileDigest) -> bytes:
     """Return the content of a file, verified by its hash."""
-    _check_size(folder, name, facts)
+    _check_size(directory, name, facts)
     try:
-        data = read_regular_file(folder / name, facts.bytes)
+        data = read_regular_file(directory / name, facts.bytes)
     except UnreadableFile as error:
-        _mixed(folder, name, f"it cannot be read: {error.reason}")
+        _mixed(directory, name, f"it cannot be read: {error.reason}")
     if hashlib.sha256(data).hexdigest() != facts.sha256:
-        _mixed(folder, name, "its content has changed since the package was written")
+        _mixed(directory, name, "its content has changed since the package was written")
     return data
 
 
-def _check_weights(folder: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
+def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Check that a graph reads its weights within the files that the index lists."""
     # Linked checkpoints count too; files in neither list would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()} | {
         n: f.bytes for n, f in index.linked.items()
     }
     if why := find_misplaced_tensors(file.outside(), sizes):
-        _mixed(folder, name, why)
+        _mixed(directory, name, why)
     for location, _ in file.outside():
         if location in index.files and (
-            why := explain_mismatch(folder, location, _beside(index.files[location]))
+            why := explain_mismatch(directory, location, _beside(index.files[location]))
         ):
-            _mixed(folder, location, why)
+            _mixed(directory, location, why)
 
 
 def _beside(facts: FileDigest) -> WeightFileFacts:
     return WeightFileFacts(facts.bytes, facts.sha256)
 
 
-def _mixed(folder: Path, name: str, why: str) -> NoReturn:
+def _mixed(directory: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0830",
-        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(folder)}`",
+        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",
         notes=[why, f"its files are listed in `{INDEX_FILE}`"],
         helps=["compile the package again, or copy its whole directory"],
     )
@@ -238,7 +242,7 @@ def _between_steps(package: ModelPackage) -> list[str]:
         return []
     step = package.manifest("step").graph
     facts = load_facts(about, step, str(package.path))
-    rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.handed]
+    rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
     for state in facts.states:
         name = state.name.removeprefix("past.")
         rows.append(("kept", name, str(state.type), _growth(state, facts)))

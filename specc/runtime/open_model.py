@@ -63,7 +63,7 @@ class OpenedModel(Closeable):
         if self.closed:
             return f"at {self.path}, closed"
         if not self.has_full_forward:
-            return self.entrance.graph.signed()
+            return self.input_signature.graph.signed()
         manifest = self.package.manifest("score") if self.package else self.whole.manifest
         return f"{manifest.name}, {manifest.graph.signed()}"
 
@@ -136,22 +136,22 @@ class OpenedModel(Closeable):
         return None if once else standalone_generator_of(self.whole)
 
     @property
-    def entrance(self) -> ModelInputs:
+    def input_signature(self) -> ModelInputs:
         """The inputs with their preprocessing and defaults."""
         if self.streamer is not None and not self.has_full_forward:
-            return self.streamer.entrance
-        return self.writer.entrance if self.writer else self.whole.entrance
+            return self.streamer.input_signature
+        return self.writer.input_signature if self.writer else self.whole.input_signature
 
     @property
-    def chance(self) -> RandomWeights | None:
+    def random_init(self) -> RandomWeights | None:
         """Record of randomly initialized weights, if any."""
         # in a package with steps no graph has all weights: the index has the seed
         fed = self.writer if self.steps else self.streamer
         if self.steps or fed is not None:
-            return fed.chance if fed else None
+            return fed.random_init if fed else None
         manifest = self.whole.manifest
         random = bool(manifest.graph.parameters) or manifest.decodes is not None
-        return manifest.chance if random else None
+        return manifest.random_init if random else None
 
     def begin(
         self, given: Mapping[str, object], settings: Mapping[str, object]
@@ -193,8 +193,8 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
     # A single model has no index; its tensors describe its inputs.
     weights = [name for name, _ in model.file.outside()]
     tokenizers = [f.name for f in model.manifest.reading.files if f.name]
-    folder = model.path.parent
-    return [opened.path, *(folder / name for name in (*weights, *tokenizers))]
+    directory = model.path.parent
+    return [opened.path, *(directory / name for name in (*weights, *tokenizers))]
 
 
 def computes_at_once(
@@ -211,7 +211,7 @@ def computes_at_once(
         _nothing_to_set(opened)
     scores = opened.writer is not None and opened.writer.itself is None
     # A file with the decoding loop has no other results, so it always generates.
-    asked = scores and opened.entrance.growing in given and not settings
+    asked = scores and opened.input_signature.growing in given and not settings
     return opened.writer is None or asked
 
 
@@ -240,8 +240,8 @@ def has_batch_shared_scales(opened: OpenedModel) -> bool:
 def open_stream(opened: OpenedModel) -> StreamingModel:
     """Return the streaming model. E0977 if the model does not stream."""
     if opened.streamer is None:
-        mend = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
-        raise_error("E0977", "this model is not streamed", helps=[mend])
+        fix = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
+        raise_error("E0977", "this model is not streamed", helps=[fix])
     return opened.streamer
 
 
@@ -268,8 +268,8 @@ def open_compiled(
     """
     if not os.path.lexists(path):
         _not_there(Path(path))
-    folder = Path(path).is_dir()
-    if graph and not folder and Path(path).exists():
+    directory = Path(path).is_dir()
+    if graph and not directory and Path(path).exists():
         raise_error(
             "E0832",
             f"`{escape_text(path)}` is a single model, not a package",
@@ -277,7 +277,7 @@ def open_compiled(
         )
     return OpenedModel(
         path=Path(path),
-        package=open_package(path, contents=contents) if folder else None,
+        package=open_package(path, contents=contents) if directory else None,
         graph=graph,
         provider=provider,
         threads=threads,

@@ -30,7 +30,7 @@ class PerTokenInputs:
     defaults. For finished sequences `over`, bool[batch], the mask is false.
     """
 
-    entrance: ModelInputs
+    input_signature: ModelInputs
     given: dict[str, Array]
     once: dict[str, Array]
     tokens: Ints
@@ -39,21 +39,21 @@ class PerTokenInputs:
     over: Bools | None = None
 
     @classmethod
-    def of(cls, entrance: ModelInputs, prepared: Mapping[str, Array]) -> "PerTokenInputs":
+    def of(cls, input_signature: ModelInputs, prepared: Mapping[str, Array]) -> "PerTokenInputs":
         """Create from prepared inputs. Raise E0912 for a prompt with padding on the right."""
-        growing, inputs = entrance.growing, entrance.graph.inputs
+        growing, inputs = input_signature.growing, input_signature.graph.inputs
         length = inputs[growing].type.shape[1]
         # inputs with one position per token grow with the tokens
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
-        facts = entrance.graph.input_facts
+        facts = input_signature.graph.input_facts
         for name in (n for n in names if facts[n].keep == "right"):
             if not np.all(prepared[name]):
                 _behind_padding(name, growing)
         given = {n: prepared[n] for n in names}
         once = {n: v for n, v in prepared.items() if n not in names and n != growing}
         return cls(
-            entrance=entrance,
+            input_signature=input_signature,
             given=given,
             once=once,
             tokens=prepared[growing],
@@ -63,7 +63,7 @@ class PerTokenInputs:
     def extend(self, tokens: Ints) -> None:
         """Append inputs for new tokens; the first call, with the prompt, has them already."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
-        inputs = self.entrance.graph.inputs
+        inputs = self.input_signature.graph.inputs
         count = self.count = tokens.shape[1]
         for name, axes in self._growing:
             whole = self._longer(name, axes, tokens)
@@ -104,10 +104,10 @@ class PerTokenInputs:
         """Inputs computed for generated tokens, with the token-wise graph if there is one. E0944
         for one without a default.
         """
-        defaults, growing = self.entrance.defaults, self.entrance.growing
+        defaults, growing = self.input_signature.defaults, self.input_signature.growing
         found: dict[str, Graph | None] = {}
         for name in self.given:
-            keep = self.entrance.graph.input_facts[name].keep
+            keep = self.input_signature.graph.input_facts[name].keep
             if defaults is not None and name in defaults.outputs:
                 if keep in ("", "any"):
                     found[name] = extract_tokenwise_default(defaults, name, growing)
@@ -120,14 +120,16 @@ class PerTokenInputs:
         most = int(tokens.max(initial=0))
         if most >= len(self.tables.get(name, ())):
             every = np.arange(2 * most + 2)[None]
-            made = backend.load_reference().evaluate_graph(each, {self.entrance.growing: every}, {})
+            made = backend.load_reference().evaluate_graph(
+                each, {self.input_signature.growing: every}, {}
+            )
             self.tables[name] = made[name][0]
         return self.tables[name][tokens]
 
     @property
     def empty(self) -> Bools:
         """Sequences without a token so far, bool[batch]; padding does not count."""
-        keep = find_mask_input(self.entrance.graph, self.entrance.growing)
+        keep = find_mask_input(self.input_signature.graph, self.input_signature.growing)
         known = self.given.get(keep) if keep else None
         if known is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
@@ -135,8 +137,8 @@ class PerTokenInputs:
 
     def reorder(self, rows: Ints) -> None:
         """Reorder batch elements: r becomes `rows[r]`."""
-        inputs = self.entrance.graph.inputs
-        batch = inputs[self.entrance.growing].type.shape[0]
+        inputs = self.input_signature.graph.inputs
+        batch = inputs[self.input_signature.growing].type.shape[0]
         self.tokens = self.tokens[rows]
         for held in (self.given, self.once):
             for name, value in held.items():
@@ -146,16 +148,16 @@ class PerTokenInputs:
     @cached_property
     def _growing(self) -> list[tuple[str, list[int]]]:
         """The inputs with a time axis in dependency order, each with its time axes."""
-        inputs = self.entrance.graph.inputs
-        length = inputs[self.entrance.growing].type.shape[1]
+        inputs = self.input_signature.graph.inputs
+        length = inputs[self.input_signature.growing].type.shape[1]
         return [
             (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
-            for name in _in_order(self.given, self.entrance.defaults, self._following)
+            for name in _in_order(self.given, self.input_signature.defaults, self._following)
         ]
 
     def _computed(self, name: str) -> Array:
         """Compute the default of an input for the whole sequence."""
-        defaults, growing = self.entrance.defaults, self.entrance.growing
+        defaults, growing = self.input_signature.defaults, self.input_signature.growing
         assert defaults is not None, "a computed input has a default"
         known = {**self.once, **self.given, growing: self.tokens}
         return _default(defaults, name, known, {*self.once, growing})
@@ -165,8 +167,8 @@ def split_new_positions(rows: PerTokenInputs, size: int) -> Iterator[PerTokenInp
     """Yield `rows` up to each `size` new positions, which are the new ones; the last piece may be
     shorter. A size of 0 yields all new positions at once.
     """
-    inputs, end = rows.entrance.graph.inputs, rows.tokens.shape[1]
-    length = inputs[rows.entrance.growing].type.shape[1]
+    inputs, end = rows.input_signature.graph.inputs, rows.tokens.shape[1]
+    length = inputs[rows.input_signature.growing].type.shape[1]
     start = end - rows.count
     while size and end - start > size:
         stop = start = start + size

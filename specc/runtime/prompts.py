@@ -21,12 +21,12 @@ from specc.runtime.generation_request import GenerativeModel
 from specc.runtime.model_inputs import ModelInputs
 
 
-def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
+def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
     """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. E0424 if the
     model has no chat template, else as in `specc.preprocessing.chat_template`.
     """
-    growing = entrance.growing
-    record = entrance.reading.of_input(growing) if growing else None
+    growing = input_signature.growing
+    record = input_signature.reading.of_input(growing) if growing else None
     if not isinstance(record, TextTokenizer) or record.chat is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     text = render_chat_template(record.chat, parse_messages(messages))
@@ -35,38 +35,43 @@ def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
 
 
 def prepare_prompts(
-    entrance: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool = False
+    input_signature: ModelInputs,
+    inputs: Mapping[str, object],
+    start: Sequence[int],
+    begins: bool = False,
 ) -> dict[str, Array]:
     """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
     given; none if the sequence `begins` from prefix positions.
     """
-    growing = entrance.growing
+    growing = input_signature.growing
     if growing not in inputs:
-        return entrance.prepared(_started(entrance, inputs, start, begins))
+        return input_signature.prepared(_started(input_signature, inputs, start, begins))
     others = {name: value for name, value in inputs.items() if name != growing}
-    prompts = _padded(entrance, inputs[growing])
+    prompts = _padded(input_signature, inputs[growing])
     # a mask from the caller takes precedence over the computed one
-    prepared = entrance.prepared({**prompts, **others})
+    prepared = input_signature.prepared({**prompts, **others})
     padded = next((n for n in prompts if n not in (growing, *others)), "")
-    return _as_alone(entrance, prepared, padded) if padded else prepared
+    return _as_alone(input_signature, prepared, padded) if padded else prepared
 
 
 def _started(
-    entrance: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool
+    input_signature: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool
 ) -> dict[str, object]:
     """Return the inputs with the start tokens of each sequence, or none if it `begins` without."""
     if not start and not begins:
         return dict(inputs)
-    first = np.tile(np.array(start, np.int64), (_rows(entrance, inputs), 1))
+    first = np.tile(np.array(start, np.int64), (_rows(input_signature, inputs), 1))
     # they are valid, even one with the padding id
-    keep = find_mask_input(entrance.graph, entrance.growing)
+    keep = find_mask_input(input_signature.graph, input_signature.growing)
     exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
-    return {**exists, **inputs, entrance.growing: first}
+    return {**exists, **inputs, input_signature.growing: first}
 
 
-def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> dict[str, Array]:
+def _as_alone(
+    input_signature: ModelInputs, prepared: dict[str, Array], keep: str
+) -> dict[str, Array]:
     """Compute the padding mask of batched prompts as if each stood in a batch of one."""
-    defaults, growing = entrance.defaults, entrance.growing
+    defaults, growing = input_signature.defaults, input_signature.growing
     if defaults is None or keep not in defaults.outputs:
         return prepared
     if find_default_sources(defaults, keep) != {growing}:
@@ -80,19 +85,19 @@ def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> d
     return {**prepared, keep: exist}
 
 
-def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
+def _padded(input_signature: ModelInputs, given: object) -> dict[str, object]:
     """Left-pad prompts of different lengths (lists of ids) and add their padding mask."""
-    growing = entrance.growing
+    growing = input_signature.growing
     rows = _listed(given)
     if not rows:
         return {growing: given}
-    keep = find_mask_input(entrance.graph, growing)
+    keep = find_mask_input(input_signature.graph, growing)
     longest = max(map(len, rows))
     if not longest:
         given = np.zeros((len(rows), 0), np.int64)
     # Nothing is padded, but the model may require the mask anyway; a default provides it.
     if min(map(len, rows)) == longest:
-        absent = entrance.defaults.outputs if entrance.defaults else ()
+        absent = input_signature.defaults.outputs if input_signature.defaults else ()
         if not keep or keep in absent:
             return {growing: given}
         return {growing: given, keep: np.ones((len(rows), longest), np.bool_)}
@@ -121,10 +126,10 @@ def _listed(given: object) -> list[Sequence[object]]:
     return rows if len(rows) == len(given) else []
 
 
-def _rows(entrance: ModelInputs, inputs: Mapping[str, object]) -> int:
+def _rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
     """Return the batch size of the given inputs."""
-    graph = entrance.graph
-    batch = graph.inputs[entrance.growing].type.shape[0]
+    graph = input_signature.graph
+    batch = graph.inputs[input_signature.growing].type.shape[0]
     for name, value in inputs.items():
         known = graph.inputs.get(name)
         if known is None or batch not in known.type.shape[:1]:
@@ -140,8 +145,8 @@ def _rows(entrance: ModelInputs, inputs: Mapping[str, object]) -> int:
 
 def check_generation_settings(source: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 for settings that this model does not support."""
-    growing = source.entrance.growing
-    grows = source.entrance.graph.inputs[growing].type
+    growing = source.input_signature.growing
+    grows = source.input_signature.graph.inputs[growing].type
     named = {
         "pad": settings.pad,
         "start": settings.start,

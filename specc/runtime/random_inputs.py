@@ -239,11 +239,11 @@ class StepInputs:
         # values from `encode` are the same for the first call and the next
         made = random_inputs(step, sizes, rng, density)
         once = self._once(made, sizes, rng)
-        made |= {n: once[n] for n in self.facts.handed if n in once}
+        made |= {n: once[n] for n in self.facts.static_inputs if n in once}
         # The first call has as many new positions as precede those of the next one; of inputs that
         # cover all positions it gets the first ones.
         first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
-        first |= {n: made[n] for n in self.facts.handed}
+        first |= {n: made[n] for n in self.facts.static_inputs}
         rows = count * self._chunk
         first |= {n: made[n][:, :rows] for n in self.facts.whole}
         for state in self.facts.states:
@@ -298,7 +298,7 @@ class StepInputs:
         shapes = [v.type.shape for v in self.encode.inputs.values()]
         symbols = {s for shape in shapes for d in shape for s in d.symbols()}
         given = random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
-        given |= {n: made[n] for n in self.encode.inputs if n in self.facts.handed}
+        given |= {n: made[n] for n in self.encode.inputs if n in self.facts.static_inputs}
         # Only its lengths are read: no position exists when `encode` runs.
         growing = self.facts.generation.growing
         if growing in given:

@@ -49,13 +49,16 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
 
 def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
     """Return the prepared inputs that the graph takes; it computes the rest itself."""
-    entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
+    input_signature, takes = asked.writer.input_signature, {*session.inputs, *session.optional}
     known = takes
-    if asked.begun and entrance.growing in session.optional:
+    if asked.begun and input_signature.growing in session.optional:
         # it starts by itself, and its first position is valid
-        begun = {entrance.growing, find_mask_input(entrance.graph, entrance.growing)}
+        begun = {
+            input_signature.growing,
+            find_mask_input(input_signature.graph, input_signature.growing),
+        }
         takes, known = takes - begun, takes | begun
-    _check_computed(known, entrance, asked.prepared)
+    _check_computed(known, input_signature, asked.prepared)
     return {n: v for n, v in asked.prepared.items() if n in takes}
 
 
@@ -129,25 +132,25 @@ def _fitting(name: str, value: float) -> float:
 
 
 def _check_computed(
-    known: Collection[str], entrance: ModelInputs, prepared: Mapping[str, Array]
+    known: Collection[str], input_signature: ModelInputs, prepared: Mapping[str, Array]
 ) -> None:
     """Raise E0912 if the model computes another value for a hidden input than is given."""
-    facts = entrance.graph.input_facts
-    hidden = sorted(prepared.keys() & facts.keys() - {*known} - entrance.unread)
-    own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})
+    facts = input_signature.graph.input_facts
+    hidden = sorted(prepared.keys() & facts.keys() - {*known} - input_signature.unread)
+    own = input_signature.prepared({n: v for n, v in prepared.items() if n not in hidden})
     for name in hidden:
         if not np.array_equal(own[name], prepared[name]):
-            _computed(name, entrance)
+            _computed(name, input_signature)
 
 
-def _computed(name: str, entrance: ModelInputs) -> NoReturn:
+def _computed(name: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0912 for a caller's input that differs from the one the graph computes."""
     package = "use a package: compile with `--graphs step`"
-    if not entrance.graph.input_facts[name].keep:
+    if not input_signature.graph.input_facts[name].keep:
         title = f"this model computes `{name}` itself, with a different result"
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"
-    if name == find_mask_input(entrance.graph, entrance.growing):
+    if name == find_mask_input(input_signature.graph, input_signature.growing):
         note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",

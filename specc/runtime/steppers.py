@@ -31,12 +31,12 @@ class FullForwardStepper:
     def __init__(
         self,
         session: Computation,
-        entrance: ModelInputs,
+        input_signature: ModelInputs,
         source: str,
         prepared: Mapping[str, Array],
     ) -> None:
-        self.session, self.entrance, self.source = session, entrance, source
-        self.rows = PerTokenInputs.of(entrance, prepared)
+        self.session, self.input_signature, self.source = session, input_signature, source
+        self.rows = PerTokenInputs.of(input_signature, prepared)
         self.started = False
         self.results: dict[str, Array] = {}
 
@@ -46,7 +46,7 @@ class FullForwardStepper:
             self.rows.extend(tokens)
         begins, self.started = not self.started, True
         self.results = self.session.run(
-            {**self.rows.once, **self.rows.given, self.entrance.growing: self.rows.tokens}
+            {**self.rows.once, **self.rows.given, self.input_signature.growing: self.rows.tokens}
         )
         made = self.results[self.source]
         count = self.rows.tokens.shape[1]
@@ -66,27 +66,28 @@ class KVCacheStepper:
     def __init__(
         self,
         facts: GenerationFacts,
-        entrance: ModelInputs,
+        input_signature: ModelInputs,
         encode: Session | None,
         step: Session,
         graph: Graph,
         prepared: Mapping[str, Array],
         chunk_size: int = PREFILL_CHUNK_SIZE,
     ) -> None:
-        self.facts, self.entrance, self.run, self.graph = facts, entrance, step, graph
+        self.facts, self.input_signature, self.run, self.graph = facts, input_signature, step, graph
         self.chunk_size = chunk_size
-        self.rows = PerTokenInputs.of(entrance, prepared)
+        self.rows = PerTokenInputs.of(input_signature, prepared)
         self.started = False
-        self.batch = entrance.graph.inputs[entrance.growing].type.shape[0]
-        growing = prepared[entrance.growing]
+        self.batch = input_signature.graph.inputs[input_signature.growing].type.shape[0]
+        growing = prepared[input_signature.growing]
         made: dict[str, DeviceTensor] = {}
         if encode is not None:
             given = {
-                n: prepared[n] if n != entrance.growing else growing[:, :0] for n in encode.inputs
+                n: prepared[n] if n != input_signature.growing else growing[:, :0]
+                for n in encode.inputs
             }
             made = encode.tensors(given)
-        env = infer_lengths(entrance.graph, prepared)
-        self.handed, self.states = first_states(facts, step, made, prepared, env)
+        env = infer_lengths(input_signature.graph, prepared)
+        self.static_inputs, self.states = first_states(facts, step, made, prepared, env)
         self.first = _newest(made[facts.first].numpy()) if facts.first else None
         self.results: dict[str, Array] = {}
         self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
@@ -131,8 +132,8 @@ class KVCacheStepper:
     def _run(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
         """Run the step on these inputs and the states."""
         if not self.buffers:
-            return self.run.tensors({**given, **self.handed, **self.states})
-        there = {**self.handed, **{s.name: self.states[s.name] for s in self.buffers}}
+            return self.run.tensors({**given, **self.static_inputs, **self.states})
+        there = {**self.static_inputs, **{s.name: self.states[s.name] for s in self.buffers}}
         moving = {n: v for n, v in self.states.items() if n not in there}
         # batch elements may have been selected, and buffers have grown, since it was bound
         same = all(a is b for a, b in zip(there.values(), self.there, strict=False))
@@ -160,7 +161,9 @@ class KVCacheStepper:
         the new positions, or all if the step reads all of them (a padding mask).
         """
         first = rows.tokens.shape[1] - rows.count
-        given: dict[str, Array | DeviceTensor] = {self.entrance.growing: rows.tokens[:, first:]}
+        given: dict[str, Array | DeviceTensor] = {
+            self.input_signature.growing: rows.tokens[:, first:]
+        }
         for name, every in rows.given.items():
             if name in self.run.inputs:
                 whole = name in self.facts.whole
@@ -192,8 +195,8 @@ class KVCacheStepper:
         self.rows.reorder(rows)
         axes = {s.name: s.batch for s in self.facts.states}
         self.states = {n: self._picked(v, axes[n], rows) for n, v in self.states.items()}
-        for name, value in self.handed.items():
-            self.handed[name] = self._picked(
+        for name, value in self.static_inputs.items():
+            self.static_inputs[name] = self._picked(
                 value, batch_axis(self.graph.inputs[name].type, self.batch), rows
             )
 
@@ -213,12 +216,14 @@ def first_states(
     lengths: Mapping[str, int],
 ) -> tuple[dict[str, DeviceTensor], dict[str, DeviceTensor]]:
     """Return what every step reads of `encode` (`made`) or the caller, and the first states."""
-    handed = {n: made[n] if n in made else step.tensor(given[n]) for n in facts.handed}
+    static_inputs = {
+        n: made[n] if n in made else step.tensor(given[n]) for n in facts.static_inputs
+    }
     states = {
         s.name: made[s.initial] if s.initial else step.tensor(initial_state(s, lengths))
         for s in facts.states
     }
-    return handed, states
+    return static_inputs, states
 
 
 def _newest(logits: Array) -> Floats:

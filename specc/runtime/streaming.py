@@ -32,21 +32,21 @@ class StreamingModel:
 
     facts: GenerationFacts
     chunks: StreamChunks
-    entrance: ModelInputs
+    input_signature: ModelInputs
     encode: Session | None
     step: Session
     graph: Graph
 
     @property
-    def chance(self) -> RandomWeights | None:
+    def random_init(self) -> RandomWeights | None:
         """Record of randomly initialized weights, if any."""
-        return self.facts.chance
+        return self.facts.random_init
 
     @cached_property
     def along(self) -> dict[str, int]:
         """The inputs that are streamed, each with its time axis."""
-        inputs = self.entrance.graph.inputs
-        length = inputs[self.entrance.growing].type.shape[1]
+        inputs = self.input_signature.graph.inputs
+        length = inputs[self.input_signature.growing].type.shape[1]
         return {
             name: value.type.shape.index(length)
             for name, value in inputs.items()
@@ -74,7 +74,7 @@ class StreamingModel:
 
     def _together(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
         """Concatenate the chunks of an output along time; one without time axis is the last."""
-        grows = self.graph.inputs[self.entrance.growing].type.shape[1].symbols()
+        grows = self.graph.inputs[self.input_signature.growing].type.shape[1].symbols()
         shape = self.graph.outputs[name].type.shape
         axis = next((n for n, d in enumerate(shape) if d.symbols() & grows), None)
         parts = [each[name] for each in made]
@@ -108,7 +108,7 @@ class StreamingModel:
 
     def begin(self, **once: object) -> "InputStream":
         """Start a stream with the inputs that have no time axis. Raise E0910 for unknown names."""
-        inputs, along = self.entrance.graph.inputs, self.along
+        inputs, along = self.input_signature.graph.inputs, self.along
         for name in once:
             if name not in inputs:
                 raise_error(
@@ -135,7 +135,7 @@ class InputStream:
     before: dict[str, Array] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     states: dict[str, DeviceTensor] = field(default_factory=dict)
-    handed: dict[str, DeviceTensor] = field(default_factory=dict)
+    static_inputs: dict[str, DeviceTensor] = field(default_factory=dict)
     turn: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ class InputStream:
             title = "this stream has ended"
             raise_error("E0978", title, helps=["start another: `model.stream()`"])
         given, before, known = self._given(pieces)
-        count = given[self.streamer.entrance.growing].shape[1]
+        count = given[self.streamer.input_signature.growing].shape[1]
         size = self.streamer.chunks.rows
         whole = count - count % size
         if last:
@@ -178,14 +178,14 @@ class InputStream:
         """Return checked arrays for every input (the new positions only, unless the step reads
         all), the positions to remember, and every length other than the time axis.
         """
-        at, entrance = self.streamer.along, self.streamer.entrance
+        at, input_signature = self.streamer.along, self.streamer.input_signature
         for name in pieces:
-            if name in entrance.graph.inputs and name not in at:
-                mend = f"pass it at the start: `model.stream({name}=…)`"
-                _wrong_time(name, "is the same for all positions", mend)
+            if name in input_signature.graph.inputs and name not in at:
+                fix = f"pass it at the start: `model.stream({name}=…)`"
+                _wrong_time(name, "is the same for all positions", fix)
         if self._remembers(pieces):
             return self._among_all(pieces)
-        prepared = entrance.prepared({**self.once, **pieces})
+        prepared = input_signature.prepared({**self.once, **pieces})
         known = self._lengths_of(prepared)
         names = self.streamer.facts.whole
         before = {name: self._behind(name, prepared[name]) for name in names}
@@ -201,7 +201,7 @@ class InputStream:
         at, whole = self.streamer.along, {*self.streamer.facts.whole}
         rows = {n: convert_to_array(v, n) for n, v in pieces.items() if n in at}
         known = {n: self._behind(n, v) for n, v in rows.items()}
-        prepared = self.streamer.entrance.prepared({**self.once, **pieces, **known})
+        prepared = self.streamer.input_signature.prepared({**self.once, **pieces, **known})
         new = {
             name: value
             if name not in at or name in whole
@@ -227,7 +227,7 @@ class InputStream:
 
     def _lengths_of(self, prepared: Mapping[str, Array]) -> Lengths:
         """Return all lengths but the streamed one. Raise E0912 if one differs from before."""
-        graph, growing = self.streamer.entrance.graph, self.streamer.entrance.growing
+        graph, growing = self.streamer.input_signature.graph, self.streamer.input_signature.growing
         told = infer_lengths(graph, prepared)
         told.pop(str(graph.inputs[growing].type.shape[1]), None)
         for name, length in told.items():
@@ -243,8 +243,8 @@ class InputStream:
     def _step(self, given: Mapping[str, Array], count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and carry its states."""
         facts, step = self.streamer.facts, self.streamer.step
-        if not self.states and not self.handed:
-            self.handed, self.states = self.streamer.first(given, self.lengths)
+        if not self.states and not self.static_inputs:
+            self.static_inputs, self.states = self.streamer.first(given, self.lengths)
         if not count:
             return self.streamer.nothing(self.lengths)
         at, whole = self.streamer.along, {*facts.whole}
@@ -253,7 +253,7 @@ class InputStream:
             if name in step.inputs:
                 stop = count + (self.rows if name in whole else 0)
                 rows[name] = np.take(given[name], range(stop), axis)
-        results = step.tensors({**rows, **self.handed, **self.states})
+        results = step.tensors({**rows, **self.static_inputs, **self.states})
         self.states = {s.name: results.pop(s.next) for s in facts.states}
         return {name: value.numpy() for name, value in results.items()}
 
@@ -262,8 +262,8 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
     """Raise E0979 if leftover positions would produce results in the full forward: `rows` are the
     positions in whole chunks, and all.
     """
-    entrance, size = streamer.entrance, streamer.chunks.rows
-    symbol = str(entrance.graph.inputs[entrance.growing].type.shape[1])
+    input_signature, size = streamer.input_signature, streamer.chunks.rows
+    symbol = str(input_signature.graph.inputs[input_signature.growing].type.shape[1])
     for name, made in streamer.chunks.made.items():
         few, all_ = (made.at({**known, symbol: count}) for count in rows)
         if few != all_:
@@ -280,8 +280,8 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
 
 def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
     """Raise E0943 beyond the end of a position table, also if other inputs share it."""
-    facts, grows = streamer.facts, streamer.entrance.growing
-    symbol = str(streamer.entrance.graph.inputs[grows].type.shape[1])
+    facts, grows = streamer.facts, streamer.input_signature.growing
+    symbol = str(streamer.input_signature.graph.inputs[grows].type.shape[1])
     most = [facts.context, max_context_length(facts.bounds, symbol, known)]
     context = min((n for n in most if n is not None), default=rows)
     if rows > context:
@@ -302,7 +302,7 @@ def _rows(value: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def _no_chunks(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
-    size, growing = streamer.chunks.rows, streamer.entrance.growing
+    size, growing = streamer.chunks.rows, streamer.input_signature.growing
     raise_error(
         "E0976",
         f"got {count} positions of `{growing}`, expected a multiple of {size}",
@@ -311,8 +311,8 @@ def _no_chunks(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
     )
 
 
-def _wrong_time(name: str, when: str, mend: str) -> NoReturn:
-    raise_error("E0978", f"`{name}` {when}", helps=[mend])
+def _wrong_time(name: str, when: str, fix: str) -> NoReturn:
+    raise_error("E0978", f"`{name}` {when}", helps=[fix])
 
 
 def open_streamer(

@@ -101,7 +101,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         arrays[_image_input(model)] = given["image"]
     arrays |= {n: v for n, v in inputs.items() if n in graph.inputs}
     results = model.run(**arrays)
-    padded_left = model.entrance.pads_left(task.text)
+    padded_left = model.input_signature.pads_left(task.text)
     scored = TaskResults(
         task=task,
         results=results,
@@ -116,7 +116,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 def _arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
     """Return the text input, its padding mask and the token type ids."""
-    graph, growing = model.manifest.graph, model.entrance.growing
+    graph, growing = model.manifest.graph, model.input_signature.growing
     rank = graph.inputs[task.text].type.rank
     made = batch_encodings(graph, task.text, batch.rows, types=task.token_types, growing=growing)
     if POOLING_MASK in graph.inputs:
@@ -131,7 +131,7 @@ def _without_prompt(model: LoadedModel, task: Task, batch: _Batch) -> Array:
     rows = [np.ones(len(row.ids), np.int64) for row in batch.rows]
     for row in rows:
         row[: batch.prompt] = 0
-    return pad_rows(rows, 0, left=model.entrance.pads_left(task.text))[0]
+    return pad_rows(rows, 0, left=model.input_signature.pads_left(task.text))[0]
 
 
 def _image_input(model: LoadedModel) -> str:

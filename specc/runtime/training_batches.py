@@ -202,7 +202,7 @@ class TrainingBatches:
     generation: GenerateSection | None = None
 
     @cached_property
-    def entrance(self) -> ModelInputs:
+    def input_signature(self) -> ModelInputs:
         """The model's inputs with their preprocessing and defaults."""
         growing = self.generation.growing if self.generation else ""
         return model_inputs_of(self.graph, self.reading, self.defaults, growing)
@@ -231,7 +231,7 @@ class TrainingBatches:
                 known = training_inputs(self.graph, self.reading, name, columns[name])
             # a mask of the example takes precedence over the computed one
             inputs |= {n: x for n, x in known.items() if n == name or n not in columns}
-        return TrainingBatch(self.entrance.prepared(inputs), wanted)
+        return TrainingBatch(self.input_signature.prepared(inputs), wanted)
 
     def _texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
         """Return the causal targets of a text input; None if explicit targets are given."""
@@ -283,7 +283,7 @@ class TrainingBatches:
     def _example(self) -> str:
         """Return an example of a row."""
         made = self.generation
-        asked = [name for name in self.entrance.asked if not made or name != made.growing]
+        asked = [name for name in self.input_signature.asked if not made or name != made.growing]
         last = made.growing if made else next(iter(self.graph.outputs))
         return ", ".join(f'"{name}": …' for name in (*asked, last))
 

@@ -43,8 +43,8 @@ def write_triton_repository(
             helps=["letters, digits, `_`, `-` and `.`: --name small_reader"],
         )
     text = triton_config(model.manifest.graph, name, most)
-    folder = repository / name
-    config = folder / "config.pbtxt"
+    directory = repository / name
+    config = directory / "config.pbtxt"
     if config.exists() and not force:
         with config.open(encoding="utf-8", errors="replace") as file:
             if file.readline() != FILE_HEADER:
@@ -52,14 +52,14 @@ def write_triton_repository(
     source = model.path.parent
     beside = [location for location, _ in model.file.outside()]
     _check_beside(beside)
-    with OutputDirectory(folder / "1") as out:
+    with OutputDirectory(directory / "1") as out:
         for location in beside:
             out.entry(location, _pieces(source / location))
         # last, since its reader reads the other files as well
         out.entry("model.onnx", _pieces(model.path))
-    with OutputDirectory(folder) as out:
+    with OutputDirectory(directory) as out:
         out.entry(config.name, [text.encode("utf-8")])
-    return [*(folder / "1" / n for n in (*beside, "model.onnx")), config]
+    return [*(directory / "1" / n for n in (*beside, "model.onnx")), config]
 
 
 def triton_config(graph: Graph, name: str, most: int) -> str:

@@ -60,8 +60,8 @@ class _ValueUsers:
             weight = self._weight(reader, made)
             if weight is None:
                 return None
-            name, turned = weight
-            if maps.setdefault(name, turned) != turned:
+            name, is_transposed = weight
+            if maps.setdefault(name, is_transposed) != is_transposed:
                 return None
         return maps
 
@@ -78,13 +78,13 @@ class _ValueUsers:
             return None
         if self.names[value] not in self.rounded:
             return None
-        turned, shown = False, reader.args[1]
+        is_transposed, shown = False, reader.args[1]
         while shown is not None and shown.node is not None:
             # a sliced weight is read in parts, which are not followed here
             if not isinstance(shown.node.op, ops.Transpose) or shown in self.shown:
                 return None
-            turned, shown = not turned, shown.node.args[0]
-        return (self.names[value], turned) if self._alone(value, made) else None
+            is_transposed, shown = not is_transposed, shown.node.args[0]
+        return (self.names[value], is_transposed) if self._alone(value, made) else None
 
     def _alone(self, weight: Value, made: Value) -> bool:
         """Return True if only linear layers of `made` read a weight, transposed or not."""

@@ -46,13 +46,13 @@ def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, 
     states = inputs[op.scanned : op.scanned + op.carries]
     if any(s.type.rank != 2 for s in states):
         return None
-    nexts = list(op.body.outputs.values())[: op.carries]
+    next_states = list(op.body.outputs.values())[: op.carries]
     # Any of the scanned values may be the cell's input; the others are for other outputs.
     for row in inputs[: op.scanned]:
         if not _have_batch_shapes(row, states[0]):
             continue
         for cell in _iterate_patterns(row.type, [s.type for s in states]):
-            bound = _match_cell(cell, row, states, nexts)
+            bound = _match_cell(cell, row, states, next_states)
             # The first match is the only one: no two cells are the same function.
             if bound is not None:
                 return _FusedLoop(b, op, [a for a in args if a], cell, bound).results(row)
@@ -65,7 +65,7 @@ class _CellPattern:
 
     layer: FusedLayer
     leaves: dict[str, Value]
-    nexts: tuple[Value, ...]
+    next_states: tuple[Value, ...]
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class _PatternBuilder(CellBuilder):
         u = self.leaf("u", size * of_state, size), self.leaf("c", size * of_state)
         return h, self.linear(x, *w), self.linear(h, *u)
 
-    def done(self, layer: FusedLayer, *nexts: Value) -> _CellPattern:
+    def done(self, layer: FusedLayer, *next_states: Value) -> _CellPattern:
         """Return the finished pattern."""
-        return _CellPattern(layer, self.b.inputs, nexts)
+        return _CellPattern(layer, self.b.inputs, next_states)
 
 
 def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPattern]:
@@ -146,7 +146,7 @@ LeafBindings = dict[Value, Value]
 
 
 def _match_cell(
-    cell: _CellPattern, row: Value, states: Sequence[Value], nexts: Sequence[Value]
+    cell: _CellPattern, row: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
     """Bind each leaf of the pattern to a value of the body; None for another cell."""
     # A cell without biases is the same layer without them.
@@ -158,7 +158,7 @@ def _match_cell(
             strict=True,
         )
     )
-    for pattern, value in zip(cell.nexts, nexts, strict=True):
+    for pattern, value in zip(cell.next_states, next_states, strict=True):
         bound = _match_value(pattern, value, bound, free) if bound is not None else None
     return bound
 

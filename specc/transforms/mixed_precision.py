@@ -85,17 +85,17 @@ def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedG
     """
     states = tuple(_convert_state(s, half) for s in derived.states)
     thin = {s.name for s in states if s.type.dtype == half}
-    handed: dict[str, str] = {}
+    static_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
         # an initial state has the state's type; otherwise it keeps its own
         told = {s.initial: s.type.dtype for s in states if s.initial}
-        open_ = set(derived.handed) - told.keys() - {derived.first}
+        open_ = set(derived.static_inputs) - told.keys() - {derived.first}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
-        encode, handed = _convert_graph(encode, half, {}, results)
-    given = {**dict.fromkeys(thin, half), **handed}
-    nexts = {s.next: s.type.dtype for s in states}
-    outputs = {n: nexts.get(n, "f32") for n in derived.step.outputs}
+        encode, static_inputs = _convert_graph(encode, half, {}, results)
+    given = {**dict.fromkeys(thin, half), **static_inputs}
+    next_states = {s.next: s.type.dtype for s in states}
+    outputs = {n: next_states.get(n, "f32") for n in derived.step.outputs}
     step, _ = _convert_graph(derived.step, half, given, outputs)
     return replace(derived, encode=encode, step=step, states=states)
 
@@ -163,39 +163,39 @@ class _HalfConverter:
     half: HalfDtype
     late: Collection[Node] = ()
     widths: dict[Value, PrecisionClass] = field(default_factory=dict)
-    wides: dict[Value, Value] = field(default_factory=dict)
-    thins: dict[Value, Value] = field(default_factory=dict)
+    wide_values: dict[Value, Value] = field(default_factory=dict)
+    narrow_values: dict[Value, Value] = field(default_factory=dict)
 
     def enter(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
         """Register the converted form of a value."""
         thin = old.type.dtype == "f32" and new.type.dtype == self.half
-        (self.thins if thin else self.wides)[old] = new
+        (self.narrow_values if thin else self.wide_values)[old] = new
         self.widths[old] = "thin" if thin else width
 
     def wide(self, old: Value) -> Value:
         """Return a value in its original dtype (f32 for floats)."""
-        if old not in self.wides:
-            self.wides[old] = self.made.one(ops.Cast("f32"), self.thins[old])
-        return self.wides[old]
+        if old not in self.wide_values:
+            self.wide_values[old] = self.made.one(ops.Cast("f32"), self.narrow_values[old])
+        return self.wide_values[old]
 
     def thin(self, old: Value) -> Value:
         """Return a float value in 16 bits, any other as it is."""
         if old.type.dtype != "f32":
             return self.wide(old)
-        if old not in self.thins:
+        if old not in self.narrow_values:
             node = old.node
             neutral = self.widths[old] == "neutral"
             # A view of a weight stays one: its readers look for the weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.thin(a) for a in node.args]
-                self.thins[old] = self.made.add(node.op, *args)[old.index]
+                self.narrow_values[old] = self.made.add(node.op, *args)[old.index]
             else:
-                self.thins[old] = self.made.one(ops.Cast(self.half), self.wide(old))
-        return self.thins[old]
+                self.narrow_values[old] = self.made.one(ops.Cast(self.half), self.wide(old))
+        return self.narrow_values[old]
 
     def either(self, old: Value) -> Value:
         """Return a value in the dtype it was computed in."""
-        return self.thins[old] if self.widths[old] == "thin" else self.wide(old)
+        return self.narrow_values[old] if self.widths[old] == "thin" else self.wide(old)
 
     def nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""

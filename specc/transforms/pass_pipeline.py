@@ -197,10 +197,10 @@ def _raise_nothing_generated(graph: Graph) -> NoReturn:
     say what it generates, so that nothing is to be added there. No name of a spec has a
     blank in it.
     """
-    mend = "add `generate NAME of INPUT from RESULT { … }` to the spec"
+    fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
-        mend = "use the graph that it was derived from, `score`, or the spec"
-    raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[mend])
+        fix = "use the graph that it was derived from, `score`, or the spec"
+    raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[fix])
 
 
 def _run_step(work: PassState) -> PassState:

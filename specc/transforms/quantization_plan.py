@@ -71,13 +71,13 @@ class QuantizationDecision:
     """`plan` has the form of each weight that is rounded, `kept` says of other matrices
     why they are not. `find_unmatched_patterns` are the patterns that name nothing, `names` what
     they
-    could have named. `idle` says of what was asked for and changed nothing.
+    could have named. `without_effect` says of what was asked for and changed nothing.
     """
 
     plan: Mapping[str, QuantizationFormat]
     kept: Mapping[str, str]
     unmatched: tuple[str, ...] = ()
-    idle: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -209,7 +209,7 @@ class _FormatChooser:
         form = self._form(kind, uses)
         if kind == "int8-tensor":
             form = self._by_tensor(sharing, uses) or form
-        return replace(form, turned=True) if uses.turned == {True} else form
+        return replace(form, is_transposed=True) if uses.is_transposed == {True} else form
 
     def _kind(
         self, sharing: list[str], uses: WeightUses, names: list[str]
@@ -231,7 +231,7 @@ class _FormatChooser:
         block = self.wish.stored.get(sharing[0], 0)
         if not block:
             return "not stored as symmetric 4-bit groups of rows"
-        if uses.table or uses.turned != {False}:
+        if uses.table or uses.is_transposed != {False}:
             return "no 4-bit kernel for this use"
         return QuantizationFormat(bits=4, block=block, layout=self.layout, rounding="none")
 
@@ -259,7 +259,7 @@ class _FormatChooser:
         LSTM and for weights read in a loop; None elsewhere, where per-token scales cost as
         little.
         """
-        layer = self.layers.issuperset(sharing) and uses.turned == {False}
+        layer = self.layers.issuperset(sharing) and uses.is_transposed == {False}
         if uses.table or uses.routed or not (layer or uses.looped):
             return None
         return QuantizationFormat(
@@ -294,7 +294,7 @@ def _explain_unsupported(uses: WeightUses) -> str:
         return f"also read by {uses.other[0]}"
     if not uses.linear and not uses.table:
         return "unused"
-    return "read with and without a transpose" if len(uses.turned) > 1 else ""
+    return "read with and without a transpose" if len(uses.is_transposed) > 1 else ""
 
 
 # --- where in the graph ---------------------------------------------------------------

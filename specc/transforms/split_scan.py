@@ -192,9 +192,9 @@ class _BodyParts:
         inner = op.inner()
         rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
-        nexts = op.nexts()
+        next_states = op.next_states()
         # What the carries are computed from has to stay, with all that it needs.
-        core = _collect_ancestors(nexts, set())
+        core = _collect_ancestors(next_states, set())
         staying = early | core
         # Iterations that are not run leave nothing to continue with after the loop.
         ends_early = op.until != -1
@@ -286,7 +286,7 @@ class _ScanRebuilder:
         # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
             return ()
-        scanned, captured = self._read(made, (*self.op.nexts(), *stacked))
+        scanned, captured = self._read(made, (*self.op.next_states(), *stacked))
         body = self._body(stacked, made, scanned, captured)
         carries = len(self.carries)
         op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
@@ -312,7 +312,7 @@ class _ScanRebuilder:
                 now[v] = inner.input(f"{word} {n}", Input(v.type))
         for node in self.parts.inside:
             now.update(zip(made[node], inner.copy_node(self.op.body, node, now), strict=True))
-        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.nexts())}
+        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.next_states())}
         outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
         return inner.finish("body", outputs)
 

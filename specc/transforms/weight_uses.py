@@ -23,10 +23,10 @@ class MatrixProduct(NamedTuple):
 
     rows: int
     matrix: int
-    turned: bool
+    is_transposed: bool
 
 
-LINEAR_PRODUCT = MatrixProduct(rows=0, matrix=1, turned=False)
+LINEAR_PRODUCT = MatrixProduct(rows=0, matrix=1, is_transposed=False)
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
@@ -38,7 +38,7 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
             right = node.args[1]
             # with more axes it is a separate matrix for each of these
             flat = right is not None and right.type.rank == 2
-            return MatrixProduct(rows=0, matrix=1, turned=True) if flat else None
+            return MatrixProduct(rows=0, matrix=1, is_transposed=True) if flat else None
         case ops.Einsum(equation=equation):
             return _parse_einsum_product(equation)
     return None
@@ -55,11 +55,11 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
             continue
         *lead, summed = terms[rows]
         first, second = terms[matrix]
-        turned = first == summed
-        other = second if turned else first
+        is_transposed = first == summed
+        other = second if is_transposed else first
         fits = summed in (first, second) and other not in terms[rows]
         if fits and right.split() == [*lead, other]:
-            return MatrixProduct(rows, matrix, turned)
+            return MatrixProduct(rows, matrix, is_transposed)
     return None
 
 
@@ -79,14 +79,14 @@ STACKED_RANK = 3
 class WeightUses:
     """The places where a weight is read, by scope.
 
-    `linear` are linear maps; `turned` says of each whether the weight lies as `[in,
+    `linear` are linear maps; `is_transposed` says of each whether the weight lies as `[in,
     out]`. `table` are lookups. `looped` are those of them in the body of a loop, `routed`
     in that of experts, `cut` those of some of its rows. `other` are ops that need it as
     it is.
     """
 
     linear: list[str] = field(default_factory=list)
-    turned: set[bool] = field(default_factory=set)
+    is_transposed: set[bool] = field(default_factory=set)
     table: list[str] = field(default_factory=list)
     looped: bool = False
     routed: bool = False
@@ -102,7 +102,7 @@ class WeightUses:
         """Return the uses of a weight under both of its names."""
         return WeightUses(
             linear=[*self.linear, *also.linear],
-            turned=self.turned | also.turned,
+            is_transposed=self.is_transposed | also.is_transposed,
             table=[*self.table, *also.table],
             looped=self.looped or also.looped,
             routed=self.routed or also.routed,
@@ -193,10 +193,10 @@ class _WeightUseCollector:
         match node.op:
             case _ if product and place == product.matrix and _has_whole_rows(product, sight):
                 uses.linear.append(scope)
-                uses.turned.add(sight.flipped != product.turned)
+                uses.is_transposed.add(sight.flipped != product.is_transposed)
             case ops.Embedding() if place == 1 and _is_token_lookup(node, sight, tokens):
                 uses.table.append(scope)
-                uses.turned.add(False)
+                uses.is_transposed.add(False)
             case _:
                 uses.other.append(format_op_location(node.op, scope))
         uses.looped |= self.depth > 0
@@ -299,7 +299,7 @@ def is_integer_value(value: Value) -> bool:
 
 def _has_whole_rows(product: MatrixProduct, sight: WeightView) -> bool:
     """Return True if a matrix is sliced along its output features only."""
-    return sight.cut <= {int(sight.flipped != product.turned)}
+    return sight.cut <= {int(sight.flipped != product.is_transposed)}
 
 
 def _is_token_lookup(node: Node, sight: WeightView, tokens: set[Value]) -> bool:

@@ -74,7 +74,7 @@ def _asked(
     density: float,
 ) -> GenerationRequest:
     """Sample inputs of the model, with its compiled settings."""
-    session, growing = writer.itself, writer.entrance.growing
+    session, growing = writer.itself, writer.input_signature.growing
     assert session is not None, "a standalone generator has a session"
     takes = {*session.inputs, *session.optional}
     made = random_inputs(graph, sizes, rng, density)
@@ -109,7 +109,7 @@ class _Decode:
         weights = errors.of_all(self.weights) if errors else self.weights
         session = _Reference(self.graph, weights, errors)
         source = asked.writer.generation.source
-        stepper = FullForwardStepper(session, asked.writer.entrance, source, asked.prepared)
+        stepper = FullForwardStepper(session, asked.writer.input_signature, source, asked.prepared)
         if settings.strategy == "beam":
             found = search_beams(stepper, asked.prompt, settings, keep=asked.keep)
             tokens = [[list(h.tokens) for h in row] for row in found]

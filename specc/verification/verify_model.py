@@ -126,8 +126,8 @@ def planned_inputs(
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """A model and its reference; `shaky` counts the rounds in which rounding decides a result, of
-    `rounds` that compared it.
+    """A model and its reference; `inconclusive` counts the rounds in which rounding decides a
+    result, of `rounds` that compared it.
     """
 
     graph: Graph
@@ -135,7 +135,7 @@ class _Comparison:
     exact: LoadedModel
     whole: QuantizedProducts
     half: str
-    shaky: Counter[str] = field(default_factory=Counter)
+    inconclusive: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
 
     @classmethod
@@ -151,7 +151,7 @@ class _Comparison:
 
     def undecided(self) -> list[str]:
         """Return the results that rounding decides in at least half of the rounds."""
-        return sorted(name for name, count in self.shaky.items() if 2 * count >= self.rounds)
+        return sorted(name for name, count in self.inconclusive.items() if 2 * count >= self.rounds)
 
     def of_round(self, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> VerificationRound:
         """Compare all results for these inputs. E0930, E0855 and E0980."""
@@ -173,9 +173,9 @@ class _Comparison:
             return replace(found, note=self.whole.told(inputs, format_lengths(sizes)))
         # only now, because it runs the reference several times more
         sample = make_rounding_sample(self.graph, inputs, self.weights, after)
-        shaky, note = _explained(wrong, got, want, sample, format_lengths(sizes))
-        self.shaky.update(shaky)
-        return replace(found, agrees=None if shaky else True, note=note)
+        inconclusive, note = _explained(wrong, got, want, sample, format_lengths(sizes))
+        self.inconclusive.update(inconclusive)
+        return replace(found, agrees=None if inconclusive else True, note=note)
 
 
 def _explained(
@@ -196,12 +196,12 @@ def _explained(
             explained = f"float32 rounding explains up to {moves[name]:.1e} here"
             notes = [*difference.notes, explained, sizes]
             raise_error("E0930", difference.what, notes=notes)
-    shaky = {n for n in wrong if not is_informative(want[n], bounds[n])}
-    name = max(shaky or wrong, key=lambda n: moves[n])
+    inconclusive = {n for n in wrong if not is_informative(want[n], bounds[n])}
+    name = max(inconclusive or wrong, key=lambda n: moves[n])
     size, own = wrong[name].size, moves[name]
-    if not shaky:
-        return shaky, f", of which float32 rounding explains {own:.1e}"
-    return shaky, (
+    if not inconclusive:
+        return inconclusive, f", of which float32 rounding explains {own:.1e}"
+    return inconclusive, (
         f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by up to {own:.1e} "
         "when values are rounded to float32"
     )
@@ -307,12 +307,12 @@ def _package_of_step(opened: OpenedModel) -> ModelPackage | None:
     """Return the package whose step is this file, or None. Its index declares buffers and input
     bounds.
     """
-    folder = opened.path.parent
-    if not is_package_directory(folder):
+    directory = opened.path.parent
+    if not is_package_directory(directory):
         return None
-    if read_index(folder).graphs.get("step") != opened.path.name:
+    if read_index(directory).graphs.get("step") != opened.path.name:
         return None
-    return open_package(folder, contents=opened.contents)
+    return open_package(directory, contents=opened.contents)
 
 
 def iterate_package_rounds(

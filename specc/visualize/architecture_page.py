@@ -175,13 +175,13 @@ def _rows(
 
 
 def _cells(block: Block, at: Mapping[str, int], depth: int) -> str:
-    times = f' <b class="times">× {block.times}</b>' if block.times > 1 else ""
+    repeats = f' <b class="times">× {block.repeats}</b>' if block.repeats > 1 else ""
     name = escape(printable_label(block.name or "graph", 60))
     op = f' <span class="op">{escape(block.op)}</span>' if block.op else ""
     weights = format_dim_formula(block.weights, {}) if block.weights.terms else ""
     return (
-        f'<span class="name indent-{min(depth, 8)}">{name}{times}{op}</span>'
-        f'<span class="shape">{escape(block.gives)}</span>'
+        f'<span class="name indent-{min(depth, 8)}">{name}{repeats}{op}</span>'
+        f'<span class="shape">{escape(block.output_type)}</span>'
         f'<span class="number">{escape(weights)}</span>'
         f'<span class="number">{escape(_work(block, at))}</span>'
     )
@@ -189,7 +189,7 @@ def _cells(block: Block, at: Mapping[str, int], depth: int) -> str:
 
 def _work(block: Block, at: Mapping[str, int]) -> str:
     """The multiply-adds that are done, as a formula."""
-    work = block.work - block.spared
+    work = block.work - block.saved_work
     return _kept(format_dim_formula(work, at)) if work.terms else ""
 
 
@@ -200,17 +200,17 @@ def _kept(text: str) -> str:
 
 def _panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:
     """All that is known of a block."""
-    times = f" × {block.times}" if block.times > 1 else ""
-    facts = [("gives", block.gives), ("weights", format_dim_formula(block.weights, {}))]
+    repeats = f" × {block.repeats}" if block.repeats > 1 else ""
+    facts = [("gives", block.output_type), ("weights", format_dim_formula(block.weights, {}))]
     facts.append(("multiply-adds", _work(block, shown.at)))
-    if block.spared.terms:
+    if block.saved_work.terms:
         facts.append(("full forward", _kept(format_dim_formula(block.work, shown.at))))
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts
         if text and text != "0"
     )
-    title = escape(printable_label(f"{block.path or shown.name}{times}", 120))
+    title = escape(printable_label(f"{block.path or shown.name}{repeats}", 120))
     meaning = f'<p class="meaning">{_code(block.meaning)}</p>' if block.meaning else ""
     picture = ""
     if len(block.flow.items) > 2 or block.inner:

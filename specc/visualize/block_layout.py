@@ -235,8 +235,8 @@ def _operation(name: str) -> DrawingPiece:
 
 
 def _closed(block: Block) -> DrawingPiece:
-    times = f"  × {block.times}" if block.times > 1 else ""
-    return _plate(f"{block.label}{times}", block.gives, block.kind, block.path)
+    repeats = f"  × {block.repeats}" if block.repeats > 1 else ""
+    return _plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
 
 
 def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
@@ -260,8 +260,8 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
     """Draw a block with its content."""
     inner = _inside(block, opens, framed=True)
     name = printable_label(block.label, 44)
-    times = f"× {block.times}" if block.times > 1 else ""
-    head = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(times, 13) + 44
+    repeats = f"× {block.repeats}" if block.repeats > 1 else ""
+    head = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44
     width = max(inner.width + 2 * PAD, head)
     height = inner.height + 30 + PAD
     if "port" in inner.bare:
@@ -274,8 +274,8 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
         replace(frame, weight=1.25, radius=11),
         TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=edge),
     ]
-    if times:
-        marks.append(TextMark(x=width - 12, y=19, text=times, size=13, bold=True, anchor="end"))
+    if repeats:
+        marks.append(TextMark(x=width - 12, y=19, text=repeats, size=13, bold=True, anchor="end"))
     middle = width / 2
     ends = {
         "port": ((middle, 0), (middle, 30)),

@@ -49,11 +49,11 @@ class Block:
     path: str
     kind: str
     op: str
-    gives: str
+    output_type: str
     weights: Dim
     work: Dim
-    spared: Dim
-    times: int
+    saved_work: Dim
+    repeats: int
     meaning: str
     lines: tuple[SpecLine, ...]
     flow: BlockFlow
@@ -107,11 +107,11 @@ class _Maker:
             path=path,
             kind=classify_block(nodes),
             op="" if inner else part.op,
-            gives=self._gives(part),
+            output_type=self._gives(part),
             weights=part.all_weights(),
             work=part.all_work(),
-            spared=part.all_spared(),
-            times=part.times,
+            saved_work=part.all_spared(),
+            repeats=part.repeats,
             meaning="" if inner else _meaning(part.op, nodes),
             lines=tuple(self._lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
@@ -123,10 +123,10 @@ class _Maker:
 
     def _child(self, part: SummaryNode, path: str) -> Block:
         """A part inside another. One that only holds one other is shown with it."""
-        below, times, own = [part.name], 1, part.members
+        below, repeats, own = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
         while len(part.parts) == 1 and not part.weights.terms and not part.work.terms:
-            times *= part.times
+            repeats *= part.repeats
             (part,) = part.parts.values()
             below.append(part.name)
             first = f"{first}.{part.members[0]}"
@@ -134,7 +134,7 @@ class _Maker:
             outer = first if len(part.members) > 1 else outer
         made = self.block(part, ".".join(below), first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in own)
-        return replace(_times(made, times), members=members)
+        return replace(_times(made, repeats), members=members)
 
     def _scope(self, node: Node) -> str:
         return find_build_scope(self.graph, node)
@@ -177,14 +177,14 @@ def _line(span: Span) -> SpecLine:
     return SpecLine(file=span.source.name, number=number, text=span.source.line(number).strip())
 
 
-def _times(block: Block, times: int) -> Block:
+def _times(block: Block, repeats: int) -> Block:
     """Return a block that represents several equal ones."""
     return replace(
         block,
-        times=block.times * times,
-        weights=block.weights * times,
-        work=block.work * times,
-        spared=block.spared * times,
+        repeats=block.repeats * repeats,
+        weights=block.weights * repeats,
+        work=block.work * repeats,
+        saved_work=block.saved_work * repeats,
     )
 
 

@@ -100,8 +100,8 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
     """
     opened = [_open_one(path)]
     try:
-        for prefix, folder in (modules or {}).items():
-            opened.append(_open_one(folder))
+        for prefix, directory in (modules or {}).items():
+            opened.append(_open_one(directory))
             for file in opened[-1].files:
                 file.tensors = {f"{prefix}.{n}": e for n, e in file.tensors.items()}
         files = [file for checkpoint in opened for file in checkpoint.files]
@@ -131,51 +131,51 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _in_folder(folder: Path) -> Path:
+def _in_folder(directory: Path) -> Path:
     """Return the weights file or index of a directory."""
-    names = _names_in(folder)
+    names = _names_in(directory)
     # file names of transformers take precedence, in its order of search: an index stays there when
     # a smaller model is saved over a large one
     for usual in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if usual in names:
-            return folder / usual
+            return directory / usual
     indexes = _ending(names, INDEX_SUFFIX)
     single = _ending(names, ".safetensors")
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
-        return folder / only[0]
+        return directory / only[0]
     if not only:
-        _check_no_pickles(folder, _ending(names, _PICKLE_SUFFIXES))
-    _no_choice(folder, names, [*indexes, *single])
+        _check_no_pickles(directory, _ending(names, _PICKLE_SUFFIXES))
+    _no_choice(directory, names, [*indexes, *single])
 
 
-def _check_no_pickles(folder: Path, pickles: Sequence[str]) -> None:
+def _check_no_pickles(directory: Path, pickles: Sequence[str]) -> None:
     """Raise the error for pickled weights; training also leaves optimizer.pt and the like."""
     of_weights = [name for name in pickles if name.startswith("pytorch_model")]
     if pickles:
-        _refuse_pickle(*(folder / name for name in of_weights or pickles[:1]))
+        _refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
 
 
 def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:
     return [name for name in names if name.endswith(endings)]
 
 
-def _names_in(folder: Path) -> list[str]:
+def _names_in(directory: Path) -> list[str]:
     """List a directory. E0802 if it cannot be read."""
     try:
-        return sorted(p.name for p in folder.iterdir())
+        return sorted(p.name for p in directory.iterdir())
     except OSError as error:
         raise_error(
             "E0802",
-            f"cannot list the directory `{escape_text(str(folder))}`: "
+            f"cannot list the directory `{escape_text(str(directory))}`: "
             f"{str(error.strerror).lower()}",
             helps=["check the permissions of the directory"],
         )
 
 
-def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
+def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
     """Raise an error for a directory with several sets of weights, or none."""
-    where = escape_text(str(folder))
+    where = escape_text(str(directory))
     listed = "found: " + ", ".join(map(escape_text, found[:8]))
     stems = {_SHARD_SUFFIX.sub("", name) for name in found if _SHARD_SUFFIX.search(name)}
     if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, found)):
@@ -191,7 +191,9 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
             "E0518",
             f"the directory `{where}` has several sets of weights",
             notes=[listed],
-            helps=[f"name the file you mean, e.g. --weights {escape_text(str(folder / found[0]))}"],
+            helps=[
+                f"name the file you mean, e.g. --weights {escape_text(str(directory / found[0]))}"
+            ],
         )
     raise_error(
         "E0518",
@@ -201,7 +203,7 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
             *_unreadable(names),
         ],
         helps=[
-            safe_read.suggest_for_cache_directory(folder)
+            safe_read.suggest_for_cache_directory(directory)
             or "give the folder or file that has them with --weights, or start from a "
             "seed with --init 0"
         ],

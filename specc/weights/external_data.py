@@ -58,9 +58,9 @@ class ExternalDataPlan:
 
 
 def plan_external_data(
-    pieces: Iterable[TensorPiece], folder: Path, *, link: bool, alignment: int = 1
+    pieces: Iterable[TensorPiece], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
-    """Plan the location of each piece; `folder` is the model's directory.
+    """Plan the location of each piece; `directory` is the model's directory.
 
     With `link`, tensors stay in their files if possible. `alignment` is the provider's offset
     alignment in bytes, beyond whole elements; a piece at another offset is copied.
@@ -75,7 +75,7 @@ def plan_external_data(
         if link and run is not None and piece.nbytes:
             if run.path not in answers:
                 # checked once per file: it costs system calls, and there are many tensors
-                answers[run.path] = link_location(run.path, folder)
+                answers[run.path] = link_location(run.path, directory)
             answer = answers[run.path]
             # What cannot be linked is copied; the reason is reported once per file.
             if not isinstance(answer, str) and run.offset % alignment == 0:
@@ -90,13 +90,13 @@ def plan_external_data(
     )
 
 
-def link_location(path: Path, folder: Path) -> str | tuple[str]:
+def link_location(path: Path, directory: Path) -> str | tuple[str]:
     """Return a file's location relative to a model's directory as a tuple of one; or why there is
     none.
     """
     try:
         status = os.stat(path)
-        file, home = os.path.realpath(path), os.path.realpath(folder)
+        file, home = os.path.realpath(path), os.path.realpath(directory)
     except OSError as error:
         return (
             f"`{escape_text(str(path))}` cannot be read: "

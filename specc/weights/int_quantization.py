@@ -73,7 +73,7 @@ def dequantize(numbers: Array, scales: Array, wide: int, form: QuantizationForma
     blocks = split_groups(whole.astype(np.float32), form.block)
     made = (blocks * wanted.reshape(*blocks.shape[:2], 1)).reshape(len(blocks), -1)
     made = made[:, :wide].astype(np.float32)
-    return made.T if form.turned else made
+    return made.T if form.is_transposed else made
 
 
 def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Array:

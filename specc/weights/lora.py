@@ -40,13 +40,13 @@ Wide = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
     """The change of one tensor: replaced by `instead`, then `scale` × the product of `left` and
-    `right` (transposed if `turned`), or × `vector`, is added.
+    `right` (transposed if `is_transposed`), or × `vector`, is added.
     """
 
     instead: str = ""
     left: str = ""
     right: str = ""
-    turned: bool = False
+    is_transposed: bool = False
     vector: str = ""
     scale: float = 0.0
 
@@ -119,7 +119,7 @@ class LoraAdapter:
         before = found.get(weight, AdapterChange())
         # An embedding's product is stored for the transposed table.
         found[weight] = replace(
-            before, left=b, right=a, turned=table or self.scaling.turned, scale=scale
+            before, left=b, right=a, is_transposed=table or self.scaling.is_transposed, scale=scale
         )
         if bias := parts.get("bias"):
             before = found.get(f"{module}.bias", AdapterChange())
@@ -226,7 +226,7 @@ class AdaptedCheckpoint(Checkpoint):
         left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
-        if change.turned:
+        if change.is_transposed:
             b, a = a.T, b.T
         a = a * change.scale
         flat, merged = whole.reshape(whole.shape[0], -1), np.empty(whole.shape, kind)
@@ -328,18 +328,18 @@ def _shapes(
     found = [(name, brought[name].shape) for name in alone]
     if change.left:
         b, a = brought[change.left].shape, brought[change.right].shape
-        shape = _product(b, a, turned=change.turned)
+        shape = _product(b, a, is_transposed=change.is_transposed)
         found.append((f"{change.left} · {change.right}", shape))
     return found
 
 
-def _product(b: tuple[int, ...], a: tuple[int, ...], *, turned: bool) -> tuple[int, ...]:
+def _product(b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool) -> tuple[int, ...]:
     """Return the shape of B·A for linear layers, embeddings and convolutions; () if they do not
     match.
     """
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()
-    return (*a[:0:-1], b[0]) if turned else (b[0], *a[1:])
+    return (*a[:0:-1], b[0]) if is_transposed else (b[0], *a[1:])
 
 
 def _unfit(base: Checkpoint, adapter: LoraAdapter, why: str, help: str) -> NoReturn:

@@ -15,14 +15,14 @@ from specc.weights.weight_expressions import list_tensors
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
     """Scaling of an adapter's config: rank `r` and `alpha`, for all modules except those in the
-    tables; `root`: divided by the square root of the rank (rsLoRA). `turned`: linear weights are
-    stored [in, out].
+    tables; `root`: divided by the square root of the rank (rsLoRA). `is_transposed`: linear
+    weights are stored [in, out].
     """
 
     r: int
     alpha: float
     root: bool = False
-    turned: bool = False
+    is_transposed: bool = False
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
 

@@ -53,15 +53,15 @@ class FoldedValues(ValuesOverlay):
         """Yield the values multiplied or divided by the powers of two of a fold."""
         fold = self.changed[name]
         factors, at = self._factors(fold), 0
-        turned = dict(fold.maps).get(name)
+        is_transposed = dict(fold.maps).get(name)
         # weights are multiplied by what the norm is divided by
-        factors = 1 / factors if turned is None else factors
+        factors = 1 / factors if is_transposed is None else factors
         results = self.wanted[name].shape[-1]
         place = f"`{escape_text(name)}`, with the gain of a norm"
         for chunk in self.base.chunks(name, "f32"):
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
-            inputs = places // results if turned else places % len(factors)
+            inputs = places // results if is_transposed else places % len(factors)
             # a value beyond f32 is reported by its own number
             made = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
@@ -125,7 +125,7 @@ class RangeCheckedValues(ValuesOverlay):
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
                 place = f"`{escape_text(narrow.of)}`"
-                mends = (MOVED_GAINS_HELP,) if narrow.of in self.moved else ()
+                fixes = (MOVED_GAINS_HELP,) if narrow.of in self.moved else ()
                 counted = CHECKED_VALUES if name == narrow.of else CHECKED_SCALES
-                convert_dtype(block, narrow.dtype, place, *mends, counted=counted)
+                convert_dtype(block, narrow.dtype, place, *fixes, counted=counted)
             yield chunk

@@ -36,23 +36,23 @@ class NamePattern:
         if not found:
             return None
         runs = found.groupdict()
-        stars = tuple(
+        wildcards = tuple(
             v for k, v in sorted(runs.items(), key=lambda kv: len(kv[0])) if k.startswith("_star")
         )
         return NameCaptures(
-            {k.removeprefix("v_"): v for k, v in runs.items() if k.startswith("v_")}, stars
+            {k.removeprefix("v_"): v for k, v in runs.items() if k.startswith("v_")}, wildcards
         )
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         parts: list[str] = []
-        at, stars, seen = 0, 0, set[str]()
+        at, wildcards, seen = 0, 0, set[str]()
         for hole in _PLACEHOLDER.finditer(self.text):
             parts.append(re.escape(self.text[at : hole.start()]))
             at = hole.end()
             if hole[1] is None:
-                stars += 1
-                parts.append(f"(?P<_star{'x' * stars}>.*)")
+                wildcards += 1
+                parts.append(f"(?P<_star{'x' * wildcards}>.*)")
             elif hole[1] in seen:  # a repeated `{i}` is the same number
                 parts.append(f"(?P=v_{hole[1]})")
             else:
@@ -83,14 +83,14 @@ class NameCaptures:
     """The captures of `{i}` and of the `*` of a pattern."""
 
     variables: dict[str, str]
-    stars: tuple[str, ...]
+    wildcards: tuple[str, ...]
 
     def fill(self, template: str) -> str:
         """Fill the template; the n-th `*` is the n-th `*` capture."""
-        stars = iter(self.stars)
+        wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
             lambda hole: (
-                next(stars, "*") if hole[1] is None else self.variables.get(hole[1], hole[0])
+                next(wildcards, "*") if hole[1] is None else self.variables.get(hole[1], hole[0])
             ),
             template,
         )

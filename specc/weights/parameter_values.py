@@ -303,9 +303,9 @@ CHECKED_VALUES = "values checked, the largest"
 
 
 def convert_dtype(
-    block: Array, dtype: str, place: str, *mends: str, counted: str = CHECKED_VALUES
+    block: Array, dtype: str, place: str, *fixes: str, counted: str = CHECKED_VALUES
 ) -> Array:
-    """Convert a block to another dtype. E0517 if a value is out of range; `mends` are fixes other
+    """Convert a block to another dtype. E0517 if a value is out of range; `fixes` are fixes other
     than another dtype, `counted` names the block's elements.
     """
     kind = NUMPY_DTYPES[dtype]
@@ -326,7 +326,7 @@ def convert_dtype(
             "E0517",
             f"the weights hold values that {dtype} cannot",
             notes=[f"in {place}, {int(lost.sum())} of {block.size} {counted} {worst:g}"],
-            helps=[*mends, "compile with another --dtype"],
+            helps=[*fixes, "compile with another --dtype"],
         )
     return result
 

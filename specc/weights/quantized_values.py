@@ -119,12 +119,12 @@ class QuantizedStream:
     @property
     def out(self) -> int:
         """The number of output channels."""
-        return self.shape[-1] if self.form.turned else self.shape[-2]
+        return self.shape[-1] if self.form.is_transposed else self.shape[-2]
 
     @property
     def wide(self) -> int:
         """The number of input channels."""
-        return self.shape[-2] if self.form.turned else self.shape[-1]
+        return self.shape[-2] if self.form.is_transposed else self.shape[-1]
 
     @property
     def stack(self) -> tuple[int, ...]:
@@ -287,7 +287,7 @@ class QuantizedValues(ValuesOverlay):
         """
         one = self.made[name]
         many = max(1, CHUNK_VALUES // max(one.wide, 1))
-        lying = transposed_row_chunks if one.form.turned else row_chunks
+        lying = transposed_row_chunks if one.form.is_transposed else row_chunks
         yield from lying(values or self.base, name, one.out, many)
 
 

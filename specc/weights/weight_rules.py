@@ -26,26 +26,26 @@ class RequiredParameter:
 
 @dataclass(frozen=True, slots=True)
 class TieRule:
-    """`tie name = source`: both names may be patterns with the same holes. A `lent` rule is of a
-    used spec, and is skipped if its names are not used.
+    """`tie name = source`: both names may be patterns with the same holes. A `from_used_spec` rule
+    is of a used spec, and is skipped if its names are not used.
     """
 
     name: str
     source: str
     span: Span | None = None
-    lent: bool = False
+    from_used_spec: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
     """`load name = value`: `name` may be a pattern, whose holes are filled in the names
-    of `value`. One that is `lent` is of a used spec, of which not all need be used.
+    of `value`. One that is `from_used_spec` is of a used spec, of which not all need be used.
     """
 
     name: str
     value: Expr
     span: Span | None = None
-    lent: bool = False
+    from_used_spec: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,12 @@ class WeightRules:
             return f"{path}.{name}" if path else name
 
         return WeightRules(
-            tuple(TieRule(below(r.name), below(r.source), r.span, lent=True) for r in self.ties),
             tuple(
-                LoadRule(below(r.name), rename_tensors(r.value, below), r.span, lent=True)
+                TieRule(below(r.name), below(r.source), r.span, from_used_spec=True)
+                for r in self.ties
+            ),
+            tuple(
+                LoadRule(below(r.name), rename_tensors(r.value, below), r.span, from_used_spec=True)
                 for r in self.loads
             ),
             tuple(IgnoreRule(below(r.pattern), r.span) for r in self.ignores),
@@ -121,11 +124,11 @@ def _of_used_specs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) 
     """Drop rules of used specs that this graph does not need: they are about heads that are not
     called here, and were checked with their own spec.
     """
-    ties = [r for r in rules.ties if not r.lent]
+    ties = [r for r in rules.ties if not r.from_used_spec]
     for rule in rules.ties:
-        if rule.lent:
+        if rule.from_used_spec:
             ties += _in_graph(rule, wanted, wanted)
-    useless = {id(r) for r in find_unused_loads(wanted, rules) if r.lent}
+    useless = {id(r) for r in find_unused_loads(wanted, rules) if r.from_used_spec}
     loads = tuple(r for r in rules.loads if id(r) not in useless)
     return replace(rules, ties=tuple(ties), loads=loads)
 
@@ -150,10 +153,10 @@ def _in_graph(
     Unchanged if no graph has its names.
     """
     pairs = _pairs(rule, every)
-    if not pairs and not rule.lent:
+    if not pairs and not rule.from_used_spec:
         return [rule]
     for source in pairs.values():
-        if source not in every and not rule.lent:
+        if source not in every and not rule.from_used_spec:
             _no_such(source, every, rule.span, "tie")
     return [
         TieRule(name, source, rule.span)

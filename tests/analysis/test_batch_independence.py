@@ -22,12 +22,12 @@ graph g(x: float[batch, n, 4]) -> (y: float[{shape}]) {{
 N = 3
 
 
-def graph_of(folder: Path, body: str, shape: str = "batch, n, 4") -> Graph:
+def graph_of(directory: Path, body: str, shape: str = "batch, n, 4") -> Graph:
     text = SPEC.format(
         shape=shape, body=body.replace("; ", "\n  ").replace("{ ", "{\n").replace(" }", "\n}")
     )
-    (folder / "m.specc").write_text(text, encoding="utf-8")
-    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
+    (directory / "m.specc").write_text(text, encoding="utf-8")
+    return elaborate_spec(open_spec(str(directory / "m.specc"))).graph
 
 
 def alone_is_the_same(graph: Graph) -> bool:

@@ -35,11 +35,11 @@ WAVES = "insert(sinusoid(positions(y), dim=4, layout=halves), axis=0)"
 CELL = "insert(insert(cell, axis=1), axis=2)"
 
 
-def graph_of(folder: Path, body: str) -> Graph:
+def graph_of(directory: Path, body: str) -> Graph:
     body = body.replace("{ ", "{\n").replace(" }", "\n}")
     text = SPEC.format(body=body, wide="wide" if "wide" in body else "4")
-    (folder / "m.specc").write_text(text, encoding="utf-8")
-    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
+    (directory / "m.specc").write_text(text, encoding="utf-8")
+    return elaborate_spec(open_spec(str(directory / "m.specc"))).graph
 
 
 @pytest.mark.parametrize(

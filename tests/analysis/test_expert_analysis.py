@@ -34,9 +34,9 @@ ROUTE = (
 
 
 def graph_of(
-    folder: Path, result: str, rows: str = "seq, ", scored: str = "x", **sets: int
+    directory: Path, result: str, rows: str = "seq, ", scored: str = "x", **sets: int
 ) -> Graph:
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(SPEC.format(route=result, rows=rows, scored=scored))
     given = [f"{name}={value}" for name, value in sets.items()]
     return elaborate_spec(open_spec(str(path), sets=given)).graph

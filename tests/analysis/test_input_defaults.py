@@ -27,9 +27,9 @@ ROWS, ONCE = (
 )
 
 
-def model_of(folder: Path, inputs: str, more: str) -> ModelDefinition:
-    (folder / "m.specc").write_text(SPEC.format(inputs=inputs, more=more), encoding="utf-8")
-    return elaborate_spec(open_spec(str(folder / "m.specc")))
+def model_of(directory: Path, inputs: str, more: str) -> ModelDefinition:
+    (directory / "m.specc").write_text(SPEC.format(inputs=inputs, more=more), encoding="utf-8")
+    return elaborate_spec(open_spec(str(directory / "m.specc")))
 
 
 CASES = [

@@ -33,9 +33,9 @@ def test_one_side_counts_half() -> None:
 
 def test_a_length_that_is_told_decides() -> None:
     window = Setup(low=0, high=63)
-    for rows, spared in ((192, False), (193, True)):
+    for rows, saved_work in ((192, False), (193, True)):
         executed, whole = counted(window, seq=rows)
-        assert (executed != whole) == spared
+        assert (executed != whole) == saved_work
 
 
 def test_show_has_both_columns_only_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:

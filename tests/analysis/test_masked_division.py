@@ -29,9 +29,9 @@ generate text of x from y {{ stop = 0 }}
 """
 
 
-def graph_of(folder: Path, gate: str) -> Graph:
-    (folder / "m.specc").write_text(SPEC.format(gate=gate), encoding="utf-8")
-    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
+def graph_of(directory: Path, gate: str) -> Graph:
+    (directory / "m.specc").write_text(SPEC.format(gate=gate), encoding="utf-8")
+    return elaborate_spec(open_spec(str(directory / "m.specc"))).graph
 
 
 def full(graph: Graph, x: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ def test_layers_that_begin_otherwise_are_alike() -> None:
 def test_layers_in_turn_are_two_lines() -> None:
     assert under(tree("gemma2"), "model.layers") == ["0, 2 … 24", "1, 3 … 25"]
     found = tree("gemma3_text").parts["model"].parts["layers"].parts
-    assert sum(part.times for part in found.values()) == 26
+    assert sum(part.repeats for part in found.values()) == 26
 
 
 def test_what_stands_behind_a_layer_is_not_in_it() -> None:

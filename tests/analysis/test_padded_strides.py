@@ -20,8 +20,8 @@ SIDES = ("right", "left", "")
 LONGEST = 9
 
 
-def graph_of(folder: Path, side: str, value: str) -> Graph:
-    path = folder / "m.specc"
+def graph_of(directory: Path, side: str, value: str) -> Graph:
+    path = directory / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n >= 3\n"
         f"graph g(x: float[batch, n, 2], keep: keep[batch, n] {side}) -> (y: float[batch, 2])"

@@ -44,9 +44,9 @@ QUOTIENTS = (
 FIRST = "k = insert(keep, axis=2); w = cast(k, to=float); z = x * w; "
 
 
-def compare(body: str, shape: str, side: str, folder: Path) -> tuple[bool, bool]:
+def compare(body: str, shape: str, side: str, directory: Path) -> tuple[bool, bool]:
     """Return whether `check` warns and whether padding shows."""
-    graph = graph_of(folder, FIRST + body, shape, side)
+    graph = graph_of(directory, FIRST + body, shape, side)
     return bool(check_padding(graph)), moves(graph, side)
 
 

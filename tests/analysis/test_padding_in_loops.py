@@ -23,12 +23,12 @@ graph f(x: float[batch, src, 4], keep: keep[batch, src], y: float[batch, tgt, 4]
 """
 
 
-def warnings(folder: Path, body: str) -> list[tuple[str, str]]:
+def warnings(directory: Path, body: str) -> list[tuple[str, str]]:
     """What is said, and the text it points at."""
-    (folder / "m.specc").write_text(
+    (directory / "m.specc").write_text(
         SPEC.format(body=body.replace("; ", "\n    ")), encoding="utf-8"
     )
-    found = check_padding(elaborate_spec(open_spec(str(folder / "m.specc"))).graph)
+    found = check_padding(elaborate_spec(open_spec(str(directory / "m.specc"))).graph)
     return [(d.title, d.primary.span.text if d.primary else "") for d in found]
 
 

@@ -40,9 +40,9 @@ CLEAN = (
 """What must not be warned of, since nothing is wrong with it."""
 
 
-def found(folder: Path, value: str) -> tuple[bool, bool]:
+def found(directory: Path, value: str) -> tuple[bool, bool]:
     """Whether padding is said to reach the result, and whether it does."""
-    graph = graph_of(folder, f"k = insert(keep, axis=2); return {value}", ONE, "")
+    graph = graph_of(directory, f"k = insert(keep, axis=2); return {value}", ONE, "")
     return bool(check_padding(graph)), moves(graph, "")
 
 

@@ -22,16 +22,16 @@ generate text of ids from logits { start = 1  stop = 2  max_tokens = 3 }
 
 def test_a_state_whose_first_size_nothing_tells_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT)
-    folder = tmp_path / "p"
-    specc.compile(tmp_path / "m.specc", folder, init=0, graphs="all", target="onnx")
-    index = json.loads((folder / INDEX_FILE).read_text())
+    directory = tmp_path / "p"
+    specc.compile(tmp_path / "m.specc", directory, init=0, graphs="all", target="onnx")
+    index = json.loads((directory / INDEX_FILE).read_text())
     (states,) = (
         part["states"]
         for part in index["about"].values()
         if isinstance(part, dict) and "states" in part
     )
     states[0]["rows"] = None
-    (folder / INDEX_FILE).write_text(json.dumps(index))
+    (directory / INDEX_FILE).write_text(json.dumps(index))
     with pytest.raises(Failed) as failed:
-        specc.load(folder).generate([[1]]).results()
+        specc.load(directory).generate([[1]]).results()
     assert [d.code for d in failed.value.diagnostics] == ["E0831"]

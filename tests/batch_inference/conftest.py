@@ -34,10 +34,10 @@ reading {
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("small")
-    (folder / "small.specc").write_text(SPEC)
-    specc.compile(folder / "small.specc", folder / "small.onnx", init=0)
-    return folder / "small.onnx"
+    directory = tmp_path_factory.mktemp("small")
+    (directory / "small.specc").write_text(SPEC)
+    specc.compile(directory / "small.specc", directory / "small.onnx", init=0)
+    return directory / "small.onnx"
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,13 @@ from specc.diagnostics.diagnostic import Failed
 TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]
 
 
-def mapped(small: Path, folder: Path, raw: str, to: str = "") -> Any:
-    data = folder / "rows.jsonl"
+def mapped(small: Path, directory: Path, raw: str, to: str = "") -> Any:
+    data = directory / "rows.jsonl"
     data.write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
     job = JobRequest(
         model=str(small),
         data=[str(data)],
-        out=str(folder / "out"),
+        out=str(directory / "out"),
         columns={"ids": "text"},
         raw=[raw],
         engine="serial",

@@ -60,9 +60,11 @@ def test_estimates_below_the_table() -> None:
     assert_page_contains(f"lose {lost} blocks in {work / 3600:.1f} hours", f"of {total}.")
     few, many = (PROCESSES * work / 86400 * h for h in half)
     assert_page_contains(f"{few:.0f} s or {many:.0f} s of {total}")
-    deaths = 4 * 1000
-    least, most = (deaths * (start + half[0]) / 3600 for start in (1, 3))
-    assert_page_contains(f"cost {format_thousands(deaths)} starts, {least:.1f} to {most:.1f} hours")
+    crashes = 4 * 1000
+    least, most = (crashes * (start + half[0]) / 3600 for start in (1, 3))
+    assert_page_contains(
+        f"cost {format_thousands(crashes)} starts, {least:.1f} to {most:.1f} hours"
+    )
     assert_page_contains(f"at 10 ms in all that is {0.01 / 2:.1%} of a block".replace("%", " %"))
     cores = PROCESSES * work / 3600
     assert_page_contains(f"are {cores:.0f} core hours; at 0.03 to 0.05 per core hour")

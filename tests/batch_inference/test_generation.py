@@ -31,9 +31,9 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("writer") / "gpt2"
-    specc.compile("gpt2", folder, init=3, set=SMALL["gpt2"], graphs="step")
-    return folder
+    directory = tmp_path_factory.mktemp("writer") / "gpt2"
+    specc.compile("gpt2", directory, init=3, set=SMALL["gpt2"], graphs="step")
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +159,13 @@ def test_only_a_row_that_a_process_dies_of_is_lost(
 
 def test_texts_that_cannot_be_joined_wait_for_each_other(data: Path, tmp_path: Path) -> None:
     """A model of which it is not proved; tokens are those of each alone."""
-    folder = tmp_path / "conv"
-    specc.compile("conv_lm", folder, init=3, set=SMALL["conv_lm"], graphs="step")
+    directory = tmp_path / "conv"
+    specc.compile("conv_lm", directory, init=3, set=SMALL["conv_lm"], graphs="step")
     settings = SETTINGS | {"max_tokens": 5}
-    job = job_of(folder, data, tmp_path / "out", settings=settings)
+    job = job_of(directory, data, tmp_path / "out", settings=settings)
     made = run_job(JobRequest(**{**vars(job), "columns": {"ids": "ids"}}))
     rows = rows_in(tmp_path / "out")
-    each = specc.load(folder).generate_each([r["ids"] for r in rows], **settings)
+    each = specc.load(directory).generate_each([r["ids"] for r in rows], **settings)
     assert made.errors == 1
     for row, alone in zip(rows, each, strict=True):
         if isinstance(alone, specc.GenerationResult):

@@ -30,11 +30,11 @@ reading { ids = text(bytes()) }
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    (folder / "small.specc").write_text(SPEC)
-    found = {kind: folder / f"{kind}.onnx" for kind in ("int8", "int8-tensor")}
+    directory = tmp_path_factory.mktemp("models")
+    (directory / "small.specc").write_text(SPEC)
+    found = {kind: directory / f"{kind}.onnx" for kind in ("int8", "int8-tensor")}
     for kind, path in found.items():
-        specc.compile(folder / "small.specc", path, init=0, quantize=kind)
+        specc.compile(directory / "small.specc", path, init=0, quantize=kind)
     return found
 
 

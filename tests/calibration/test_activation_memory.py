@@ -82,11 +82,11 @@ def samples() -> list[dict[str, Array]]:
     return [{"x": rows} for rows in SEEN]
 
 
-def rounded(folder: Path) -> dict[str, PrequantizedWeight]:
+def rounded(directory: Path) -> dict[str, PrequantizedWeight]:
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(BASE, name, FORM, factor, stem)
 
-    return gram_matrices.quantize_calibrated(opened, READERS, samples, folder, round_one)
+    return gram_matrices.quantize_calibrated(opened, READERS, samples, directory, round_one)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ class Empty(Part):
         return dict.fromkeys(self.graph.outputs, SEEN[0])
 
 
-def peak(folder: Path) -> int:
+def peak(directory: Path) -> int:
     """The most bytes that sums and their factors take."""
 
     @contextmanager
@@ -112,7 +112,7 @@ def peak(folder: Path) -> int:
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
     tracemalloc.start()
-    gram_matrices.quantize_calibrated(opened, READERS, samples, folder, nothing)
+    gram_matrices.quantize_calibrated(opened, READERS, samples, directory, nothing)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most

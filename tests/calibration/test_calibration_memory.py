@@ -34,7 +34,7 @@ ROOM = 60 << 20
 """What the runtime and libraries take beside."""
 
 
-def written(folder: Path) -> None:
+def written(directory: Path) -> None:
     """A checkpoint of small random numbers, and inputs."""
     rng = np.random.default_rng(0)
     header = {
@@ -46,22 +46,22 @@ def written(folder: Path) -> None:
         for n in range(LAYERS)
     }
     text = json.dumps(header).encode()
-    with (folder / "m.safetensors").open("wb") as file:
+    with (directory / "m.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         one = rng.normal(0, (2 / WIDE) ** 0.5, (WIDE, WIDE)).astype(np.float32)
         for n in range(LAYERS):
             file.write(np.roll(one, n, 1).tobytes())
-    np.savez(folder / "x.npz", x=rng.normal(size=(32, WIDE)).astype(np.float32))
-    (folder / "m.specc").write_text(SPEC)
+    np.savez(directory / "x.npz", x=rng.normal(size=(32, WIDE)).astype(np.float32))
+    (directory / "m.specc").write_text(SPEC)
 
 
-def peak(folder: Path, mistake: str, *given: str) -> int:
+def peak(directory: Path, mistake: str, *given: str) -> int:
     """The most bytes of memory that compiling takes."""
     command = [sys.executable, "-c", mistake + PEAK, "compile", "m.specc", "--no-load"]
     command += ["--weights", "m.safetensors", "--quantize", "int4", "--quantize-all"]
     done = subprocess.run(
         [*command, *given, "--force", "-o", "m.onnx"],
-        cwd=folder,
+        cwd=directory,
         capture_output=True,
         text=True,
         check=False,

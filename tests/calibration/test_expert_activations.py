@@ -48,13 +48,13 @@ def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
     """The rows that each expert's matrices meet, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     up, gate, bias = (w[f"all.{n}"] for n in ("up.weight", "gate.weight", "gate.bias"))
-    met: dict[str, list[Array]] = {f"all.{n}.weight": [] for n in ("up", "gate", "down")}
+    activations_of: dict[str, list[Array]] = {f"all.{n}.weight": [] for n in ("up", "gate", "down")}
     for expert in range(EXPERTS):
         rows = X[KEEP & (expert == IDS).any(-1)].astype(np.float64)
         inner = np.tanh(rows @ up[expert].T) * (rows @ gate[expert].T + bias[expert])
         for name, seen in (("up", rows), ("gate", rows), ("down", inner)):
-            met[f"all.{name}.weight"].append(seen)
-    return met
+            activations_of[f"all.{name}.weight"].append(seen)
+    return activations_of
 
 
 def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +71,17 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
     assert not readers.left
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
-        folder = tmp_path / f"{least}"
-        folder.mkdir()
+        directory = tmp_path / f"{least}"
+        directory.mkdir()
         monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
-        found = factors(readers, weights, SAMPLE, folder)
+        found = factors(readers, weights, SAMPLE, directory)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             for expert, x in enumerate(rows):
                 want = cholesky_factor(x.T @ x)
                 assert np.allclose(found[name][expert], want, rtol=1e-6), name
         # nothing that experts waited for is left behind
-        assert not list(folder.iterdir())
+        assert not list(directory.iterdir())
     assert not wanted["all.up.weight"][NOBODY].size
 
 
@@ -95,8 +95,8 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
     specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=3)
     specc.compile(tmp_path / "m.specc", tmp_path / "q.onnx", init=3, **given, **files)
     full, low = (specc.load(tmp_path / f"{n}.onnx") for n in ("full", "q"))
-    met = met_by_hand(dict(full.weights()))
-    for name, rows in met.items():
+    activations_of = met_by_hand(dict(full.weights()))
+    for name, rows in activations_of.items():
         one = low.manifest.rounded[name]
         assert one.recipe == ("gptq" if kind == "npz" else "nearest")
         for expert, x in enumerate(rows):

@@ -65,10 +65,10 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
 def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
     """The rows that each weight meets, one text after the other, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
-    met: dict[str, list[Array]] = {}
+    activations_of: dict[str, list[Array]] = {}
 
     def linear(name: str, x: Array, bias: str = "") -> Array:
-        met.setdefault(name, []).append(x)
+        activations_of.setdefault(name, []).append(x)
         return w[name] @ x + (w[bias] if bias else 0)
 
     for text, keep in zip(X.astype(np.float64), KEEP, strict=True):
@@ -81,4 +81,4 @@ def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
             inner = linear("rnn.weight_ih_l0", h, "rnn.bias_ih_l0")
             z = np.tanh(inner + linear("rnn.weight_hh_l0", z, "rnn.bias_hh_l0"))
             linear("out.weight", z, "out.bias")
-    return met
+    return activations_of

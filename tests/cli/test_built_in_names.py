@@ -120,11 +120,11 @@ def test_a_draft_does_not_look_its_base_up_in_the_working_directory(
 ) -> None:
     """A checkpoint that lies in a directory named after the spec which reads it."""
     drafts = []
-    for folder in ("distilbert", "checkpoint"):
-        (tmp_path / f"in_{folder}").mkdir()
-        monkeypatch.chdir(tmp_path / f"in_{folder}")
-        write_checkpoint(Path(folder).resolve())
-        assert main(["new", "my.yaml", "--from-checkpoint", f"{folder}/"]) == 0
+    for directory in ("distilbert", "checkpoint"):
+        (tmp_path / f"in_{directory}").mkdir()
+        monkeypatch.chdir(tmp_path / f"in_{directory}")
+        write_checkpoint(Path(directory).resolve())
+        assert main(["new", "my.yaml", "--from-checkpoint", f"{directory}/"]) == 0
         assert main(["check", "my.yaml"]) == 0
         drafts.append((Path("my.yaml").read_text(), capsys.readouterr().out))
     assert drafts[0] == drafts[1]

@@ -29,7 +29,7 @@ graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "m.specc").write_text(SPEC)
@@ -143,10 +143,10 @@ def test_an_option_of_another_tool_is_answered_with_ours(
 @pytest.mark.parametrize(
     "name", ["-x.specc", "a b.specc", "naïve 🙂.specc", "new\nline.specc", "x'\"$(y).specc"]
 )
-def test_names_of_specs(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / name).write_text(SPEC)
+def test_names_of_specs(name: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / name).write_text(SPEC)
     assert cli.main(["check", "--", name]) == 0
-    (folder / name).write_text(SPEC.replace("linear", "lineer"))
+    (directory / name).write_text(SPEC.replace("linear", "lineer"))
     assert cli.main(["check", f"./{name}"]) == 1
     assert escape_control_characters(name) in capsys.readouterr().err
 
@@ -334,7 +334,7 @@ def test_assertions_carry_no_checks() -> None:
     assert "E0204" in done.stderr
 
 
-def test_without_any_output(folder: Path) -> None:
+def test_without_any_output(directory: Path) -> None:
     root = str(Path(cli.__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     words = ["sh", "-c", 'exec "$0" -m specc check m.specc >&- 2>&-', sys.executable]

@@ -15,11 +15,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("scripts")
+    directory = tmp_path_factory.mktemp("scripts")
     made = collect_completions(build_command_parsers())
     for shell in SHELLS:
-        (folder / f"specc.{shell}").write_text(completion_script(shell, made), encoding="utf-8")
-    return {shell: folder / f"specc.{shell}" for shell in SHELLS}
+        (directory / f"specc.{shell}").write_text(completion_script(shell, made), encoding="utf-8")
+    return {shell: directory / f"specc.{shell}" for shell in SHELLS}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

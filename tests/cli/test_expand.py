@@ -19,13 +19,13 @@ from specc.syntax.ast import walk_tree
 SOME = ("han", "small_translator", "kv_lookup", "vit", "xor")
 
 
-def check(name: str, folder: Path) -> tuple[ast.File, tuple[str, ...]]:
+def check(name: str, directory: Path) -> tuple[ast.File, tuple[str, ...]]:
     """Written to a file and read again, in both syntaxes."""
     file, told = expand_spec(open_spec(name))
     assert not file.extends
     wanted = as_text(elaborate_spec(open_spec(name)).graph)
     for ending in ("specc", "yaml"):
-        out = folder / f"alone.{ending}"
+        out = directory / f"alone.{ending}"
         assert cli.main(["expand", name, "-o", str(out), "--force"]) == 0
         again = open_spec(str(out))
         assert as_text(elaborate_spec(again).graph) == wanted

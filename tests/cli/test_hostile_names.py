@@ -28,12 +28,12 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\u202e")
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a spec, an input and a model."""
-    folder = tmp_path_factory.mktemp("begun")
-    spec, model = folder / "m.specc", folder / "m.onnx"
+    directory = tmp_path_factory.mktemp("begun")
+    spec, model = directory / "m.specc", directory / "m.onnx"
     spec.write_text(SPEC)
-    (folder / "x.json").write_text("[[1, 2]]")
+    (directory / "x.json").write_text("[[1, 2]]")
     assert main(["compile", str(spec), "--init", "0", "-o", str(model)]) == 0
-    return folder
+    return directory
 
 
 @pytest.fixture

@@ -36,12 +36,12 @@ def objects(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_what_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_needs_no_model(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["list", "masks"], capsys)
     assert {"kind": "masks", "name": "causal", "doc": ""} in found["items"]
     (found,) = objects(["explain", "e302"], capsys)
@@ -66,10 +66,10 @@ def test_what_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["batch"] == "batch"
 
 
-def test_a_model_and_its_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_and_its_results(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["compile", "xor", "-o", "xor.onnx"], capsys)
     assert [Path(f["path"]).name for f in found["files"]] == ["xor.onnx"]
-    assert found["files"][0]["bytes"] == (folder / "xor.onnx").stat().st_size
+    assert found["files"][0]["bytes"] == (directory / "xor.onnx").stat().st_size
     (found,) = objects(["run", "xor.onnx", "[[1, 0], [1, 1]]"], capsys)
     assert found["results"]["y"] == {"dtype": "float32", "shape": [2, 1], "values": [[1.0], [0.0]]}
     (found,) = objects(["verify", "xor.onnx"], capsys)
@@ -78,7 +78,7 @@ def test_a_model_and_its_results(folder: Path, capsys: pytest.CaptureFixture[str
     assert found["graph"]
 
 
-def test_a_text_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_that_is_written(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     objects(["compile", "gpt2", *SMALL, "--init", "1", "--graphs", "all", "-o", "out"], capsys)
     (found,) = objects(["run", "out", "[[1, 2]]", "--max-tokens", "3"], capsys)
     ((written,),) = found["texts"]
@@ -87,7 +87,7 @@ def test_a_text_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "package of" in found["text"]
 
 
-def test_faults_are_objects_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_are_objects_too(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.specc").write_text(
         "specc 1\nmodel m\ngraph g(x: float[2]) -> (y: float[2]) { return lineer(x) }\n"
     )
@@ -103,7 +103,7 @@ NEEDLESS = ("lsp", "completion")
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_is_used_wrongly_says_so_in_an_object(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    command: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (found,) = objects([command, "--no-such-option"], capsys, 2)
     assert found["code"] == "E0983"
@@ -113,7 +113,7 @@ def test_every_command_that_is_used_wrongly_says_so_in_an_object(
 
 
 def test_what_cannot_be_read_is_told_in_objects(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = {"compile": ["-o", "x"], "export": ["-o", "x"], "map": ["x", "-o", "y"]}
     second = {"diff": ["gpt2"], "export": ["triton"]}
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_told_in_objects(
 
 
 def test_the_form_is_found_in_a_command_line_that_is_not_understood(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["--format=json", "gpt2", "a"], ["gpt2", "a", "--format", "json"]):
         assert main(["check", *words]) == 2
@@ -147,7 +147,7 @@ def test_the_form_is_found_in_a_command_line_that_is_not_understood(
 
 
 def test_a_mistake_of_ours_is_told_in_an_object(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(given: object) -> int:
         raise KeyError("target")
@@ -158,7 +158,9 @@ def test_a_mistake_of_ours_is_told_in_an_object(
     assert "KeyError: 'target'" in found["message"]
 
 
-def test_rows_of_a_stream_are_results_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_a_stream_are_results_too(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("sums.specc").write_text(
         "specc 1\nmodel m\ndims batch, t\n"
         "graph g(x: float[batch, t]) -> (y: float[batch, t]) { return cumsum(x, axis=1) }\nstream y of x\n"
@@ -168,7 +170,7 @@ def test_rows_of_a_stream_are_results_too(folder: Path, capsys: pytest.CaptureFi
     assert found["results"]["y"]["values"] == [[1.0, 3.0, 6.0]]
 
 
-def test_numbers_that_json_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_json_lacks(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("log.specc").write_text(
         "specc 1\nmodel m\ndims batch\ngraph g(x: float[batch, 2]) -> (y: float[batch, 2]) { return log(x) }\n"
     )
@@ -184,7 +186,9 @@ def test_quiet(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert not "".join(capsys.readouterr())
 
 
-def test_quiet_keeps_results_and_errors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_keeps_results_and_errors(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compile", "gpt2", *SMALL, "--init", "1", "-o", "m.onnx", "-q"]) == 0
     assert not "".join(capsys.readouterr())
     assert main(["run", "m.onnx", "[[1, 2]]", "--max-tokens", "2", "-q"]) == 0
@@ -204,7 +208,7 @@ def given(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_spec_on_the_standard_input(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(SPEC, monkeypatch)
     assert main(["check", "-"]) == 0
@@ -237,7 +241,7 @@ def test_what_is_no_spec_on_the_standard_input(
 
 
 def test_a_difference_is_told_in_one_object(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects(["compile", "xor", "-o", "xor.onnx"], capsys)
     (found,) = objects(["verify", "xor.onnx", "--baseline", "xor.onnx"], capsys)
@@ -254,7 +258,7 @@ def test_a_difference_is_told_in_one_object(
 
 
 def test_what_writes_specs(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (found,) = objects(["new", "xor", "mine.yaml"], capsys)
     assert (found["file"], found["draft"]) == ("mine.yaml", None)
@@ -298,13 +302,13 @@ def test_what_a_name_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["code"] == "E0204"
 
 
-def test_a_data_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_set(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     objects(["compile", "xor", "-o", "xor.onnx"], capsys)
     Path("rows.jsonl").write_text('{"x": [1, 0]}\n{"x": [1]}\n')
     words = ["map", "xor.onnx", "rows.jsonl", "-o", "out", "--engine", "serial"]
     (found,) = objects(words, capsys)
     assert (found["rows"], found["errors"], found["before"]) == (2, 1, 0)
-    assert all((folder / "out" / part).exists() for part in found["parts"])
+    assert all((directory / "out" / part).exists() for part in found["parts"])
     (found,) = objects(words, capsys)
     assert found["before"] == 2
 

@@ -111,7 +111,7 @@ def test_a_draft_of_a_known_type_is_the_model_of_its_config() -> None:
     draft = draft_spec(str(LEARNED), "mine", ": ")
     assert draft.base == "llama"
     assert draft.certain
-    assert not draft.unplaced
+    assert not draft.unmapped
     theirs = elaborate_spec(open_spec(str(LEARNED))).config
     assert elaborate_spec(open_spec_argument(print_yaml(draft.file))).config == theirs
 
@@ -140,7 +140,7 @@ def test_a_draft_says_which_specs_are_used(name: str, sign: str, tmp_path: Path)
     (tmp_path / "config.json").write_text(json.dumps(SIDES[name]))
     draft = draft_spec(str(tmp_path), "mine", sign)
     assert draft.base == name
-    assert draft.unplaced == ("weights: the directory has no readable weights",)
+    assert draft.unmapped == ("weights: the directory has no readable weights",)
     text = print_dsl(draft.file) if sign == " = " else print_yaml(draft.file)
     theirs = elaborate_spec(open_spec(str(tmp_path)))
     mine = elaborate_spec(open_spec_argument(f"{text}\n"))
@@ -181,7 +181,7 @@ def test_a_draft_of_an_unknown_type_says_what_it_could_not_place(
 def test_a_config_alone_is_drafted_too(strange: Path) -> None:
     (strange / "model.safetensors").unlink()
     draft = draft_spec(str(strange), "mine", ": ")
-    assert any("weights" in line for line in draft.unplaced)
+    assert any("weights" in line for line in draft.unmapped)
 
 
 @pytest.mark.parametrize(

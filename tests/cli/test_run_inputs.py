@@ -48,10 +48,10 @@ graph g(pixels: float[batch, 1, 4, 4]) -> (y: float[batch, 1, 4, 4]) {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    folder = tmp_path_factory.mktemp("given")
-    (folder / "m.specc").write_text(TEXT)
-    specc.compile(folder / "m.specc", folder / "m.onnx", init=0)
-    return specc.load(folder / "m.onnx")
+    directory = tmp_path_factory.mktemp("given")
+    (directory / "m.specc").write_text(TEXT)
+    specc.compile(directory / "m.specc", directory / "m.onnx", init=0)
+    return specc.load(directory / "m.onnx")
 
 
 def rows(text: str) -> list[int]:
@@ -111,10 +111,10 @@ def test_a_word_means_what_the_table_says(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"in1\nin2\n")))
     if isinstance(wanted, str):
         with pytest.raises(Failed, match=wanted) as failed:
-            read_arguments(model.entrance, words)
+            read_arguments(model.input_signature, words)
         assert wanted != "E0802" or len(failed.value.diagnostics[0].helps) == 2
         return
-    found = read_arguments(model.entrance, words).inputs
+    found = read_arguments(model.input_signature, words).inputs
     assert found["ids"].tolist() == wanted
     if len({len(w) for w in words}) > 1 and words == ["abc", "d"]:
         assert found["keep"].tolist() == [[True] * 3, [True, False, False]]
@@ -169,7 +169,7 @@ def test_an_open_picture_is_read_like_its_file_and_several_are_a_batch(tmp_path:
     paths = [str(tmp_path / f"{n}.png") for n in range(6)]
     for n, path in enumerate(paths):
         pillow.fromarray(np.full((8, 8, 3), 40 * n, np.uint8)).save(path)
-    batch = read_arguments(model.entrance, paths).inputs["pixels"]
+    batch = read_arguments(model.input_signature, paths).inputs["pixels"]
     assert batch.shape == (6, 1, 4, 4)
     assert np.allclose(batch[:, 0, 0, 0] * 255, [40 * n for n in range(6)], atol=1e-3)
     opened = [pillow.open(path) for path in paths]

@@ -54,15 +54,15 @@ def with_mask() -> str:
     return json.dumps(data)
 
 
-def checkpoint(folder: Path, config: dict[str, Any]) -> Path:
+def checkpoint(directory: Path, config: dict[str, Any]) -> Path:
     """A directory with a config.json and a tokenizer.json, without weights."""
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(with_mask())
-    return folder
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "tokenizer.json").write_text(with_mask())
+    return directory
 
 
-def model_for(task: str, folder: Path) -> str:
+def model_for(task: str, directory: Path) -> str:
     """A compiled model with random weights for a task."""
     config: dict[str, Any] = {"model_type": "bert", **SMALL}
     config["architectures"] = [f"Bert{HEADS.get(task, 'Model')}"]
@@ -80,14 +80,14 @@ def model_for(task: str, folder: Path) -> str:
                 "patch_size": 4,
             },
         }
-    path = str(folder / "m.onnx")
-    source = str(checkpoint(folder / "ck", config))
+    path = str(directory / "m.onnx")
+    source = str(checkpoint(directory / "ck", config))
     assert main(["compile", source, "--init", "0", "-o", path, "-q", *more]) == 0
     return path
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
     (tmp_path / "a.png").write_bytes(encode_png(pixels))
@@ -104,9 +104,9 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_json_of_every_task(task: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_every_task(task: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON form has a schema, and is what Python gives for the same words."""
-    path = model_for(task, folder)
+    path = model_for(task, directory)
     found = told([path, *WORDS[task]], capsys)
     assert found["task"] == task
     capsys.readouterr()
@@ -119,9 +119,9 @@ def test_json_of_every_task(task: str, folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_words_files_and_lists_are_the_same(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = model_for("text-classification", folder)
+    path = model_for("text-classification", directory)
     texts = ["the quick fox", "attention is all"]
     Path("texts.txt").write_text("\n".join(texts) + "\n")
     Path("texts.json").write_text(json.dumps(texts))
@@ -137,9 +137,9 @@ def test_words_files_and_lists_are_the_same(
     assert model.run(text=texts).predictions == expected  # type: ignore[attr-defined]
 
 
-def test_pairs_in_every_form(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_in_every_form(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A pair is two texts in one row, with segment ids."""
-    path = model_for("text-classification", folder)
+    path = model_for("text-classification", directory)
     first, second = ["the fox", "a dog"], ["jumps", "over it"]
     pairs = [[a, b] for a, b in zip(first, second, strict=True)]
     records = [{"text": a, "text_pair": b} for a, b in pairs]
@@ -154,16 +154,16 @@ def test_pairs_in_every_form(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert apart != expected
 
 
-def test_an_empty_second_text_is_none(folder: Path) -> None:
+def test_an_empty_second_text_is_none(directory: Path) -> None:
     """As in transformers, where the pair of a single text is left out if it is empty."""
-    model = specc.load(model_for("text-classification", folder))
+    model = specc.load(model_for("text-classification", directory))
     alone = model.run(text="the fox").predictions
     assert model.run(text="the fox", text_pair="").predictions == alone
     assert model.run(text=["the fox"], text_pair=[""]).predictions != alone
 
 
-def test_ids_are_still_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = model_for("text-classification", folder)
+def test_ids_are_still_numbers(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = model_for("text-classification", directory)
     found = told([path, "[[2, 5, 3]]"], capsys)
     assert "task" not in found
     assert found["results"]["logits"]["shape"] == [1, 3]
@@ -185,8 +185,8 @@ def test_ids_are_still_numbers(folder: Path, capsys: pytest.CaptureFixture[str])
     ],
 )  # fmt: skip
 def test_errors(
-    task: str, words: list[str], code: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    task: str, words: list[str], code: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = model_for(task, folder)
+    path = model_for(task, directory)
     assert main(["run", path, *words]) != 0
     assert f"error[{code}]" in capsys.readouterr().err

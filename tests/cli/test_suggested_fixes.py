@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
-from support.mends import DONE, TOLD
+from support.fixes import DONE, TOLD
 from support.told import told
 
 from specc.diagnostics.diagnostic import Failed
@@ -35,8 +35,8 @@ LEFT = {"last(x)", "last(...)", "stride="}
 def cases() -> dict[str, tuple[str, str]]:
     """Golden files of what is wrong in a spec: the case, and what is said of it."""
     found = {}
-    for folder in ("errors", "errors-syntax"):
-        for path in sorted((GOLDEN / folder).glob("*.txt")):
+    for directory in ("errors", "errors-syntax"):
+        for path in sorted((GOLDEN / directory).glob("*.txt")):
             case, rule, said = path.read_text(encoding="utf-8").partition("\n----\n")
             if rule and SPECS.match(path.stem):
                 found[path.stem] = case + "\n", said
@@ -58,14 +58,14 @@ def test_every_piece_of_advice_is_followed() -> None:
         for name, (_, said) in CASES.items()
         for piece in pieces(said) - {d[0] for d in DONE.get(name, ())}
     }
-    assert not missing, "say in tests/support/mends.py what the spec is then"
+    assert not missing, "say in tests/support/fixes.py what the spec is then"
     assert DONE.keys() <= CASES.keys()
 
 
 def heard(
     name: str,
     case: str,
-    folder: Path,
+    directory: Path,
     patch: pytest.MonkeyPatch,
     capture: pytest.CaptureFixture[str],
 ) -> Counter[str]:
@@ -77,9 +77,9 @@ def heard(
         except Failed as failed:
             return Counter(f"{d.code}: {d.title}" for d in failed.diagnostics)
         return Counter()
-    folder.mkdir()
+    directory.mkdir()
     try:
-        said = told(case, folder, patch, capture, file)
+        said = told(case, directory, patch, capture, file)
     except AssertionError as nothing:
         if "nothing failed" not in str(nothing):
             raise

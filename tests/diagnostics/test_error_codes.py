@@ -78,8 +78,8 @@ ELSEWHERE = {
 def used() -> dict[str, set[str]]:
     """Every code in the sources, with the files it is in."""
     found: dict[str, set[str]] = {}
-    for folder in ("specc", "backends"):
-        for path in (ROOT / folder).rglob("*.py"):
+    for directory in ("specc", "backends"):
+        for path in (ROOT / directory).rglob("*.py"):
             if path == ROOT / "specc" / "text" / "codes.py":
                 continue  # the table of them all
             for code in CODE.findall(path.read_text(encoding="utf-8")):
@@ -162,7 +162,7 @@ def codes_of(name: str, text: str) -> set[str]:
     library = SpecLibrary()
     try:
         module = build_module(parse_spec(decode_spec(text.encode(), name)), name)
-        module.folder = ROOT / "specs" / "models"
+        module.directory = ROOT / "specs" / "models"
         found = check_spec(
             OpenedSpec(build_program(module, library), library, ConfigReader(), name)
         )

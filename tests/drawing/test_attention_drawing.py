@@ -220,14 +220,14 @@ def test_a_model_of_pictures_is_asked_through_its_first_token():
     ]
     tables = cells(drawing)
     assert len(tables) == 4
-    np.testing.assert_array_equal(tables[0].colors[:: len(tables[0].colors) // 8, 0], given_.picture[:, 0])  # fmt: skip
+    np.testing.assert_array_equal(tables[0].colors[:: len(tables[0].colors) // 8, 0], given_.image[:, 0])  # fmt: skip
 
 
 def test_the_patch_that_was_looked_at_is_the_brightest():
     given_ = over(size=8, side=2, heads=1)
     given_.maps[0].weights[:] = 0
     given_.maps[0].weights[0, 0, 2] = 1  # behind [CLS], row 0, column 1
-    given_.picture[:] = 0
+    given_.image[:] = 0
     table = cells(draw_attention_maps(given_))[-1].colors.astype(int)
     half = len(table) // 2
     yellow = (table[:, :, 0] > 150) & (table[:, :, 2] < 80)
@@ -246,6 +246,6 @@ def test_a_caption_says_how_many():
 def test_pictures_of_any_size(shape):
     made = over()
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    drawing = draw_attention_maps(looks(*made.maps, picture=pixels))
+    drawing = draw_attention_maps(looks(*made.maps, image=pixels))
     assert len(render_svg(drawing)) < 4_000_000
     assert render_png(drawing).startswith(b"\x89PNG")

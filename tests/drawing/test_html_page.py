@@ -73,7 +73,7 @@ def test_a_picture_is_in_the_page():
     page_is_sound(text)
     picture = data_of(text)["picture"]
     pixels = np.frombuffer(base64.b64decode(picture["pixels"]), np.uint8)
-    np.testing.assert_array_equal(pixels.reshape(8, 8, 3), given.picture)
+    np.testing.assert_array_equal(pixels.reshape(8, 8, 3), given.image)
     assert data_of(text)["axes"][0]["grid"] == [4, 4, 1]
     assert data_of(render_attention_html(looks(*given.maps)))["picture"] is None
 

@@ -36,14 +36,14 @@ class Seen:
     paper: str
 
 
-def visit(text: str, folder: Path, *steps: str, scheme: str = "light") -> Seen:
+def visit(text: str, directory: Path, *steps: str, scheme: str = "light") -> Seen:
     python = ROOT / ".readers" / "browser" / "bin" / "python"
     chromium = os.environ.get("SPECC_CHROMIUM") or next(
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
     )
     if not python.exists() or not chromium:
         pytest.skip("needs Chromium, and playwright: run `make readers`, or set SPECC_CHROMIUM")
-    page = folder / "page.html"
+    page = directory / "page.html"
     page.write_text(text, encoding="utf-8")
     words = [str(python), str(SCRIPT), str(page), chromium, scheme, *steps]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

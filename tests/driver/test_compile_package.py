@@ -132,13 +132,13 @@ def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> No
 
 def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) -> None:
     """A generation_config.json with `typical_p`: all other parts, and the same tokens."""
-    folder = tmp_path / "ck"
-    folder.mkdir()
+    directory = tmp_path / "ck"
+    directory.mkdir()
     config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 9}
-    (folder / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
     keys = {"do_sample": True, "typical_p": 0.6, "max_new_tokens": 4}
-    (folder / "generation_config.json").write_text(json.dumps(keys))
-    given = {"config": folder, "init": 1}
+    (directory / "generation_config.json").write_text(json.dumps(keys))
+    given = {"config": directory, "init": 1}
     made = specc.compile("gpt2", tmp_path / "p", graphs="all", **given)
     assert not (tmp_path / "p" / "generate.onnx").exists()
     (said,) = [remark for remark in made.remarks if "not exported: " in remark]

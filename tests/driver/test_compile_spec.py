@@ -54,7 +54,7 @@ def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> N
 def test_the_manifest_says_where_everything_came_from(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=7, set={"d": 16})
     manifest = read_manifest(str(tmp_path / "m.onnx"))
-    assert manifest.chance == RandomWeights(7)
+    assert manifest.random_init == RandomWeights(7)
     assert manifest.config == {"vocab": 13, "d": 16}
     assert SPEC in manifest.sources.values()
     assert manifest.graph.inputs.keys() == {"ids", "keep"}

@@ -29,30 +29,30 @@ HEAD = ("classifier.bias", "classifier.weight", "pre_classifier.bias", "pre_clas
 Arrays = dict[str, NDArray[Any]]
 
 
-def body(folder: Path) -> Arrays:
+def body(directory: Path) -> Arrays:
     """A bare body as it is saved: under names without the prefix that heads put before."""
-    (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    (directory / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     rng = np.random.default_rng(0)
-    graph = elaborate_spec(open_spec(str(folder))).graph
+    graph = elaborate_spec(open_spec(str(directory))).graph
     return {
         w.name.removeprefix("distilbert."): rng.standard_normal(w.shape).astype("f4")
         for w in required_parameters(graph)
     }
 
 
-def saved(folder: Path, tensors: Mapping[str, NDArray[Any]]) -> Path:
-    write_safetensors(folder / "model.safetensors", tensors)
-    return folder
+def saved(directory: Path, tensors: Mapping[str, NDArray[Any]]) -> Path:
+    write_safetensors(directory / "model.safetensors", tensors)
+    return directory
 
 
 def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
     tensors = body(tmp_path)
-    folder, out = saved(tmp_path, tensors), tmp_path / "m.onnx"
-    made = specc.compile(folder, out, graph="sequence_classification", init_missing=7)
+    directory, out = saved(tmp_path, tensors), tmp_path / "m.onnx"
+    made = specc.compile(directory, out, graph="sequence_classification", init_missing=7)
     (warning,) = [d for d in made.warnings if d.code == "W0528"]
     assert all(name in str(warning.notes) for name in HEAD)
     model = specc.load(out)
-    assert model.manifest.chance == RandomWeights(7, 4)
+    assert model.manifest.random_init == RandomWeights(7, 4)
     assert model.manifest.weights["drawn"] == {"seed": 7, "weights": sorted(HEAD)}
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
@@ -64,8 +64,8 @@ def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
 
 
 def test_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, out = saved(tmp_path, body(tmp_path)), tmp_path / "m.onnx"
-    specc.compile(folder, out, graph="sequence_classification", init_missing=7)
+    directory, out = saved(tmp_path, body(tmp_path)), tmp_path / "m.onnx"
+    specc.compile(directory, out, graph="sequence_classification", init_missing=7)
     assert main(["run", str(out), "[[1, 2]]"]) == 0
     assert "4 weights of a new head are random (seed 7)" in capsys.readouterr().err
 
@@ -88,7 +88,7 @@ def test_in_a_package_too(tmp_path: Path) -> None:
     saved(tmp_path, tensors)
     out = tmp_path / "package"
     specc.compile(tmp_path, out, graph=_first(found), init_missing=3, graphs="step")
-    assert specc.load(out).chance == RandomWeights(3, 1)
+    assert specc.load(out).random_init == RandomWeights(3, 1)
 
 
 def _first(found: Any) -> str:
@@ -112,9 +112,11 @@ def test_of_a_body_nothing_is_drawn(left_out: str, why: str, tmp_path: Path) -> 
     tensors = {
         n: a for n, a in body(tmp_path).items() if not (n.startswith(start) if star else n == start)
     }
-    folder = saved(tmp_path, tensors)
+    directory = saved(tmp_path, tensors)
     with pytest.raises(Failed) as failed:
-        specc.compile(folder, tmp_path / "m.onnx", graph="sequence_classification", init_missing=7)
+        specc.compile(
+            directory, tmp_path / "m.onnx", graph="sequence_classification", init_missing=7
+        )
     faults = [d for d in failed.value.diagnostics if d.code == "E0501"]
     assert faults
     assert any(why in str(d.notes) for d in faults)
@@ -145,10 +147,10 @@ def test_a_head_under_another_name_is_told_and_not_drawn_over(tmp_path: Path) ->
 
 
 def test_a_whole_checkpoint_is_told_nothing(tmp_path: Path) -> None:
-    folder = saved(tmp_path, body(tmp_path))
-    made = specc.compile(folder, tmp_path / "m.onnx", init_missing=7)
+    directory = saved(tmp_path, body(tmp_path))
+    made = specc.compile(directory, tmp_path / "m.onnx", init_missing=7)
     assert not [d for d in made.warnings if d.code == "W0528"]
-    assert specc.load(tmp_path / "m.onnx").manifest.chance is None
+    assert specc.load(tmp_path / "m.onnx").manifest.random_init is None
 
 
 def test_beside_a_seed_for_all_it_is_refused(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ graph g(x: float[batch, n, 8], a: float[batch, n, 8], b: float[batch, n, 8], p: 
 """
 PIECES = sorted(
     {
-        (piece, mend.names[0])
-        for mend in FOREIGN_OPERATIONS
-        for piece in re.findall(r"`([^`]*)`", mend.text)
+        (piece, fix.names[0])
+        for fix in FOREIGN_OPERATIONS
+        for piece in re.findall(r"`([^`]*)`", fix.text)
         if re.search(r"[({\[]| [-+*/%=<>&|!]+ ", piece)
     }
 )
@@ -68,15 +68,15 @@ def test_a_wrong_piece_is_noticed(tmp_path: Path) -> None:
 
 
 def test_there_are_many_names_and_no_name_stands_twice() -> None:
-    names = [name for mend in FOREIGN_OPERATIONS for name in mend.names]
+    names = [name for fix in FOREIGN_OPERATIONS for name in fix.names]
     assert len(names) == len(set(names)) == len(FOREIGN_BY_NAME) > 150
 
 
-@pytest.mark.parametrize("mend", FOREIGN_OPERATIONS, ids=lambda mend: mend.names[0])
-def test_what_a_suggestion_needs_is_there(mend: ForeignOperation) -> None:
-    assert KNOWN.issuperset(mend.needs)
+@pytest.mark.parametrize("fix", FOREIGN_OPERATIONS, ids=lambda fix: fix.names[0])
+def test_what_a_suggestion_needs_is_there(fix: ForeignOperation) -> None:
+    assert KNOWN.issuperset(fix.needs)
     # a name that is a word here is never looked for
-    assert not KNOWN.intersection(mend.names)
+    assert not KNOWN.intersection(fix.names)
 
 
 def said(tmp_path: Path, value: str) -> str:

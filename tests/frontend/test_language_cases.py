@@ -17,16 +17,16 @@ Array = NDArray[Any]
 RNG = np.random.default_rng(0)
 
 
-def written(folder: Path, text: str, name: str = "spec.specc") -> str:
-    path = folder / name
+def written(directory: Path, text: str, name: str = "spec.specc") -> str:
+    path = directory / name
     path.write_text(text, encoding="utf-8")
     return str(path)
 
 
-def refused(folder: Path, text: str, *sets: str) -> Diagnostic:
+def refused(directory: Path, text: str, *sets: str) -> Diagnostic:
     """The first thing that is said of a spec."""
     with pytest.raises(Failed) as failed:
-        check_spec(open_spec(written(folder, text), sets=sets))
+        check_spec(open_spec(written(directory, text), sets=sets))
     return failed.value.diagnostics[0]
 
 
@@ -243,8 +243,8 @@ CALLS = [
 ]
 
 
-def weights_of(text: str, folder: Path, heads: int, m: Array) -> Array:
-    graph = elaborate_spec(open_spec(written(folder, text))).graph
+def weights_of(text: str, directory: Path, heads: int, m: Array) -> Array:
+    graph = elaborate_spec(open_spec(written(directory, text))).graph
     x, y = (np.stack([a, a + 1], axis=1)[:, : heads or 1] for a in (X, Y))
     if not heads:
         x, y = x[:, 0], y[:, 0]

@@ -25,16 +25,16 @@ NORM = {
 }
 
 
-def given(folder: Path, text: str, inputs: str, weights: dict[str, Array], x: Array) -> Array:
-    path = folder / "m.specc"
+def given(directory: Path, text: str, inputs: str, weights: dict[str, Array], x: Array) -> Array:
+    path = directory / "m.specc"
     path.write_text(
         f"specc 1\nmodel m\nconfig {{ shift: int = 2 }}\ndims batch, n\n"
         f"graph g({inputs}) -> (y: float[batch, ...]) {{ return {text} }}\n"
     )
-    model = folder / "m.onnx"
+    model = directory / "m.onnx"
     if weights:
-        write_safetensors(folder / "w.safetensors", weights)
-        specc.compile(path, model, weights=folder / "w.safetensors")
+        write_safetensors(directory / "w.safetensors", weights)
+        specc.compile(path, model, weights=directory / "w.safetensors")
     else:
         specc.compile(path, model, init=0)
     found: Array = specc.load(model).run(x=x)["y"]

@@ -23,9 +23,9 @@ graph f(x: float[batch, seq, 3], keep: keep[batch, seq], s: float[batch, 2, hidd
 """
 
 
-def spec(folder: Path, call: str, result: str = "batch, seq, _") -> Opened:
-    (folder / "m.specc").write_text(SPEC.format(call=call).replace("...", result))
-    return opened(str(folder / "m.specc"))
+def spec(directory: Path, call: str, result: str = "batch, seq, _") -> Opened:
+    (directory / "m.specc").write_text(SPEC.format(call=call).replace("...", result))
+    return opened(str(directory / "m.specc"))
 
 
 def weights(found: Opened) -> dict[str, str]:

@@ -39,15 +39,15 @@ CASES = [
 
 
 def angles(
-    folder: Path, source: str, usual: str, config: str = "", longest: int = 0
+    directory: Path, source: str, usual: str, config: str = "", longest: int = 0
 ) -> ops.RopeAngles:
-    graph = turning(folder, source, usual, config, longest)
+    graph = turning(directory, source, usual, config, longest)
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
     return made
 
 
-def turning(folder: Path, source: str, usual: str, config: str = "", longest: int = 0) -> Graph:
-    path = folder / "m.specc"
+def turning(directory: Path, source: str, usual: str, config: str = "", longest: int = 0) -> Graph:
+    path = directory / "m.specc"
     path.write_text(SPEC.format(source=source, usual=usual))
     return elaborate_spec(open_spec(str(path), config=config, longest=longest)).graph
 
@@ -195,8 +195,8 @@ def test_what_of_a_file_is_refused(
 AXES = SPEC.replace("positions(x)", "{at}").replace("pairs=half", "pairs=half{options}")
 
 
-def rotation(folder: Path, at: str, options: str) -> ops.RopeAngles:
-    path = folder / "m.specc"
+def rotation(directory: Path, at: str, options: str) -> ops.RopeAngles:
+    path = directory / "m.specc"
     path.write_text(AXES.format(source="", usual="rope(theta=100.0)", at=at, options=options))
     graph = elaborate_spec(open_spec(str(path))).graph
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))

@@ -17,8 +17,8 @@ from specc_onnx import build_model, get_target
 X = np.random.default_rng(0).normal(size=(2, 5, 4))
 
 
-def spec(folder: Path, body: str, result: str = "float[batch, seq, 4]", config: str = "") -> str:
-    path = folder / "spec.specc"
+def spec(directory: Path, body: str, result: str = "float[batch, seq, 4]", config: str = "") -> str:
+    path = directory / "spec.specc"
     path.write_text(
         f"specc 1\nmodel m\n{config}\ndims batch, seq\n"
         f"graph g(x: float[batch, seq, 4]) -> (y: {result}) {{\n{body}\n}}\n"

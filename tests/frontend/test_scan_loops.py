@@ -27,8 +27,8 @@ TWO = "(out: float[batch, n, _], last: float[batch, _, hidden])"
 THREE = "(out: float[batch, n, _], last: float[batch, _, hidden], cell: float[batch, _, hidden])"
 
 
-def written(folder: Path, call: str, results: str = TWO) -> str:
-    path = folder / "cells.specc"
+def written(directory: Path, call: str, results: str = TWO) -> str:
+    path = directory / "cells.specc"
     path.write_text(SPEC.format(call=call, results=results))
     return str(path)
 

@@ -25,8 +25,10 @@ graph f(x: float[batch, q, 4], y: float[batch, k, 4], keep: keep[batch, k]) -> (
 """
 
 
-def computed(folder: Path, expr: str, type: str = "float[batch, q, k]", **weights: Array) -> Array:
-    path = folder / "grids.specc"
+def computed(
+    directory: Path, expr: str, type: str = "float[batch, q, k]", **weights: Array
+) -> Array:
+    path = directory / "grids.specc"
     path.write_text(SPEC.format(expr=expr, type=type))
     graph = elaborate_spec(open_spec(str(path))).graph
     assert set(graph.parameters) == {name.replace("__", ".") for name in weights}

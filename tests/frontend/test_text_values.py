@@ -13,17 +13,17 @@ from specc.ir.graph import Graph
 
 
 def graph_of(
-    folder: Path, body: str, *, items: str = "", results: str = "float[batch, n, 4]"
+    directory: Path, body: str, *, items: str = "", results: str = "float[batch, n, 4]"
 ) -> Graph:
-    path = folder / "words.specc"
+    path = directory / "words.specc"
     graph = f"graph f(x: float[batch, n, 4]) -> {results} {{ {body} }}"
     path.write_text(f"specc 1\nmodel words\n{items}\ndims batch, n\n{graph}\n")
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def code_of(folder: Path, body: str, **more: str) -> str:
+def code_of(directory: Path, body: str, **more: str) -> str:
     with pytest.raises(Failed) as failed:
-        graph_of(folder, body, **more)
+        graph_of(directory, body, **more)
     return failed.value.diagnostics[0].code
 
 

@@ -62,20 +62,20 @@ CONFIG = {"model_type": "outer", "text_config": {"model_type": "small"}}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "small.specc").write_text(SMALL)
     (tmp_path / "large.specc").write_text(LARGE)
     (tmp_path / "outer.specc").write_text(OUTER)
     return tmp_path
 
 
-def spec_of(folder: Path, config: object = None, **more: list[str]) -> OpenedSpec:
+def spec_of(directory: Path, config: object = None, **more: list[str]) -> OpenedSpec:
     """The spec `outer` with a config file."""
     name = ""
     if config is not None:
-        (folder / "config.json").write_text(json.dumps(config))
-        name = str(folder / "config.json")
-    return open_spec(str(folder / "outer.specc"), config=name, sets=more.get("sets", ()))
+        (directory / "config.json").write_text(json.dumps(config))
+        name = str(directory / "config.json")
+    return open_spec(str(directory / "outer.specc"), config=name, sets=more.get("sets", ()))
 
 
 def shapes(spec: OpenedSpec) -> dict[str, list[int | None]]:
@@ -93,9 +93,9 @@ def shapes(spec: OpenedSpec) -> dict[str, list[int | None]]:
     ],
 )
 def test_values_come_from_the_part_of_the_file(
-    text: dict[str, object], sets: list[str], width: int, folder: Path
+    text: dict[str, object], sets: list[str], width: int, directory: Path
 ) -> None:
-    spec = spec_of(folder, {"model_type": "outer", "text": text, "hidden_size": 3}, sets=sets)
+    spec = spec_of(directory, {"model_type": "outer", "text": text, "hidden_size": 3}, sets=sets)
     found = shapes(spec)
     assert found["inner.text.base.words.weight"] == [9, width]
     assert found["more.weight"] == [width + 1, width], "what follows from it follows"
@@ -112,37 +112,37 @@ def test_values_come_from_the_part_of_the_file(
     ],
 )
 def test_a_spec_is_chosen_with_values(
-    near: str, far: str, sets: list[str], wide: int, width: int, folder: Path
+    near: str, far: str, sets: list[str], wide: int, width: int, directory: Path
 ) -> None:
     """The nearest word counts, whichever way it is said."""
     for name, base, said in (("far", "outer", far), ("near", "far", near)):
         config = f"config {{ {said} }}" if said else ""
         text = f'specc 1\nmodel {name}\nextends "{base}.specc"\n{config}\n'
-        (folder / f"{name}.specc").write_text(text)
-    made = elaborate_spec(open_spec(str(folder / "near.specc"), sets=sets)).config
+        (directory / f"{name}.specc").write_text(text)
+    made = elaborate_spec(open_spec(str(directory / "near.specc"), sets=sets)).config
     assert made["text"]["wide"] == wide
     assert made["text"]["d"] == width
 
 
 @pytest.mark.parametrize("said", ["large(4)", "large(5, d=6)", "huge(d=6)", "large() @ w"])
-def test_what_is_no_spec_with_values_is_refused(said: str, folder: Path) -> None:
+def test_what_is_no_spec_with_values_is_refused(said: str, directory: Path) -> None:
     text = f'specc 1\nmodel own\nextends "outer.specc"\nconfig {{ text = {said} }}'
-    (folder / "own.specc").write_text(text)
+    (directory / "own.specc").write_text(text)
     with pytest.raises(Failed) as failed:
-        elaborate_spec(open_spec(str(folder / "own.specc")))
+        elaborate_spec(open_spec(str(directory / "own.specc")))
     assert failed.value.diagnostics[0].code in ("E0201", "E0203", "E0101")
 
 
-def test_an_instance_says_values_and_which_spec(folder: Path) -> None:
-    (folder / "own.specc").write_text(
+def test_an_instance_says_values_and_which_spec(directory: Path) -> None:
+    (directory / "own.specc").write_text(
         'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = {d = 5  act = gelu} }'
     )
-    made = elaborate_spec(open_spec(str(folder / "own.specc")))
+    made = elaborate_spec(open_spec(str(directory / "own.specc")))
     assert made.config["text"] == {"d": 5, "act": "gelu", "tied": True}
-    (folder / "own.specc").write_text(
+    (directory / "own.specc").write_text(
         'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = "large.specc" }'
     )
-    made = elaborate_spec(open_spec(str(folder / "own.specc")))
+    made = elaborate_spec(open_spec(str(directory / "own.specc")))
     assert dict(made.config["text"]) == {"wide": 3, "d": 4, "act": "relu", "tied": True}
 
 
@@ -157,10 +157,10 @@ def test_an_instance_says_values_and_which_spec(folder: Path) -> None:
     ],
 )
 def test_the_type_of_its_part_says_which_spec_it_is(
-    config: object, sets: list[str], wide: bool, folder: Path
+    config: object, sets: list[str], wide: bool, directory: Path
 ) -> None:
     whole = None if config is None else {"model_type": "outer", "text_config": config}
-    made = elaborate_spec(spec_of(folder, whole, sets=sets))
+    made = elaborate_spec(spec_of(directory, whole, sets=sets))
     assert ("wide" in dict(made.config["text"])) is wide
 
 
@@ -175,10 +175,10 @@ def test_the_type_of_its_part_says_which_spec_it_is(
     ],
 )
 def test_what_is_wrong_there_is_shown_there(
-    config: dict[str, object], code: str, place: str, folder: Path
+    config: dict[str, object], code: str, place: str, directory: Path
 ) -> None:
     with pytest.raises(Failed) as failed:
-        elaborate_spec(spec_of(folder, {"model_type": "outer", **config}))
+        elaborate_spec(spec_of(directory, {"model_type": "outer", **config}))
     (fault,) = failed.value.diagnostics
     assert fault.code == code
     assert fault.primary is not None
@@ -188,34 +188,34 @@ def test_what_is_wrong_there_is_shown_there(
     assert any(at.span.source.name.endswith("outer.specc") for at in labels)
 
 
-def test_keys_that_nobody_reads_are_told_of_where_they_are(folder: Path) -> None:
+def test_keys_that_nobody_reads_are_told_of_where_they_are(directory: Path) -> None:
     config = {"model_type": "outer", "hidden_size": 3, "text_config": {"hiden": 4}}
-    names = [w.primary.span.text for w in spec_of(folder, config).warnings if w.primary]
+    names = [w.primary.span.text for w in spec_of(directory, config).warnings if w.primary]
     assert names == ['"hidden_size"', '"hiden"']
 
 
-def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(folder: Path) -> None:
+def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(directory: Path) -> None:
     wrong = LARGE.replace("linear(x, out=d) @ layer\n}", "linear(x, out=wide) @ layer\n}")
-    (folder / "large.specc").write_text(wrong)
+    (directory / "large.specc").write_text(wrong)
     with pytest.raises(Failed) as failed:
-        check_spec(spec_of(folder))
+        check_spec(spec_of(directory))
     assert "with text = large.specc" in failed.value.diagnostics[0].notes
 
 
-def test_values_given_to_one_spec_are_not_tried_with_another(folder: Path) -> None:
-    (folder / "large.specc").write_text(LARGE.replace("d: int", "e: int").replace("d)", "e)"))
-    found = check_spec(spec_of(folder, sets=["text.d=3"]))
+def test_values_given_to_one_spec_are_not_tried_with_another(directory: Path) -> None:
+    (directory / "large.specc").write_text(LARGE.replace("d: int", "e: int").replace("d)", "e)"))
+    found = check_spec(spec_of(directory, sets=["text.d=3"]))
     assert found.model is not None
     assert dict(found.model.config["text"])["d"] == 3
 
 
-def test_both_syntaxes_say_it(folder: Path) -> None:
-    plain = format_ir(elaborate_spec(spec_of(folder)).graph)
+def test_both_syntaxes_say_it(directory: Path) -> None:
+    plain = format_ir(elaborate_spec(spec_of(directory)).graph)
     tree = parse_spec(Source("outer.specc", OUTER))
     again = parse_spec(Source("outer.yaml", print_yaml(tree)))
     assert as_specc(again) == as_specc(tree)
-    (folder / "outer.specc").write_text(as_specc(again))
-    assert format_ir(elaborate_spec(spec_of(folder)).graph) == plain
+    (directory / "outer.specc").write_text(as_specc(again))
+    assert format_ir(elaborate_spec(spec_of(directory)).graph) == plain
 
 
 def tensors(prefix: str = "inner.text.base.") -> dict[str, np.ndarray]:
@@ -245,16 +245,18 @@ def equation(t: dict[str, np.ndarray], ids: np.ndarray, at: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("prefix", ["inner.text.base.", "inner.text.", "inner.text.model.base."])
-def test_its_rules_hold_below_its_path(prefix: str, folder: Path) -> None:
+def test_its_rules_hold_below_its_path(prefix: str, directory: Path) -> None:
     """Tied, transposed, shared and ignored there, and with the prefix of the base model or
     without one, as in files of its own.
     """
     made = tensors(prefix)
     old = {f"{prefix}old.x": np.zeros(3, np.float32)}
-    write_safetensors(folder / "m.safetensors", {**made, **old})
-    specc.compile(str(folder / "outer.specc"), folder / "m.onnx", weights=folder / "m.safetensors")
+    write_safetensors(directory / "m.safetensors", {**made, **old})
+    specc.compile(
+        str(directory / "outer.specc"), directory / "m.onnx", weights=directory / "m.safetensors"
+    )
     ids = np.array([[3, 1, 8], [0, 0, 5]])
-    got = specc.load(folder / "m.onnx").run(ids=ids)["logits"]
+    got = specc.load(directory / "m.onnx").run(ids=ids)["logits"]
     np.testing.assert_allclose(got, equation(made, ids, prefix), rtol=1e-5, atol=1e-5)
 
 
@@ -266,20 +268,22 @@ def test_its_rules_hold_below_its_path(prefix: str, folder: Path) -> None:
         ('ignore "base.old.*"', "E0505"),
     ],
 )
-def test_without_a_rule_of_its_own_it_is_refused(rule: str, code: str, folder: Path) -> None:
-    (folder / "small.specc").write_text(SMALL.replace(f"  {rule}\n", ""))
+def test_without_a_rule_of_its_own_it_is_refused(rule: str, code: str, directory: Path) -> None:
+    (directory / "small.specc").write_text(SMALL.replace(f"  {rule}\n", ""))
     old = {"inner.text.base.old.x": np.zeros(3, np.float32)}
-    write_safetensors(folder / "m.safetensors", {**tensors(), **old})
+    write_safetensors(directory / "m.safetensors", {**tensors(), **old})
     with pytest.raises(Failed) as failed:
         specc.compile(
-            str(folder / "outer.specc"), folder / "m.onnx", weights=folder / "m.safetensors"
+            str(directory / "outer.specc"),
+            directory / "m.onnx",
+            weights=directory / "m.safetensors",
         )
     assert {d.code for d in failed.value.diagnostics} == {code}
 
 
-def test_used_specs_use_others(folder: Path) -> None:
+def test_used_specs_use_others(directory: Path) -> None:
     """Paths and keys add up, and each sees its own config."""
-    (folder / "top.specc").write_text(
+    (directory / "top.specc").write_text(
         """specc 1
 model top
 use "outer.specc" as mid from "middle" under deep
@@ -293,10 +297,10 @@ block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
 """
     )
     config = {"middle": {"model_type": "outer", "text": {"hidden_size": 6, "model_type": "large"}}}
-    (folder / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
     spec = open_spec(
-        str(folder / "top.specc"),
-        config=str(folder / "config.json"),
+        str(directory / "top.specc"),
+        config=str(directory / "config.json"),
         sets=["mid.text.wide=7", "own.d=2"],
     )
     made = elaborate_spec(spec)
@@ -311,11 +315,11 @@ block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
     }
 
 
-def test_it_holds_its_own_requirements(folder: Path) -> None:
+def test_it_holds_its_own_requirements(directory: Path) -> None:
     must = 'require d % 2 == 0, "d is even"\ndims batch'
-    (folder / "small.specc").write_text(SMALL.replace("dims batch", must))
-    assert check_spec(spec_of(folder)).model is not None
+    (directory / "small.specc").write_text(SMALL.replace("dims batch", must))
+    assert check_spec(spec_of(directory)).model is not None
     with pytest.raises(Failed) as failed:
-        elaborate_spec(spec_of(folder, sets=["text.d=3"]))
+        elaborate_spec(spec_of(directory, sets=["text.d=3"]))
     (fault,) = failed.value.diagnostics
     assert (fault.code, fault.title) == ("E0404", "d is even")

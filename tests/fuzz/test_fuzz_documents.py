@@ -42,18 +42,18 @@ CONFIG = {"hidden": 8, "rate": 0.5, "act": "relu", "flag": False, "some": [1, 2]
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("writer")
-    (folder / "w.specc").write_text(WRITER)
-    (folder / "v.vocab").write_text("<pad>\n<bos>\na\nb\nc\nd\ne\n")
-    return folder / "w.specc"
+    directory = tmp_path_factory.mktemp("writer")
+    (directory / "w.specc").write_text(WRITER)
+    (directory / "v.vocab").write_text("<pad>\n<bos>\na\nb\nc\nd\ne\n")
+    return directory / "w.specc"
 
 
 @pytest.fixture(scope="module")
 def package(spec: Path) -> Path:
-    folder = spec.parent / "package"
-    compile(str(spec), str(folder), init=0, graphs=["encode", "step"], target="ort-cpu")
-    assert outcome("run", str(folder), "memory=abc", "--max-tokens", "3").status == 0
-    return folder
+    directory = spec.parent / "package"
+    compile(str(spec), str(directory), init=0, graphs=["encode", "step"], target="ort-cpu")
+    assert outcome("run", str(directory), "memory=abc", "--max-tokens", "3").status == 0
+    return directory
 
 
 def encoded(cases: list[tuple[str, str]], most: int) -> list[tuple[str, bytes]]:

@@ -51,10 +51,10 @@ ODD: list[Any] = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "small.specc").write_text(SPEC)
-    compile(str(folder / "small.specc"), str(folder / "m.onnx"), init=0)
-    return folder / "m.onnx"
+    directory = tmp_path_factory.mktemp("model")
+    (directory / "small.specc").write_text(SPEC)
+    compile(str(directory / "small.specc"), str(directory / "m.onnx"), init=0)
+    return directory / "m.onnx"
 
 
 def text_of(model: Path) -> str:

@@ -37,12 +37,12 @@ ENTRIES = ("offset", "length", "checksum", "unknown")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with data beside it, among files that may not be its data."""
-    folder = tmp_path_factory.mktemp("outside")
-    (folder / "big.specc").write_text(SPEC)
-    made = folder / "m" / "big.onnx"
-    compile(str(folder / "big.specc"), str(made), init=0, weights_as="copy")
+    directory = tmp_path_factory.mktemp("outside")
+    (directory / "big.specc").write_text(SPEC)
+    made = directory / "m" / "big.onnx"
+    compile(str(directory / "big.specc"), str(made), init=0, weights_as="copy")
     (data,) = made.parent.glob("*.data")
-    (folder / "out.data").write_bytes(data.read_bytes())
+    (directory / "out.data").write_bytes(data.read_bytes())
     inner = made.parent / "dir"
     inner.mkdir()
     shutil.copy(data, inner / "in.data")

@@ -25,10 +25,10 @@ def test_every_backend_is_shipped_and_announced() -> None:
 
 
 def test_backend_folders_cannot_shadow_anything() -> None:
-    folders = {
+    directories = {
         p.name for p in (ROOT / "backends").iterdir() if p.is_dir() and p.name != "__pycache__"
     }
-    assert all(name.startswith("specc_") for name in folders)
+    assert all(name.startswith("specc_") for name in directories)
 
 
 def test_the_version_is_said_once() -> None:

@@ -26,9 +26,9 @@ LEFT = [
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `save_pretrained` writes it."""
-    folder = tmp_path_factory.mktemp("plain") / "ck"
-    write_checkpoint(Answers()["gpt2"], folder)
-    return folder
+    directory = tmp_path_factory.mktemp("plain") / "ck"
+    write_checkpoint(Answers()["gpt2"], directory)
+    return directory
 
 
 def cached(plain: Path, hub: Path, *versions: str) -> Path:
@@ -46,8 +46,8 @@ def cached(plain: Path, hub: Path, *versions: str) -> Path:
     return model
 
 
-def scores(folder: Path, out: Path) -> object:
-    specc.compile(str(folder), out)
+def scores(directory: Path, out: Path) -> object:
+    specc.compile(str(directory), out)
     return specc.load(out).run(input_ids=[[1, 2, 3]])["logits"].tobytes()
 
 
@@ -91,8 +91,8 @@ def test_other_folders_of_the_cache_say_which_to_give(
 ) -> None:
     model = cached(plain, tmp_path / "hub", "fed", "abc", "def")
     newest = f"{model}{os.sep}snapshots{os.sep}def"
-    for folder in (model, tmp_path / "hub", tmp_path):
-        assert advice(folder).endswith(newest)
+    for directory in (model, tmp_path / "hub", tmp_path):
+        assert advice(directory).endswith(newest)
     (tmp_path / "none").mkdir()
     assert "cache" not in advice(tmp_path / "none")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))

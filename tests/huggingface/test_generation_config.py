@@ -29,15 +29,15 @@ NOTHING = Graph(
 )  # fmt: skip
 
 
-def told(folder: Path, said: dict[str, Any], **keys: Any) -> PublishedGeneration:
-    (folder / "generation_config.json").write_text(json.dumps(keys))
+def told(directory: Path, said: dict[str, Any], **keys: Any) -> PublishedGeneration:
+    (directory / "generation_config.json").write_text(json.dumps(keys))
     generation = GenerateSection("text", "ids", "logits", said)
     model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
-    return apply_generation_config(model, [folder])
+    return apply_generation_config(model, [directory])
 
 
-def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    generation = told(folder, said, **keys).model.generation
+def settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    generation = told(directory, said, **keys).model.generation
     assert generation
     merge_settings(generation.settings)
     return dict(generation.settings)
@@ -167,11 +167,11 @@ BEYOND = st.one_of(st.integers(31, 200), st.just(10**9))
 KNOWN = st.integers(3, 30)
 
 
-def with_vocabulary(folder: Path, keys: dict[str, Any]) -> PublishedGeneration:
-    (folder / "config.json").write_text(json.dumps(TINY))
-    (folder / "generation_config.json").write_text(json.dumps(keys))
-    model = elaborate_spec(open_spec("llama", config=str(folder)), "")
-    return apply_generation_config(model, [folder])
+def with_vocabulary(directory: Path, keys: dict[str, Any]) -> PublishedGeneration:
+    (directory / "config.json").write_text(json.dumps(TINY))
+    (directory / "generation_config.json").write_text(json.dumps(keys))
+    model = elaborate_spec(open_spec("llama", config=str(directory)), "")
+    return apply_generation_config(model, [directory])
 
 
 @given(st.sets(BEYOND, min_size=1, max_size=3), st.sets(KNOWN, max_size=3), st.data())
@@ -186,9 +186,9 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
     clean: list[Any] = [token for token in mixed if token in known]
     if key == "bad_words_ids":
         value, clean = ([[1, token] for token in tokens] for tokens in (mixed, clean))
-    with TemporaryDirectory() as folder:
-        made = with_vocabulary(Path(folder), {key: value})
-        due = with_vocabulary(Path(folder), {key: clean} if clean else {})
+    with TemporaryDirectory() as directory:
+        made = with_vocabulary(Path(directory), {key: value})
+        due = with_vocabulary(Path(directory), {key: clean} if clean else {})
     assert made.model.generation
     assert due.model.generation
     word = generation_config.GENERAL_KEYS.get(key, "bad_words_ids")

@@ -29,8 +29,8 @@ SHAPES = {
 }  # fmt: skip
 
 
-def model_files(folder: Path, layers: int) -> dict[str, bytes]:
-    path = folder / f"{layers}.safetensors"
+def model_files(directory: Path, layers: int) -> dict[str, bytes]:
+    path = directory / f"{layers}.safetensors"
     names = {
         name.replace("layers.0", f"layers.{n}"): shape
         for n in range(layers)
@@ -103,13 +103,18 @@ def local_hub(repository: dict[str, dict[str, bytes]]) -> Iterator[tuple[str, li
 
 
 def run_specc(
-    folder: Path, endpoint: str, *words: str, **more: str
+    directory: Path, endpoint: str, *words: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), **more}
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(directory / "home"),
+        **more,
+    }
     environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return subprocess.run(
         [sys.executable, "-m", "specc", *words],
-        cwd=folder,
+        cwd=directory,
         env=environment,
         capture_output=True,
         text=True,

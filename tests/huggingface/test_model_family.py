@@ -25,18 +25,18 @@ TINY = {
 }  # fmt: skip
 
 
-def saved(folder: Path, **more: object) -> Path:
+def saved(directory: Path, **more: object) -> Path:
     """A folder with a config.json, and random weights for the graph that it asks for."""
-    (folder / "config.json").write_text(json.dumps({**TINY, **more}), encoding="utf-8")
-    graph = elaborate_spec(open_spec(str(folder))).graph
+    (directory / "config.json").write_text(json.dumps({**TINY, **more}), encoding="utf-8")
+    graph = elaborate_spec(open_spec(str(directory))).graph
     rng = np.random.default_rng(0)
     made = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
         for w in required_parameters(graph)
         if w.name != "vocab_projector.weight"  # tied, and so in no file
     }
-    write_safetensors(folder / "model.safetensors", made)
-    return folder
+    write_safetensors(directory / "model.safetensors", made)
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def saved(folder: Path, **more: object) -> Path:
 def test_the_architecture_chooses_the_graph(
     architecture: str, result: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    folder = saved(tmp_path, architectures=[architecture])
-    specc.compile(str(folder), tmp_path / "m.onnx")
+    directory = saved(tmp_path, architectures=[architecture])
+    specc.compile(str(directory), tmp_path / "m.onnx")
     made = specc.load(tmp_path / "m.onnx").run(input_ids=np.ones((2, 5), np.int64))
     assert made[result].shape == shape
 
@@ -101,29 +101,29 @@ def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
 
 def test_only_its_own_spec_is_a_source_of_the_model(tmp_path: Path) -> None:
     """Other families are looked at for their types, and are no part of the model."""
-    folder = saved(tmp_path, architectures=["DistilBertModel"])
-    found = open_spec(str(folder))
+    directory = saved(tmp_path, architectures=["DistilBertModel"])
+    found = open_spec(str(directory))
     assert [m.path for m in found.library.modules.values()] == ["distilbert.specc"]
 
 
 def test_a_graph_that_is_named_counts_more(tmp_path: Path) -> None:
-    folder = saved(tmp_path, architectures=["DistilBertModel"])
+    directory = saved(tmp_path, architectures=["DistilBertModel"])
     with pytest.raises(Failed, match="E0501"):  # whose head is not in the file
-        specc.compile(str(folder), tmp_path / "m.onnx", graph="masked_lm")
+        specc.compile(str(directory), tmp_path / "m.onnx", graph="masked_lm")
     assert not (tmp_path / "m.onnx").exists()
 
 
 def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
-    folder = saved(tmp_path, gate_bias=True, use_cache=True, qa_dropout=0.1)
-    warned = check_spec(open_spec(str(folder))).warnings
+    directory = saved(tmp_path, gate_bias=True, use_cache=True, qa_dropout=0.1)
+    warned = check_spec(open_spec(str(directory))).warnings
     assert [d.code for d in warned] == ["W0418"]
     assert "gate_bias" in warned[0].title
     assert "use_cache" not in warned[0].title
 
 
 def test_weights_that_are_said_not_to_be_quantized(tmp_path: Path) -> None:
-    folder = saved(tmp_path, quantization_config=None)
-    assert not check_spec(open_spec(str(folder))).warnings
+    directory = saved(tmp_path, quantization_config=None)
+    assert not check_spec(open_spec(str(directory))).warnings
 
 
 @pytest.mark.parametrize(

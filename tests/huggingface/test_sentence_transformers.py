@@ -48,13 +48,13 @@ ENCODER_ARGUMENTS: dict[str, Any] = {
 """Arguments that sentence-transformers gives to other programs and specc does not follow."""
 
 
-def outcome(folder: Path, files: dict[str, Any]) -> tuple[str, ...]:
+def outcome(directory: Path, files: dict[str, Any]) -> tuple[str, ...]:
     """The spec that is compiled and the notes, or the error."""
     for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(json.dumps(content))
     try:
-        spec = open_spec(str(folder))
+        spec = open_spec(str(directory))
     except Failed as failed:
         return (failed.diagnostics[0].code,)
     texts = [m.file.span.source.text for m in spec.library.modules.values() if m.file.span]

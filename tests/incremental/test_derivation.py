@@ -65,7 +65,7 @@ def test_only_the_newest_logits_are_computed_where_only_they_are_asked_for() -> 
 def test_keys_of_the_source_are_projected_once() -> None:
     made = of("encoder_decoder", **TRANSLATOR)
     assert made.encode
-    assert made.handed == (
+    assert made.static_inputs == (
         "source_keep",
         "decoder.layers.0.encoder_attn.key",
         "decoder.layers.0.encoder_attn.value",
@@ -85,7 +85,7 @@ def test_additive_attention_projects_the_source_once() -> None:
         "rnnsearch", src_vocab=13, tgt_vocab=11, embed_dim=5, hidden=6, attention_dim=4, readout=3
     )
     assert made.encode
-    assert "decoder.align.U.linear" in made.handed
+    assert "decoder.align.U.linear" in made.static_inputs
     (state,) = made.states
     assert (state.name, str(state.type), state.rows) == (
         "past.decoder.rnn.state",

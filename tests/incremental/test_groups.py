@@ -38,8 +38,8 @@ GENERATE = "\ngenerate text of ids from logits { stop = 2 }\n"
 IDS = np.array([[1, 3, 3, 3, 4, 3, 3, 5, 1, 4]])
 
 
-def spec_of(folder: Path, shown: str = "same_group(group)", end: str = GENERATE) -> OpenedSpec:
-    path = folder / "grouped.specc"
+def spec_of(directory: Path, shown: str = "same_group(group)", end: str = GENERATE) -> OpenedSpec:
+    path = directory / "grouped.specc"
     path.write_text(SPEC.replace("SHOWN", shown) + end)
     return open_spec(str(path))
 

@@ -180,9 +180,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_says_what_to_write(tmp_path: Path, case: str) -> None:
-    body, what, mend, mended = REFUSED[case]
+    body, what, fix, mended = REFUSED[case]
     fault, *_ = check_causality(graph_of(tmp_path, body), "n", "ids", ["logits"])
     assert fault.code == "E0711"
     assert fault.title == f"`logits` cannot be generated along `n`: {what}"
-    assert fault.helps == (mend,)
+    assert fault.helps == (fix,)
     assert check_causality(graph_of(tmp_path, mended), "n", "ids", ["logits"]) == []

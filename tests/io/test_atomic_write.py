@@ -46,16 +46,16 @@ def full_disk() -> BaseException:
     return OSError(errno.ENOSPC, "No space left on device")
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+def content(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(directory.iterdir())}
 
 
 def code_of(failed: pytest.ExceptionInfo[Failed]) -> str:
     return failed.value.diagnostics[0].code
 
 
-def write_package(folder: Path, version: bytes) -> None:
-    with OutputDirectory(folder) as out:
+def write_package(directory: Path, version: bytes) -> None:
+    with OutputDirectory(directory) as out:
         out.hashed("weights", ".bin", [b"weights ", version])
         out.entry("model.onnx", [b"model ", version])
         out.entry("specc.json", [b"index ", version])
@@ -104,17 +104,17 @@ def test_a_failing_call_leaves_the_old_file_or_none(
 ) -> None:
     failures = 0
     for n in range(1, 30):
-        folder = tmp_path / str(n)
-        folder.mkdir()
+        directory = tmp_path / str(n)
+        directory.mkdir()
         if existing:
-            (folder / "a.onnx").write_bytes(b"old")
-        before = content(folder)
+            (directory / "a.onnx").write_bytes(b"old")
+        before = content(directory)
         faulty = Faulty(n, error)
         for module in (output, platform):
             monkeypatch.setattr(module, "os", faulty)
         complete = {"a.onnx": b"new content"}
         try:
-            write_file_atomically(folder / "a.onnx", [b"new ", b"content"])
+            write_file_atomically(directory / "a.onnx", [b"new ", b"content"])
         except KeyboardInterrupt:
             failures += 1
             expected = None  # either will do: an interrupt may come behind the last rename
@@ -123,8 +123,8 @@ def test_a_failing_call_leaves_the_old_file_or_none(
             expected = complete if "is complete" in str(fault) else before
         else:
             expected = complete
-        assert content(folder) in (before, complete)
-        assert expected is None or content(folder) == expected
+        assert content(directory) in (before, complete)
+        assert expected is None or content(directory) == expected
         if faulty.left > 0:
             break
     assert failures >= 6
@@ -136,18 +136,18 @@ def test_a_failing_call_leaves_the_old_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
 ) -> None:
     for n in range(1, 60):
-        folder = tmp_path / str(n)
-        folder.mkdir()
-        write_package(folder, b"1")
-        before = content(folder)
+        directory = tmp_path / str(n)
+        directory.mkdir()
+        write_package(directory, b"1")
+        before = content(directory)
         faulty = Faulty(n, error)
         with monkeypatch.context() as patch:
             for module in (output, platform):
                 patch.setattr(module, "os", faulty)
             try:
-                write_package(folder, b"2")
+                write_package(directory, b"2")
             except (Failed, KeyboardInterrupt):
-                assert content(folder) == before
+                assert content(directory) == before
         if faulty.left > 0:
             break
     assert faulty.left > 0
@@ -243,8 +243,8 @@ def test_the_folder_that_a_command_works_in_was_removed(
     assert code_of(failed) == "E0810"
 
 
-def content_names(folder: Path) -> list[str]:
-    return [p.name for p in folder.iterdir()]
+def content_names(directory: Path) -> list[str]:
+    return [p.name for p in directory.iterdir()]
 
 
 def test_devices_are_not_replaced() -> None:

@@ -29,7 +29,7 @@ graph g(x: float[batch, n, 64]) -> (y: float[batch, n, width]) {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.specc").write_text(SPEC)
     (tmp_path / "other.onnx").write_bytes(b"of another program")
@@ -40,8 +40,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+def content(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file()}
 
 
 def compiled(*words: str) -> int:
@@ -51,10 +51,10 @@ def compiled(*words: str) -> int:
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 def test_every_call_fails_once(
-    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ENOSPC from the n-th write, fsync or rename, for every n, until one run gets through."""
-    before = content(folder)
+    before = content(directory)
     usual: Any = getattr(os, call)
     for nth in range(1, 60):
         seen = 0
@@ -74,25 +74,25 @@ def test_every_call_fails_once(
             return
         assert code == 3
         assert "E081" in capsys.readouterr().err
-        after = content(folder)
+        after = content(directory)
         if after["m.onnx"] == before["m.onnx"]:
             assert after == before
     raise AssertionError("it never got through")
 
 
 def test_too_little_space_is_seen_before_writing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def never(*args: object) -> int:
         raise AssertionError("written all the same")
 
-    before = content(folder)
+    before = content(directory)
     monkeypatch.setattr(output.os, "write", never)
     assert compiled("--set", "width=900000000000") == 3
     err = capsys.readouterr().err
     assert "error[E0813]" in err
     assert "GB needed" in err
-    assert content(folder) == before
+    assert content(directory) == before
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_too_little_space_is_seen_before_writing(
     ],
 )
 def test_nothing_is_written(
-    words: list[str], code: str, status: int, folder: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: str, status: int, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = content(folder)
+    before = content(directory)
     assert compiled(*words) == status
     assert f"error[{code}]" in capsys.readouterr().err
-    assert content(folder) == before
+    assert content(directory) == before

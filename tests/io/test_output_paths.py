@@ -74,25 +74,25 @@ TABLE: dict[str, tuple[str, str]] = {
 """What lies there, and what becomes of it: without --force, and with it."""
 
 
-def lay(what: str, folder: Path, ending: str, mine: bytes, given: Path) -> Path | str:
+def lay(what: str, directory: Path, ending: str, mine: bytes, given: Path) -> Path | str:
     """The path of the output, with that at it. `mine` is what specc wrote there before,
     `given` an input.
     """
     if what.startswith("with a slash"):
-        path = folder / f"out{ending}"
+        path = directory / f"out{ending}"
         if what.endswith("wrote"):
             path.write_bytes(mine)
         return f"{path}/." if "point" in what else f"{path}/"
     if what.startswith("back from nowhere to "):
-        found = lay(what[len("back from nowhere to ") :], folder, ending, mine, given)
+        found = lay(what[len("back from nowhere to ") :], directory, ending, mine, given)
         name = Path(found).name
-        return folder / "nowhere" / "at all" / ".." / ".." / name
-    path, other = folder / f"out{ending}", folder / "other"
+        return directory / "nowhere" / "at all" / ".." / ".." / name
+    path, other = directory / f"out{ending}", directory / "other"
     if what.startswith("below"):
         (other.write_bytes(b"file") if what == "below a file" else other.symlink_to("nowhere"))
         return other / f"out{ending}"
     if what == "nothing, in folders that are not there":
-        return folder / "some" / "where" / path.name
+        return directory / "some" / "where" / path.name
     contents = {
         "an empty file": b"",
         "what specc wrote": mine,
@@ -117,7 +117,7 @@ def lay(what: str, folder: Path, ending: str, mine: bytes, given: Path) -> Path 
     elif kind == "itself":
         real = path
     elif kind == "a link to what specc wrote":
-        (folder / "third").write_bytes(mine)
+        (directory / "third").write_bytes(mine)
         real.symlink_to("third")
     if kind != what:
         path.symlink_to(real)
@@ -125,10 +125,10 @@ def lay(what: str, folder: Path, ending: str, mine: bytes, given: Path) -> Path 
     return given if what == "an input" else path
 
 
-def state(folder: Path) -> dict[str, object]:
+def state(directory: Path) -> dict[str, object]:
     """All that lies in a folder: contents, links, modes."""
     found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(directory.rglob("*")):
         mode = path.lstat().st_mode
         about = (
             os.readlink(path)
@@ -137,7 +137,7 @@ def state(folder: Path) -> dict[str, object]:
             if stat.S_ISREG(mode)
             else ""
         )
-        found[str(path.relative_to(folder))] = (mode, about)
+        found[str(path.relative_to(directory))] = (mode, about)
     return found
 
 
@@ -152,23 +152,23 @@ def outcome(act: Callable[[], object]) -> str:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What specc writes, of each kind, by ending."""
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "m.specc").write_text(TEXT)
-    np.save(folder / "x.npy", np.ones((1, 3, 4), np.float32))
-    specc.compile(folder / "m.specc", folder / "m.onnx", init=0)
-    looked, arrays = folder / "m.png", folder / "m.npz"
+    directory = tmp_path_factory.mktemp("made")
+    (directory / "m.specc").write_text(TEXT)
+    np.save(directory / "x.npy", np.ones((1, 3, 4), np.float32))
+    specc.compile(directory / "m.specc", directory / "m.onnx", init=0)
+    looked, arrays = directory / "m.png", directory / "m.npz"
     run = [
         "run",
-        str(folder / "m.onnx"),
-        str(folder / "x.npy"),
+        str(directory / "m.onnx"),
+        str(directory / "x.npy"),
         "--attention",
         str(looked),
         "-o",
         str(arrays),
     ]
     assert cli.main(run) == 0
-    write_safetensors(folder / "m.safetensors", {"a": np.ones(3, np.float32)})
-    return {p.suffix: p.read_bytes() for p in folder.iterdir()}
+    write_safetensors(directory / "m.safetensors", {"a": np.ones(3, np.float32)})
+    return {p.suffix: p.read_bytes() for p in directory.iterdir()}
 
 
 KINDS: dict[OutputKind, str] = {
@@ -187,12 +187,12 @@ def test_the_rule_is_the_table(
 ) -> None:
     """For every kind of output; a spec bears no mark, so that it is replaced by itself alone."""
     for kind, ending in KINDS.items():
-        folder = tmp_path / ending
-        folder.mkdir()
-        given = folder / f"given{ending}"
+        directory = tmp_path / ending
+        directory.mkdir()
+        given = directory / f"given{ending}"
         given.write_bytes(b"an input")
-        path = lay(what, folder, ending, made[ending], given)
-        before = state(folder)
+        path = lay(what, directory, ending, made[ending], given)
+        before = state(directory)
         wanted = TABLE[what][force]
         unknown = "what specc wrote" in what and what.split()[0] not in ("the", "with")
         if kind is SPEC_OUTPUT and unknown:
@@ -212,38 +212,38 @@ def test_the_rule_is_the_table(
                 )  # type: ignore[misc]
                 == wanted
             ), ending
-        assert state(folder) == before
+        assert state(directory) == before
 
 
-def commands(folder: Path) -> Iterator[tuple[str, str, list[str], Path]]:
+def commands(directory: Path) -> Iterator[tuple[str, str, list[str], Path]]:
     """Every command that writes a file: its name, the ending, the words before the
     path, and an input of it.
     """
-    (folder / "m.specc").write_text(TEXT)
-    np.save(folder / "x.npy", np.ones((1, 3, 4), np.float32))
-    (folder / "v.txt").write_text("the 0.1 0.2\na 0.3 0.4\n")
-    model = folder / "model" / "m.onnx"
-    specc.compile(folder / "m.specc", model, init=0)
-    run = ["run", str(model), str(folder / "x.npy")]
+    (directory / "m.specc").write_text(TEXT)
+    np.save(directory / "x.npy", np.ones((1, 3, 4), np.float32))
+    (directory / "v.txt").write_text("the 0.1 0.2\na 0.3 0.4\n")
+    model = directory / "model" / "m.onnx"
+    specc.compile(directory / "m.specc", model, init=0)
+    run = ["run", str(model), str(directory / "x.npy")]
     yield (
         "compile",
         ".onnx",
-        ["compile", str(folder / "m.specc"), "--init", "1", "--no-load", "-o"],
-        folder / "m.specc",
+        ["compile", str(directory / "m.specc"), "--init", "1", "--no-load", "-o"],
+        directory / "m.specc",
     )
-    yield "run -o", ".npz", [*run, "-o"], folder / "x.npy"
-    yield "run --attention", ".png", [*run, "--attention"], folder / "x.npy"
+    yield "run -o", ".npz", [*run, "-o"], directory / "x.npy"
+    yield "run --attention", ".png", [*run, "--attention"], directory / "x.npy"
     yield (
         "convert vectors",
         ".safetensors",
-        ["convert", str(folder / "v.txt"), "-o"],
-        folder / "v.txt",
+        ["convert", str(directory / "v.txt"), "-o"],
+        directory / "v.txt",
     )
     yield (
         "convert a spec",
         ".yaml",
-        ["convert", str(folder / "m.specc"), "-o"],
-        folder / "m.specc",
+        ["convert", str(directory / "m.specc"), "-o"],
+        directory / "m.specc",
     )
 
 
@@ -264,16 +264,16 @@ def test_every_command_obeys_it(
     for n, (name, ending, words, given) in enumerate(commands(tmp_path)):
         for what in cases:
             for force in (False, True):
-                folder = tmp_path / f"{n} {what} {force}"
-                folder.mkdir()
+                directory = tmp_path / f"{n} {what} {force}"
+                directory.mkdir()
                 if name == "convert a spec" and "specc wrote" in what:
                     continue  # it knows none of its own again
                 if what == "an input":
                     # its ending is another one, which is the same refusal by another
                     # way
                     continue
-                path = lay(what, folder, ending, made.get(ending, b""), given)
-                before = state(folder)
+                path = lay(what, directory, ending, made.get(ending, b""), given)
+                before = state(directory)
                 capsys.readouterr()
                 code = cli.main([*words, str(path), *(["--force"] if force else [])])
                 said = capsys.readouterr().err
@@ -283,10 +283,10 @@ def test_every_command_obeys_it(
                     real = Path(os.path.normpath(path))
                     assert real.stat().st_size > 0
                     assert real.is_symlink() == what.startswith("a link")
-                    assert not (folder / "nowhere").exists()
+                    assert not (directory / "nowhere").exists()
                 else:
                     assert f"error[{wanted}]" in said
-                    assert state(folder) == before, (name, what, force)
+                    assert state(directory) == before, (name, what, force)
 
 
 @pytest.mark.parametrize(
@@ -385,19 +385,19 @@ def test_weights_stay_where_any_model_reads_them(name: str, package: bool, tmp_p
     model and in a package's folder.
     """
     (tmp_path / "m.specc").write_text(TEXT)
-    folder = tmp_path / "p"
+    directory = tmp_path / "p"
 
     def write(seed: int) -> None:
-        output, parts = (folder, ["score"]) if package else (folder / "m.onnx", [])
+        output, parts = (directory, ["score"]) if package else (directory / "m.onnx", [])
         specc.compile(tmp_path / "m.specc", output, init=seed, graphs=parts, weights_as="copy")
 
     write(0)
-    (model,) = folder.glob("*.onnx")
-    (old,) = folder.glob("*.data")
-    (folder / name).write_bytes(model.read_bytes())
+    (model,) = directory.glob("*.onnx")
+    (old,) = directory.glob("*.data")
+    (directory / name).write_bytes(model.read_bytes())
     write(1)
     assert old.exists()
-    (folder / name).unlink()
+    (directory / name).unlink()
     write(0)
     write(1)
     assert not old.exists()
@@ -424,15 +424,15 @@ def test_a_package_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
         )
 
     assert write() == YES
-    folder = tmp_path / "a" / "p"
+    directory = tmp_path / "a" / "p"
     for name, content in (("specc.json", b'{"mine": 1}'), ("score.onnx", b"mine")):
-        (folder / name).write_bytes(content)
+        (directory / name).write_bytes(content)
         assert write() == "E0833"
-        assert (folder / name).read_bytes() == content
+        assert (directory / name).read_bytes() == content
         assert write(force=True) == YES
-        (folder / name).unlink()
-        (folder / name).symlink_to(tmp_path / "m.specc")
+        (directory / name).unlink()
+        (directory / name).symlink_to(tmp_path / "m.specc")
         assert write(force=True) == "E0811"
         assert (tmp_path / "m.specc").read_text() == TEXT
-        (folder / name).unlink()
+        (directory / name).unlink()
         assert write() == YES

@@ -48,17 +48,19 @@ def busy(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
     process.stdout.close()
 
 
-def begun(folder: Path) -> set[str]:
+def begun(directory: Path) -> set[str]:
     """Names of what is not finished."""
     return {
-        path.name for path in folder.iterdir() if path.name.removeprefix(".").startswith("specc-")
+        path.name
+        for path in directory.iterdir()
+        if path.name.removeprefix(".").startswith("specc-")
     }
 
 
-def write_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_there(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command does that writes into the folder, and needs one for itself."""
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    write_file_atomically(folder / "a.bin", [b"x"])
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    write_file_atomically(directory / "a.bin", [b"x"])
     with create_temporary_directory():
         pass
 

@@ -54,15 +54,15 @@ def test_only_what_is_asked_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_edited_file_is_parsed(tmp_path: Path) -> None:
-    folder = tmp_path / "std"
-    shutil.copytree(STD, folder)
-    masks = folder / "masks.specc"
+    directory = tmp_path / "std"
+    shutil.copytree(STD, directory)
+    masks = directory / "masks.specc"
     masks.write_text(masks.read_text(encoding="utf-8") + "\nmask mine = i == j\n", encoding="utf-8")
     table = tmp_path / "std.json"
     table.write_text(tables.render_std_table(STD), encoding="utf-8")
-    std = StdLibrary(folder, table)
+    std = StdLibrary(directory, table)
     assert "mine" in std
-    assert std["mine"][0] == parse_spec(read_std_sources(folder)["masks.specc"]).items[-1]
+    assert std["mine"][0] == parse_spec(read_std_sources(directory)["masks.specc"]).items[-1]
     assert list(std.modules) == ["masks.specc"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.test_suggested_fixes import CASES, GOLDEN, guesses
-from support.mends import DONE
+from support.fixes import DONE
 from support.told import _parts, write
 
 from specc.diagnostics.diagnostic import Diagnostic
@@ -35,7 +35,7 @@ hears of them.
 """
 
 
-def specs_of(name: str, folder: Path) -> Iterator[Path]:
+def specs_of(name: str, directory: Path) -> Iterator[Path]:
     """The specs of a case, written into a folder with whatever else it has."""
     case, _ = CASES[name]
     spec = "spec.yaml" if name.endswith("yaml") else "spec.specc"
@@ -46,10 +46,10 @@ def specs_of(name: str, folder: Path) -> Iterator[Path]:
             lines = [f"=== {spec}\n", *lines]
         _, files = _parts(lines)
     for file, kind, text in files:
-        write(folder / file, kind, text)
+        write(directory / file, kind, text)
     for file, _, _ in files:
         if file.endswith((".specc", ".yaml")):
-            yield folder / file
+            yield directory / file
 
 
 def heard(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
@@ -63,11 +63,11 @@ def heard(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
                 yield known, fault
 
 
-def offered(name: str, folder: Path) -> list[tuple[Path, Diagnostic, FixEdit]]:
+def offered(name: str, directory: Path) -> list[tuple[Path, Diagnostic, FixEdit]]:
     """Every edit that is offered for the messages of a case."""
     return [
         (path, fault, edit)
-        for path in specs_of(name, folder)
+        for path in specs_of(name, directory)
         for known, fault in heard(path)
         for edit in find_quick_fixes(known, fault)
     ]

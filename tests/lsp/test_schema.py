@@ -38,8 +38,8 @@ def faults(text: str) -> list[str]:
 def wrong() -> list[object]:
     """The specs in YAML of the golden cases of those codes."""
     found = []
-    for folder in ("errors", "errors-syntax"):
-        for path in sorted((GOLDEN / folder).glob("*.txt")):
+    for directory in ("errors", "errors-syntax"):
+        for path in sorted((GOLDEN / directory).glob("*.txt")):
             case, _, told = path.read_text(encoding="utf-8").partition("\n----\n")
             codes = set(re.findall(r"error\[(E\d+)\]", told))
             # of several codes one may be of what no schema sees

@@ -40,22 +40,22 @@ BODIES = {
 }
 
 
-def package(folder: Path, body: str, turn: int, far: float = 4.0) -> Path:
+def package(directory: Path, body: str, turn: int, far: float = 4.0) -> Path:
     rows = "row in memory along src" if turn else "step in 6"
     more = " reverse" if turn == 1 else ""
     carry = BODIES[body].replace("x =", "x = insert(row, axis=1) +" if turn else "x =", 1)
-    (folder / "m.specc").write_text(SPEC % (rows, more, carry, far), encoding="utf-8")
+    (directory / "m.specc").write_text(SPEC % (rows, more, carry, far), encoding="utf-8")
     target = "onnx" if turn == 2 else "ort-cpu"
     opset = (23, 17, 21)[turn]
     specc.compile(
-        folder / "m.specc",
-        folder / "out",
+        directory / "m.specc",
+        directory / "out",
         init=3,
         graphs=["score", "step", "encode"] if turn else ["score", "step"],
         target=target,
         opset=opset,
     )
-    return folder / "out"
+    return directory / "out"
 
 
 @pytest.mark.parametrize(

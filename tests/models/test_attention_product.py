@@ -104,8 +104,8 @@ def drawn(kind: str, heads: int) -> dict[str, Array]:
     return {**made, "keep": keep, "at": rng.integers(0, m, (B, rows))}
 
 
-def built(folder: Path, score: str, kind: str, heads: int) -> tuple[Opened, dict[str, Array]]:
-    path = folder / "product.specc"
+def built(directory: Path, score: str, kind: str, heads: int) -> tuple[Opened, dict[str, Array]]:
+    path = directory / "product.specc"
     path.write_text(spec(score, kind, heads))
     found = opened(str(path))
     return found, random_weights(found)

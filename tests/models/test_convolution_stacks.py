@@ -63,8 +63,8 @@ def length(name: str) -> str:
     return text
 
 
-def made(folder: Path, text: str) -> Opened:
-    path = folder / "stack.specc"
+def made(directory: Path, text: str) -> Opened:
+    path = directory / "stack.specc"
     path.write_text(text)
     return opened(str(path))
 

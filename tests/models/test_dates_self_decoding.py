@@ -39,7 +39,7 @@ WRITTEN = (
 MEANT = ["1979-05-03", "1979-05-03", "1979-05-03", "2031-08-01", "1904-02-29"]
 
 
-def written(folder: Path, decoding: DecodingConfig, name: str = "dates") -> Path:
+def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> Path:
     """The file, the graph optimized as `compile` does."""
     spec = open_spec("dates")
     model = elaborate_spec(spec)
@@ -47,7 +47,7 @@ def written(folder: Path, decoding: DecodingConfig, name: str = "dates") -> Path
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     derived = derive_encoder_and_step(graph, model.generation.growing, {"logits": "newest"})
     values = load_parameter_values(spec, graph, WeightSources())
-    path = folder / f"{name}.onnx"
+    path = directory / f"{name}.onnx"
     write_model(
         SelfDecodingGraph(graph, derived, decoding, model.defaults),
         path,

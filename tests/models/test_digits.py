@@ -47,14 +47,18 @@ def test_it_agrees_with_the_reference(model: LoadedModel) -> None:
 
 
 def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixel_values"]
+    pixels = read_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
+        "pixel_values"
+    ]
     logits = model.run(pixel_values=pixels)["logits"]
     assert logits.shape == (1, 10)
     assert int(logits.argmax()) == 7
 
 
 def test_attention_can_be_looked_at(digits: Path, model: LoadedModel, tmp_path: Path) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixel_values"]
+    pixels = read_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
+        "pixel_values"
+    ]
     results, weights = model.attention(pixel_values=pixels)
     assert int(results["logits"].argmax()) == 7
     assert len(weights) == 4  # one a layer

@@ -55,7 +55,7 @@ def writer(model: Model) -> Generator:
 
 def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     """Inputs beside the growing one, and a prompt where the spec does not begin by itself."""
-    graph, grows = model.manifest.graph, writer(model).entrance.growing
+    graph, grows = model.manifest.graph, writer(model).input_signature.growing
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
@@ -76,7 +76,7 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
     """What full passes of the reference write, and by how much each token was the best
     of its row.
     """
-    graph, grows = model.manifest.graph, writer(model).entrance.growing
+    graph, grows = model.manifest.graph, writer(model).input_signature.growing
     weights = model.weights()
     start = writer(model).generation.settings.get("start")
     rows = len(next(iter(inputs.values())))
@@ -106,7 +106,7 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
 
 @pytest.mark.parametrize("prompt", ["a prompt", "none"])
 def test_tokens_are_those_of_the_reference(model: Model, prompt: str) -> None:
-    inputs, grows = given(model, rows=3), writer(model).entrance.growing
+    inputs, grows = given(model, rows=3), writer(model).input_signature.growing
     if prompt == "none":
         # Of most what stands before a text is nothing, or a token that starts it.
         if not writer(model).begins:
@@ -127,7 +127,7 @@ def test_used_again_it_says_the_same(model: Model) -> None:
 
 
 def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> None:
-    grows = writer(model).entrance.growing
+    grows = writer(model).input_signature.growing
     inputs = given(model, rows=3)
     if grows not in inputs or not _keeps(model.manifest.graph, grows):
         return

@@ -140,8 +140,8 @@ def test_a_file_that_writes_stands_for_its_weights(spec: str, kind: str, tmp_pat
     save(tmp_path / "w.safetensors", specc.load(tmp_path / "q").weights())
     specc.compile(spec, tmp_path / "p", weights=tmp_path / "w.safetensors", **options)
     written = []
-    for folder in ("q", "p"):
-        session = open_quietly(onnx.load(tmp_path / folder / "generate.onnx"))
+    for directory in ("q", "p"):
+        session = open_quietly(onnx.load(tmp_path / directory / "generate.onnx"))
         ids = {i.name: np.array([[5, 6, 7]]) for i in session.get_inputs() if i.shape}
         given = {"max_tokens": np.array(12)} | ids
         written.append(session.run(None, given))
@@ -174,9 +174,9 @@ def test_a_file_that_writes_says_where_blocks_save_no_time(
 
 
 def test_the_same_bytes_again(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        compiled("gpt2", tmp_path / folder / "m.onnx", quantize="int4")
-    a, b = ((tmp_path / folder / "m.onnx").read_bytes() for folder in ("a", "b"))
+    for directory in ("a", "b"):
+        compiled("gpt2", tmp_path / directory / "m.onnx", quantize="int4")
+    a, b = ((tmp_path / directory / "m.onnx").read_bytes() for directory in ("a", "b"))
     assert a == b
 
 

@@ -102,6 +102,11 @@ def test_its_other_graphs_hold_for_symbolic_sizes(spec: str) -> None:
 
 
 def test_built_in_specs_are_formatted(capsys: pytest.CaptureFixture[str]) -> None:
-    folders = (get_specs_directory() / name for name in ("std", "models"))
-    paths = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in SPEC_SUFFIXES]
+    directories = (get_specs_directory() / name for name in ("std", "models"))
+    paths = [
+        p
+        for directory in directories
+        for p in sorted(directory.iterdir())
+        if p.suffix in SPEC_SUFFIXES
+    ]
     assert main(["fmt", "--check", *map(str, paths)]) == 0, capsys.readouterr().err

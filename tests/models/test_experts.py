@@ -51,9 +51,9 @@ SOFTMAX_FIRST = "gates, ids = topk(softmax(scores), k)"
 
 
 def graph_of(
-    folder: Path, choose: str = SOFTMAX_LAST, keep: str = ", keep=keep", **sets: int
+    directory: Path, choose: str = SOFTMAX_LAST, keep: str = ", keep=keep", **sets: int
 ) -> Graph:
-    path = folder / "experts.specc"
+    path = directory / "experts.specc"
     path.write_text(SPEC.format(choose=choose, keep=keep))
     given = [f"{name}={value}" for name, value in sets.items()]
     graph = elaborate_spec(open_spec(str(path), sets=given)).graph

@@ -63,14 +63,14 @@ class Case:
         found = open_spec(str(path), sets=[f"experts={experts}"])
         return simplify_graph(elaborate_spec(found).graph)
 
-    def both(self, folder: Path, experts: int) -> tuple[Graph, Graph]:
+    def both(self, directory: Path, experts: int) -> tuple[Graph, Graph]:
         """As a mixture, and written out."""
         axis = self.rows.count(",") + 1
         routed = ROUTED.format(to=self.to)
         written = WRITTEN.format(call=self.call, axis=axis)
         return (
-            self.graph(routed, folder / "routed.specc", experts),
-            self.graph(written, folder / "written.specc", experts),
+            self.graph(routed, directory / "routed.specc", experts),
+            self.graph(written, directory / "written.specc", experts),
         )
 
 

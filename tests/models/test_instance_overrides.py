@@ -32,10 +32,10 @@ config {
 """
 
 
-def written(folder: Path, text: str, syntax: str) -> str:
+def written(directory: Path, text: str, syntax: str) -> str:
     """A spec in a file of one syntax, whichever it is written in here."""
     tree = parse_spec(Source("spec.specc", text))
-    path = folder / f"own.{syntax}"
+    path = directory / f"own.{syntax}"
     made = write_dsl(tree) if syntax == "specc" else print_yaml(tree)
     path.write_text(made, encoding="utf-8")
     return str(path)

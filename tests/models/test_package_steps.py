@@ -63,7 +63,7 @@ def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
     """Inputs for prompts of any lengths, padded on the left, and for sources, padded on
     the right.
     """
-    inputs: dict[str, Any] = {writer(model).entrance.growing: prompts}
+    inputs: dict[str, Any] = {writer(model).input_signature.growing: prompts}
     if "source" in model.manifest.graph.inputs:
         longest = max(map(len, sources))
         inputs["source"] = [row + [0] * (longest - len(row)) for row in sources]
@@ -81,7 +81,7 @@ def begun(
     steps, full = writer(model).stepper(inputs), whole.stepper(inputs)
     assert isinstance(steps, KVCacheStepper)
     assert isinstance(full, FullForwardStepper)
-    return steps, full, inputs[writer(model).entrance.growing]
+    return steps, full, inputs[writer(model).input_signature.growing]
 
 
 def assert_same(got: NDArray[Any], want: NDArray[Any], what: object) -> None:

@@ -98,26 +98,26 @@ def text_of(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("headed")
 
 
 @cache
-def made(name: str, folder: Path) -> tuple[Opened, Arrays, Path]:
+def made(name: str, directory: Path) -> tuple[Opened, Arrays, Path]:
     """A spec, its weights, and the file that they lie in."""
-    path = folder / f"{name}.specc"
+    path = directory / f"{name}.specc"
     path.write_text(text_of(name))
     spec = opened(str(path), **SMALL.get(f"{name}_lm", {}))
     weights = random_weights(spec)
-    write_safetensors(folder / f"{name}.safetensors", weights)
+    write_safetensors(directory / f"{name}.safetensors", weights)
     return spec, weights, path
 
 
 @cache
-def compiled(name: str, form: str, folder: Path) -> Model:
+def compiled(name: str, form: str, directory: Path) -> Model:
     """A package, or one file that chooses as `form` says."""
-    _, _, path = made(name, folder)
-    output = folder / f"{name}-{form}{'' if form == 'package' else '.onnx'}"
+    _, _, path = made(name, directory)
+    output = directory / f"{name}-{form}{'' if form == 'package' else '.onnx'}"
     specc.compile(
         path,
         output,
@@ -132,10 +132,10 @@ def compiled(name: str, form: str, folder: Path) -> Model:
 
 
 def by_full_passes(
-    name: str, folder: Path, prompts: Sequence[Sequence[int]], settings: GenerationSettings
+    name: str, directory: Path, prompts: Sequence[Sequence[int]], settings: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
     """What the reference writes, padded on the left."""
-    spec, weights, _ = made(name, folder)
+    spec, weights, _ = made(name, directory)
     longest = max(map(len, prompts))
     ids = np.array([[0] * (longest - len(p)) + [*p] for p in prompts], np.int64)
     there = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
@@ -163,7 +163,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
-def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) -> None:
+def test_texts_are_those_of_full_passes(name: str, strategy: str, directory: Path) -> None:
     settings = GenerationSettings(
         strategy=strategy,  # type: ignore[arg-type]
         max_tokens=TOKENS,
@@ -177,17 +177,17 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
             if not all(prompts):
                 continue
             prompts = [[*p, 3, 4][:2] for p in prompts]
-        want = by_full_passes(name, folder, prompts, settings)
+        want = by_full_passes(name, directory, prompts, settings)
         for form in ("package", strategy):
-            model = compiled(name, form, folder)
+            model = compiled(name, form, directory)
             chosen = {"strategy": strategy, "max_tokens": TOKENS, **STRATEGIES[strategy]}
             results = model.generate(**GIVEN[name], ids=[*prompts], **chosen).results()
             assert [[r.tokens for r in row] for row in results] == want, (form, prompts)
     if strategy != "beam" and name != "first":
-        begun = compiled(name, strategy, folder)
+        begun = compiled(name, strategy, directory)
         chosen = {"max_tokens": TOKENS, **STRATEGIES[strategy]}
         results = begun.generate(**GIVEN[name], **chosen).results()
-        want = by_full_passes(name, folder, PROMPTS["none"], settings)
+        want = by_full_passes(name, directory, PROMPTS["none"], settings)
         assert [[r.tokens for r in row] for row in results] == want, "left out"
 
 

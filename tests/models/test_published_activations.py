@@ -26,11 +26,11 @@ graph g(x: float[batch, 8]) -> (y: float[batch, 8]) {
 X = np.linspace(-12, 12, 64).reshape(8, 8)
 
 
-def applied(name: str, folder: Path) -> np.ndarray:
-    (folder / "config.json").write_text(json.dumps({"hidden_act": name}))
-    (folder / "m.specc").write_text(SPEC)
-    file = folder / "m.onnx"
-    specc.compile(folder / "m.specc", file, config=folder, init=0)
+def applied(name: str, directory: Path) -> np.ndarray:
+    (directory / "config.json").write_text(json.dumps({"hidden_act": name}))
+    (directory / "m.specc").write_text(SPEC)
+    file = directory / "m.onnx"
+    specc.compile(directory / "m.specc", file, config=directory, init=0)
     return specc.load(file, threads=1).run(x=X.astype(np.float32))["y"]
 
 

@@ -40,11 +40,11 @@ FEW, MANY = 3, 17
 """Experts that stand one by one, and so many that they are looped over."""
 
 
-def compiled(folder: Path, experts: int, *given: str) -> Model:
-    (folder / "m.specc").write_text(SPEC)
-    args = ["compile", str(folder / "m.specc"), "--init=0", f"--set=experts={experts}"]
-    assert main([*args, *given, "-o", str(folder / "m.onnx")]) == 0
-    return specc.load(folder / "m.onnx")
+def compiled(directory: Path, experts: int, *given: str) -> Model:
+    (directory / "m.specc").write_text(SPEC)
+    args = ["compile", str(directory / "m.specc"), "--init=0", f"--set=experts={experts}"]
+    assert main([*args, *given, "-o", str(directory / "m.onnx")]) == 0
+    return specc.load(directory / "m.onnx")
 
 
 def by_hand(x: Array, ids: Array, gates: Array, weights: dict[str, Array], rounds: bool) -> Array:

@@ -49,11 +49,11 @@ OTHERS = {
 }
 
 
-def compiled(folder: Path, body: str, **options: object) -> specc.Model:
+def compiled(directory: Path, body: str, **options: object) -> specc.Model:
     text = HEAD.format(wide=WIDE, out=OUT, body=body)
-    (folder / "m.specc").write_text(text)
-    specc.compile(folder / "m.specc", folder / "m.onnx", init=0, **options)
-    return specc.load(folder / "m.onnx")
+    (directory / "m.specc").write_text(text)
+    specc.compile(directory / "m.specc", directory / "m.onnx", init=0, **options)
+    return specc.load(directory / "m.onnx")
 
 
 def by_hand(x: Array, w: Array, *, rounds: bool) -> Array:

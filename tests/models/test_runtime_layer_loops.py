@@ -49,7 +49,7 @@ PROMPT = (
 
 
 @pytest.fixture(scope="module", params=BODIES)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp(str(request.param))
     spec, body = where / "looped.specc", BODIES[str(request.param)]
     lines = body.replace("{ ", "{\n").replace(" }", "\n}").replace("; ", "\n    ")
@@ -63,18 +63,18 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return where
 
 
-def test_any_steps_give_the_logits_of_full_passes(folder: Path) -> None:
+def test_any_steps_give_the_logits_of_full_passes(directory: Path) -> None:
     """In pieces, in another order of the batch, and behind padding on the left."""
     prompts = [[2, 3, 5], [7, 7, 8], [4, 6, 2]]
-    if "prompt" not in folder.name:  # where nothing hides padding
+    if "prompt" not in directory.name:  # where nothing hides padding
         prompts = [[2, 3, 5], [7], [4, 6]]
-    assert steps_apart(folder / "package", prompts) <= 1e-5
+    assert steps_apart(directory / "package", prompts) <= 1e-5
 
 
-def test_texts_are_those_of_full_passes(folder: Path) -> None:
+def test_texts_are_those_of_full_passes(directory: Path) -> None:
     memory = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("f")
     whole, package, one = (
-        specc.load(folder / name) for name in ("whole.onnx", "package", "one.onnx")
+        specc.load(directory / name) for name in ("whole.onnx", "package", "one.onnx")
     )
     want = whole.generate(memory=memory, max_tokens=6).results()
     for model in (package, one):

@@ -38,13 +38,13 @@ KINDS = {
 }
 
 
-def worst(folder: Path, kind: str, splits: tuple[int, ...]) -> float:
+def worst(directory: Path, kind: str, splits: tuple[int, ...]) -> float:
     """How far steps are from a full pass of seven rows, at every row."""
-    spec = folder / "m.specc"
+    spec = directory / "m.specc"
     spec.write_text(SPEC % KINDS[kind], encoding="utf-8")
     parts = ["score", "encode", "step"] if kind == "head" else ["score", "step"]
-    specc.compile(spec, folder / "out", init=5, graphs=parts, force=True)
-    model = specc.load(folder / "out", threads=1)
+    specc.compile(spec, directory / "out", init=5, graphs=parts, force=True)
+    model = specc.load(directory / "out", threads=1)
     ids = np.random.default_rng(0).integers(2, 11, (2, 7))
     full = model.run(ids=ids)["logits"]
     assert model.writer

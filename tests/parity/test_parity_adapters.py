@@ -67,12 +67,12 @@ def adapted(model: Any, given: dict[str, Any], seed: int) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_merged_adapter_gives_what_peft_gives(name: str, tmp_path: Path) -> None:
     kind, config, tiny, given = CASES[name]
-    base, folder = tmp_path / "base", tmp_path / "adapter"
+    base, directory = tmp_path / "base", tmp_path / "adapter"
     model = randomized(getattr(transformers, kind)(getattr(transformers, config)(**tiny)))
     model.save_pretrained(base)
     theirs = adapted(model, given, seed=3)
-    theirs.save_pretrained(folder)
-    specc.compile(base, tmp_path / "m.onnx", adapter=folder)
+    theirs.save_pretrained(directory)
+    specc.compile(base, tmp_path / "m.onnx", adapter=directory)
     compare(tmp_path / "m.onnx", theirs.double())
 
 
@@ -80,7 +80,7 @@ def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
     """A text alone and three in a padded batch."""
     ours = specc.load(path, threads=1)
     for inputs in (TEXTS.alone(0), TEXTS.together("right")):
-        known = {n: v for n, v in inputs.items() if n in ours.whole.entrance.graph.inputs}
+        known = {n: v for n, v in inputs.items() if n in ours.whole.input_signature.graph.inputs}
         keep = torch.from_numpy(inputs["attention_mask"]).long()
         with torch.no_grad():
             wanted = theirs(

@@ -39,13 +39,13 @@ TARGET: dict[str, Field] = {
 Inputs = Mapping[str, torch.Tensor]
 
 
-def saved(head: str, folder: Path, seed: int = 0) -> Any:
-    """Return a model with random weights, saved in `folder`."""
+def saved(head: str, directory: Path, seed: int = 0) -> Any:
+    """Return a model with random weights, saved in `directory`."""
     kind = getattr(transformers, f"Blip{head}")
     theirs = randomized(kind(transformers.BlipConfig(**CONFIG)), seed)
     theirs.tie_weights()
-    theirs.save_pretrained(folder)
-    return kind.from_pretrained(folder).eval().double()
+    theirs.save_pretrained(directory)
+    return kind.from_pretrained(directory).eval().double()
 
 
 def caption(theirs: Any, x: Inputs) -> Any:

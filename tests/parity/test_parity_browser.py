@@ -32,15 +32,15 @@ HOSTILE = '4 <img src=x onerror="alert(1)">☃'
 def packages() -> Path:
     """The folder whose `node_modules` holds all that is needed."""
     try:
-        folder = node_packages("onnxruntime-web")
-        check_browser(folder)
+        directory = node_packages("onnxruntime-web")
+        check_browser(directory)
     except Absent as why:
         pytest.skip(str(why))
-    return folder.resolve()
+    return directory.resolve()
 
 
 @pytest.fixture(scope="module")
-def folder(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make browser` makes."""
     made = tmp_path_factory.mktemp("browser")
     command = str(Path(sys.executable).with_name("specc"))
@@ -48,9 +48,9 @@ def folder(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def shown(packages: Path, folder: Path, **asked: object) -> Any:
+def shown(packages: Path, directory: Path, **asked: object) -> Any:
     """What the page shows."""
-    command = ["node", str(PROGRAMS / "with_page.mjs"), str(packages), str(folder)]
+    command = ["node", str(PROGRAMS / "with_page.mjs"), str(packages), str(directory)]
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=400
     )
@@ -59,10 +59,10 @@ def shown(packages: Path, folder: Path, **asked: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def page(packages: Path, folder: Path) -> Any:
+def page(packages: Path, directory: Path) -> Any:
     """The page after all has been drawn and typed."""
     return shown(
-        packages, folder, strokes=[SEVEN, ONE, ZERO], dates=[*DATES, HOSTILE], numbers=NUMBERS
+        packages, directory, strokes=[SEVEN, ONE, ZERO], dates=[*DATES, HOSTILE], numbers=NUMBERS
     )
 
 
@@ -75,9 +75,9 @@ def test_drawn_digits_are_read(page: Any) -> None:
 
 @pytest.mark.parametrize(("name", "asked"), [("dates", DATES), ("numbers", NUMBERS)])
 def test_answers_are_those_of_the_model(
-    name: str, asked: list[str], page: Any, folder: Path
+    name: str, asked: list[str], page: Any, directory: Path
 ) -> None:
-    model = specc.load(folder / "models" / name)
+    model = specc.load(directory / "models" / name)
     rows = model.generate(asked, max_tokens=90).results()
     wanted = [row[0].text for row in rows]
     assert [found["answer"] for found in page[name][: len(asked)]] == wanted

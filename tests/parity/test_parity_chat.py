@@ -66,7 +66,7 @@ CHATS: list[list[dict[str, Any]]] = [
 ]
 
 
-def tokenizer_at(folder: Path, template: str) -> Any:
+def tokenizer_at(directory: Path, template: str) -> Any:
     """A fast tokenizer with the template, saved as people find it."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -85,7 +85,7 @@ def tokenizer_at(folder: Path, template: str) -> Any:
         tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
     theirs.chat_template = template
-    theirs.save_pretrained(folder)
+    theirs.save_pretrained(directory)
     return theirs
 
 
@@ -115,7 +115,7 @@ def test_a_package_writes_behind_a_chat(tmp_path: Path, capsys: pytest.CaptureFi
     ours = specc.load(out)
     for chat in CHATS:
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-        assert encode_chat(ours.entrance, chat) == wanted
+        assert encode_chat(ours.input_signature, chat) == wanted
     (written,) = ours.chat("hello  ", max_tokens=8).results()
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]), encoding="utf-8")
     capsys.readouterr()

@@ -348,10 +348,12 @@ def assert_finite_agree(found: NDArray[Any], wanted: NDArray[Any], what: str) ->
     the class takes of its own type: in float64 that is infinite.
     """
     limits = np.finfo(np.float32)
-    endless = (wanted <= limits.min) | (wanted >= limits.max)
+    infinite_signs = (wanted <= limits.min) | (wanted >= limits.max)
     due = np.clip(wanted, limits.min, limits.max)
-    assert (np.float32(found) == due)[endless].all(), what
-    return assert_agrees(np.where(endless, 0, found), np.where(endless, 0, wanted), what)
+    assert (np.float32(found) == due)[infinite_signs].all(), what
+    return assert_agrees(
+        np.where(infinite_signs, 0, found), np.where(infinite_signs, 0, wanted), what
+    )
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -31,21 +31,21 @@ def packages(*needed: str) -> Path:
     """The folder whose `node_modules` holds some packages."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
-    folder = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
+    directory = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
     for name in needed:
-        if not (folder / "node_modules" / name).is_dir():
+        if not (directory / "node_modules" / name).is_dir():
             pytest.skip(
                 f"{name} is not installed: `make readers`, or name its folder in SPECC_NODE"
             )
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="module")
 def scopes() -> dict[str, list[tuple[int, str, str]]]:
     """Every piece of the shipped files with its innermost scope."""
-    folder = packages("vscode-textmate", "vscode-oniguruma")
+    directory = packages("vscode-textmate", "vscode-oniguruma")
     grammar = EXTENSION / "syntaxes" / "specc.tmLanguage.json"
-    command = ["node", str(SCRIPT), str(folder), str(grammar), *map(str, SPECS)]
+    command = ["node", str(SCRIPT), str(directory), str(grammar), *map(str, SPECS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[tuple[int, str, str]]] = json.loads(done.stdout)
@@ -99,10 +99,10 @@ def test_words_of_the_language_are_keywords_somewhere(scopes: Any) -> None:
 
 
 def test_the_yaml_server_reads_the_schema(tmp_path: Path) -> None:
-    folder = packages("yaml-language-server")
+    directory = packages("yaml-language-server")
     schema = (get_specs_directory() / "schema.json").as_uri()
     text = f"# yaml-language-server: $schema={schema}\nspecc: 1\nmodel: m\nextends: vit\nconfig:\n  heads: 4\n"
-    server = folder / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
+    server = directory / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
     talk = Talk(["node", str(server), "--stdio"])
     try:
         talk.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": {}})

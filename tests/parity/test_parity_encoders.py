@@ -308,13 +308,13 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
 
 
-def rewrite_checkpoint(folder: Path, config: Mapping[str, Any], rename: tuple[str, str]) -> None:
+def rewrite_checkpoint(directory: Path, config: Mapping[str, Any], rename: tuple[str, str]) -> None:
     """Write a checkpoint with the publisher's own config.json and prefix of the base model."""
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = load_file(folder / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(config))
+    tensors = load_file(directory / "model.safetensors")
     save_file(
         {name.replace(*rename, 1): tensor for name, tensor in tensors.items()},
-        folder / "model.safetensors",
+        directory / "model.safetensors",
         {"format": "pt"},
     )
 

@@ -98,9 +98,9 @@ COMMON: dict[str, Any] = {
 }
 
 
-def agrees(spec: str, theirs: Any, folder: Path, **sets: object) -> None:
+def agrees(spec: str, theirs: Any, directory: Path, **sets: object) -> None:
     """The module's weights by way of a file, and what both make of three texts."""
-    path = folder / "mixture.specc"
+    path = directory / "mixture.specc"
     path.write_text(spec)
     randomized(theirs)
     with torch.no_grad():
@@ -109,8 +109,8 @@ def agrees(spec: str, theirs: Any, folder: Path, **sets: object) -> None:
                 weight *= weight.shape[1] ** 0.5
             if name.endswith("correction_bias"):
                 weight += torch.linspace(-0.3, 0.3, 8)[[3, 1, 0, 2, 7, 4, 6, 5]]
-    write_safetensors(folder / "model.safetensors", from_module(theirs))
-    ours = loaded(str(path), folder, **sets)
+    write_safetensors(directory / "model.safetensors", from_module(theirs))
+    ours = loaded(str(path), directory, **sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:

@@ -34,14 +34,14 @@ ROWS = 10
 """Image tokens: the mean and those of three rows and columns."""
 
 
-def saved(head: str, folder: Path, seed: int = 0, *, tied: bool = True) -> Any:
-    """Return a model with random weights, saved in `folder`."""
+def saved(head: str, directory: Path, seed: int = 0, *, tied: bool = True) -> Any:
+    """Return a model with random weights, saved in `directory`."""
     config = transformers.Florence2Config(**CONFIG, tie_word_embeddings=tied)
     kind = getattr(transformers, f"Florence2{head}")
     theirs = randomized(kind(config), seed)
     theirs.tie_weights()
-    theirs.save_pretrained(folder)
-    return kind.from_pretrained(folder).eval().double()
+    theirs.save_pretrained(directory)
+    return kind.from_pretrained(directory).eval().double()
 
 
 def given() -> Samples:

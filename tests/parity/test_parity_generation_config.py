@@ -90,13 +90,15 @@ def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
         assert written(tmp_path / made, SOURCE) == wanted[SOURCE.shape[1] :], made
 
 
-def published(theirs: Any, ids: torch.Tensor, config: Mapping[str, Any], folder: Path) -> list[int]:
+def published(
+    theirs: Any, ids: torch.Tensor, config: Mapping[str, Any], directory: Path
+) -> list[int]:
     """What transformers writes with the config that it then saves."""
     for key, value in config.items():
         setattr(theirs.generation_config, key, value)
     with torch.no_grad():
         row = theirs.generate(ids, attention_mask=torch.ones_like(ids))[0].tolist()
-    theirs.generation_config.save_pretrained(folder)
+    theirs.generation_config.save_pretrained(directory)
     return row
 
 

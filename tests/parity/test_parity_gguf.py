@@ -229,17 +229,17 @@ CORPUS = [
 ] * 5
 
 
-def write_tokenizer(folder: Path, metadata: Mapping[str, Any], arch: str) -> None:
+def write_tokenizer(directory: Path, metadata: Mapping[str, Any], arch: str) -> None:
     """A GGUF file with a tokenizer and the metadata of a small model."""
     sizes = llama_metadata(**{f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
     renamed = {key.replace("llama.", f"{arch}."): value for key, value in sizes.items()}
-    write_gguf(folder / "m.gguf", {**renamed, "general.architecture": arch}, {})
+    write_gguf(directory / "m.gguf", {**renamed, "general.architecture": arch}, {})
 
 
-def assert_same_ids(folder: Path) -> None:
+def assert_same_ids(directory: Path) -> None:
     """Texts have the ids, and ids the texts, of transformers."""
-    theirs = AutoTokenizer.from_pretrained(folder, gguf_file="m.gguf")
-    made = read_gguf_tokenizer(folder / "m.gguf")
+    theirs = AutoTokenizer.from_pretrained(directory, gguf_file="m.gguf")
+    made = read_gguf_tokenizer(directory / "m.gguf")
     assert made is not None
     ours = Tokenizer.from_str(made.text)
     for text in TEXTS:

@@ -106,12 +106,12 @@ def program(spec: str) -> Program:
     return build_program(library.module(list_builtin_specs()[spec], spec), library)
 
 
-def results(folder: Path, kind: str, cls: str) -> set[str]:
+def results(directory: Path, kind: str, cls: str) -> set[str]:
     """What the graph gives that a config.json with this type and class opens."""
     config = {"model_type": kind, "architectures": [cls]}
-    (folder / "config.json").write_text(json.dumps(config))
-    opened = program(find_spec_for_checkpoint(str(folder)))
-    name = graph_for_architecture(opened, load_config_json(str(folder)))
+    (directory / "config.json").write_text(json.dumps(config))
+    opened = program(find_spec_for_checkpoint(str(directory)))
+    name = graph_for_architecture(opened, load_config_json(str(directory)))
     graph = next(g for g in list_graphs(opened) if g.name == name)
     return {result.name for result in graph.results}
 

@@ -85,14 +85,14 @@ class Family:
     seed: int = 2
     sized: bool = False
 
-    def save(self, folder: Path, head: str = "ForConditionalGeneration") -> Any:
-        """Return a model with random weights, saved in `folder`."""
+    def save(self, directory: Path, head: str = "ForConditionalGeneration") -> Any:
+        """Return a model with random weights, saved in `directory`."""
         config = getattr(transformers, f"{self.name}Config")(**self.settings)
         kind = getattr(transformers, f"{self.name}{head}")
         theirs = randomized(kind(config), seed=self.seed)
         theirs.tie_weights()
-        theirs.save_pretrained(folder)
-        return kind.from_pretrained(folder).eval()
+        theirs.save_pretrained(directory)
+        return kind.from_pretrained(directory).eval()
 
     def samples(self, places: Sequence[Sequence[int]]) -> Samples:
         """Return three texts with image tokens at these places."""

@@ -32,10 +32,10 @@ WORDS = 17
 Tensors = dict[str, torch.Tensor]
 
 
-def saved(folder: Path) -> Any:
+def saved(directory: Path) -> Any:
     """A model, and a file for another language beside it."""
     case = Case(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
-    theirs = case.saved(folder)
+    theirs = case.saved(directory)
     source = torch.Generator().manual_seed(4)
     tensors = {}
     for name, weight in theirs._get_adapters().items():
@@ -43,7 +43,7 @@ def saved(folder: Path) -> Any:
         if name.startswith("lm_head"):
             shape[0] = WORDS
         tensors[name] = torch.randn(shape, generator=source) * 0.5
-    save_file(tensors, folder / "adapter.fra.safetensors")
+    save_file(tensors, directory / "adapter.fra.safetensors")
     return theirs
 
 
@@ -52,10 +52,10 @@ def sound() -> NDArray[np.float32]:
     return drawn.astype(np.float32)
 
 
-def compiled(folder: Path, words: int = WORDS) -> specc.Model:
-    out = folder / "fra.onnx"
-    file = folder / "adapter.fra.safetensors"
-    specc.compile(str(folder), out, adapter=file, set={"vocab": words}, force=True)
+def compiled(directory: Path, words: int = WORDS) -> specc.Model:
+    out = directory / "fra.onnx"
+    file = directory / "adapter.fra.safetensors"
+    specc.compile(str(directory), out, adapter=file, set={"vocab": words}, force=True)
     return specc.load(out, threads=1)
 
 

@@ -24,11 +24,11 @@ def theirs() -> Any:
     return transformers.LlamaForCausalLM.from_pretrained(FOLDER).eval().double()
 
 
-def copied(folder: Path) -> Path:
+def copied(directory: Path) -> Path:
     """The checkpoint beside what is compiled of it."""
     for path in FOLDER.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+        (directory / path.name).write_bytes(path.read_bytes())
+    return directory
 
 
 def test_the_weights_were_learned() -> None:
@@ -43,7 +43,7 @@ def test_the_weights_were_learned() -> None:
 
 def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
     """On texts, of different lengths, padded on either side."""
-    folder = copied(tmp_path)
+    directory = copied(tmp_path)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     model = theirs()
     given = samples(
@@ -61,14 +61,14 @@ def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
         return {"logits": made.logits}
 
     assert_published(
-        loaded(str(folder), folder), given, published, {"logits": "seq"}, ("right", "left")
+        loaded(str(directory), directory), given, published, {"logits": "seq"}, ("right", "left")
     )  # fmt: skip
 
 
 def test_what_it_writes_is_what_transformers_writes(tmp_path: Path) -> None:
     """Greedily: text in, the same text out."""
-    folder = copied(tmp_path)
-    specc.compile(folder, tmp_path / "package", graphs="step")
+    directory = copied(tmp_path)
+    specc.compile(directory, tmp_path / "package", graphs="step")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
     with torch.no_grad():

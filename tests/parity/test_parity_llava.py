@@ -49,8 +49,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def saved(name: str, folder: Path, model: str = "ForConditionalGeneration") -> Any:
-    """A published model, random, as files in `folder`."""
+def saved(name: str, directory: Path, model: str = "ForConditionalGeneration") -> Any:
+    """A published model, random, as files in `directory`."""
     more = dict(CASES[name])
     text, settings = more.pop("text", ("LlamaConfig", {}))
     vision, seen = more.pop("vision", ("CLIPVisionConfig", {}))
@@ -63,8 +63,8 @@ def saved(name: str, folder: Path, model: str = "ForConditionalGeneration") -> A
     kind = getattr(transformers, f"Llava{model}")
     theirs = randomized(kind(config), seed=2)
     theirs.tie_weights()
-    theirs.save_pretrained(folder)
-    return kind.from_pretrained(folder).eval()
+    theirs.save_pretrained(directory)
+    return kind.from_pretrained(directory).eval()
 
 
 FIELDS = {
@@ -188,8 +188,8 @@ def test_it_writes_the_same(
     assert len({token for text in wanted for token in text}) > 3, "too dull to tell"
 
 
-def processor(folder: Path, name: str) -> Any:
-    """A published processor, of words and pictures, as files in `folder`."""
+def processor(directory: Path, name: str) -> Any:
+    """A published processor, of words and pictures, as files in `directory`."""
     words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefgh"])}
     made = Tokenizer(models.WordLevel(words | {"<unk>": 11}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -212,7 +212,7 @@ def processor(folder: Path, name: str) -> Any:
         vision_feature_select_strategy=CASES[name].get("vision_feature_select_strategy", "default"),
         num_additional_image_tokens=int(clip),
     )
-    whole.save_pretrained(folder)
+    whole.save_pretrained(directory)
     return whole
 
 

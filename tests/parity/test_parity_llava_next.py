@@ -37,12 +37,12 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def saved(head: str, folder: Path, seed: int = 0) -> Any:
-    """Return a model with random weights, saved in `folder`."""
+def saved(head: str, directory: Path, seed: int = 0) -> Any:
+    """Return a model with random weights, saved in `directory`."""
     kind = getattr(transformers, f"LlavaNext{head}")
     theirs = randomized(kind(transformers.LlavaNextConfig(**CONFIG)), seed)
-    theirs.save_pretrained(folder)
-    return kind.from_pretrained(folder).eval().double()
+    theirs.save_pretrained(directory)
+    return kind.from_pretrained(directory).eval().double()
 
 
 class TiledSamples(Samples):

@@ -33,11 +33,11 @@ def config_of(kind: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def named(config: dict[str, Any], folder: Path) -> str:
+def named(config: dict[str, Any], directory: Path) -> str:
     """Return the type that E0419 names for a config.json."""
-    (folder / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(Failed, match="E0419") as failed:
-        find_spec_for_checkpoint(str(folder))
+        find_spec_for_checkpoint(str(directory))
     found = failed.value.diagnostics[0].helps[0]
     return found.split("`")[1] if "most similar" in found else ""
 

@@ -28,12 +28,12 @@ def packages() -> Path:
     """The folder whose `node_modules` holds the package."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
-    folder = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
-    if not (folder / "node_modules" / "onnxruntime-web").is_dir():
+    directory = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
+    if not (directory / "node_modules" / "onnxruntime-web").is_dir():
         pytest.skip(
             "onnxruntime-web is not installed: `make readers`, or name its folder in SPECC_NODE"
         )
-    return folder
+    return directory
 
 
 def in_node(

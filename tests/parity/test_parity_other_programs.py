@@ -120,10 +120,10 @@ def until(rows: list[list[int]], stop: int) -> list[list[int]]:
     return [row[: row.index(stop)] if stop in row else row for row in rows]
 
 
-def configured(folder: Path, data: Mapping[str, object]) -> Path:
+def configured(directory: Path, data: Mapping[str, object]) -> Path:
     """The package with the config.json that readers of `hf` ask for."""
-    (folder / "config.json").write_text(json.dumps(data), encoding="utf-8")
-    return folder
+    (directory / "config.json").write_text(json.dumps(data), encoding="utf-8")
+    return directory
 
 
 GPT2_JSON = {
@@ -143,14 +143,14 @@ def test_genai_writes_what_the_spec_says(
 ) -> None:
     python = python_with("onnxruntime_genai", "genai")
     model = lively(in_profile("genai", spec, **sets, seed=3))
-    folder = written(model, tmp_path / "package")
+    directory = written(model, tmp_path / "package")
     prompts = np.random.default_rng(0).integers(1, 59, (2, 5))
     want = greedy(model, {}, prompts, 60)
     said = said_by(
         [
             python,
             str(PROGRAMS / "with_genai.py"),
-            str(folder),
+            str(directory),
             json.dumps(prompts.tolist()),
             str(TOKENS),
         ]
@@ -161,14 +161,14 @@ def test_genai_writes_what_the_spec_says(
 def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path) -> None:
     python = python_with("optimum", "optimum")
     model = lively(in_profile("hf", "gpt2", **GPT2, seed=3))
-    folder = configured(written(model, tmp_path / "package"), GPT2_JSON)
+    directory = configured(written(model, tmp_path / "package"), GPT2_JSON)
     prompts = np.random.default_rng(0).integers(1, 59, (3, 5))
     keep = np.arange(5) >= np.array([[0], [2], [4]])
     want = greedy(model, {"attention_mask": keep}, prompts, 60)
     command = [
         python,
         str(PROGRAMS / "with_optimum.py"),
-        str(folder),
+        str(directory),
         "decoder",
         json.dumps(prompts.tolist()),
     ]
@@ -181,7 +181,7 @@ def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path)
 def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
     python = python_with("optimum", "optimum")
     model = lively(in_profile("hf", "t5", **T5, seed=3))
-    folder = configured(written(model, tmp_path / "package"), T5_JSON)
+    directory = configured(written(model, tmp_path / "package"), T5_JSON)
     source = np.random.default_rng(0).integers(2, 59, (3, 5))
     keep = np.arange(5) < np.array([[5], [3], [2]])
     names = list(model.spec.model.graph.inputs)
@@ -189,7 +189,7 @@ def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
     command = [
         python,
         str(PROGRAMS / "with_optimum.py"),
-        str(folder),
+        str(directory),
         "translator",
         json.dumps(source.tolist()),
     ]

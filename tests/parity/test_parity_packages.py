@@ -172,21 +172,21 @@ def in_float64(name: str) -> Any:
     return model.eval().double()
 
 
-def saved(name: str, folder: Path) -> Path:
+def saved(name: str, directory: Path) -> Path:
     """The checkpoint as the library writes it; Marian's under the names of
     `encoder_decoder`, which has no others.
     """
     if not FAMILIES[name].spec:
-        published(name).save_pretrained(folder)
-        return folder
+        published(name).save_pretrained(directory)
+        return directory
     waves = ("embed_positions", "final_logits_bias", "shared")
     weights = {n.removeprefix("model."): w for n, w in from_module(published(name)).items()}
     weights["output_projection.weight"] = weights.pop("lm_head.weight")
     write_safetensors(
-        folder / "model.safetensors",
+        directory / "model.safetensors",
         {n: w for n, w in weights.items() if not any(p in n for p in waves)},
     )
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -347,17 +347,17 @@ def test_texts_longer_than_a_buffer_is_at_first(
     name: str, target: str, package: Callable[[str, str], Model]
 ) -> None:
     """Nothing ends them: theirs have a stop that is no token of the model, ours none."""
-    endless: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
+    infinite_signs: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
     ending_never: dict[str, Any] = {"tokens": LONG, "stop": []}
     assert LONG > MIN_BUFFER_ROWS
-    published_texts = theirs(name, PROMPTS, **endless)
+    published_texts = theirs(name, PROMPTS, **infinite_signs)
     assert min(t.closest for t in published_texts) > APART
     model = package(name, target)
     written = ours(model, name, PROMPTS, **ending_never, strategy="greedy")
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
     written = ours(model, name, PROMPTS, **ending_never, strategy="beam", num_beams=3)
     assert [t.tokens for t in written] == [
-        t.tokens for t in theirs(name, PROMPTS, **endless, num_beams=3)
+        t.tokens for t in theirs(name, PROMPTS, **infinite_signs, num_beams=3)
     ]
 
 

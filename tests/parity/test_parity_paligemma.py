@@ -45,8 +45,8 @@ PLACES = ([0, 1, 2, 3], [0, 1, 2, 3, 4, 6, 7, 8], [1, 2, 3, 4])
 """Where image tokens are: before the prompt, two images, after the first token."""
 
 
-def saved(name: str, folder: Path, model: str = "ForConditionalGeneration") -> Any:
-    """Return a model with random weights, saved in `folder`."""
+def saved(name: str, directory: Path, model: str = "ForConditionalGeneration") -> Any:
+    """Return a model with random weights, saved in `directory`."""
     config = transformers.PaliGemmaConfig(
         text_config=TEXT | CASES[name],
         vision_config=VISION,
@@ -56,8 +56,8 @@ def saved(name: str, folder: Path, model: str = "ForConditionalGeneration") -> A
     kind = getattr(transformers, f"PaliGemma{model}")
     theirs = randomized(kind(config), seed=6)
     theirs.tie_weights()
-    theirs.save_pretrained(folder)
-    return kind.from_pretrained(folder).eval()
+    theirs.save_pretrained(directory)
+    return kind.from_pretrained(directory).eval()
 
 
 class PromptedSamples(Samples):
@@ -116,8 +116,8 @@ def test_outputs(name: str, model: str, results: Mapping[str, str], tmp_path: Pa
     )
 
 
-def processor(folder: Path) -> Any:
-    """Return a processor for texts and images, saved in `folder`."""
+def processor(directory: Path) -> Any:
+    """Return a processor for texts and images, saved in `directory`."""
     words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefgh", "\n"])}
     tokens = Tokenizer(models.WordLevel(words | {"<unk>": 12}, unk_token="<unk>"))
     tokens.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
@@ -132,7 +132,7 @@ def processor(folder: Path) -> Any:
     images = transformers.SiglipImageProcessor(size={"height": 8, "width": 8})
     images.image_seq_length = ROWS
     whole = transformers.PaliGemmaProcessor(images, tokenizer)
-    whole.save_pretrained(folder)
+    whole.save_pretrained(directory)
     return whole
 
 

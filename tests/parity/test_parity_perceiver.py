@@ -25,10 +25,10 @@ TINY = {
 class Unfused(Case):
     """The published class has no fused attention to be read back with."""
 
-    def saved(self, folder: Path) -> PreTrainedModel:
+    def saved(self, directory: Path) -> PreTrainedModel:
         config = transformers.PerceiverConfig(**self.tiny)
         theirs = randomized(getattr(transformers, self.model)(config), self.seed)
-        theirs.save_pretrained(folder)
+        theirs.save_pretrained(directory)
         return theirs
 
 

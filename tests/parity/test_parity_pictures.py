@@ -48,22 +48,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def pictures(folder: Path) -> list[Path]:
+def pictures(directory: Path) -> list[Path]:
     """Pictures of several proportions, with edges and noise."""
     rng = np.random.default_rng(0)
     paths = []
     for n, (rows, columns) in enumerate(SIZES):
         pixels = rng.integers(0, 256, (rows, columns, 3), dtype=np.uint8)
         pixels[: rows // 2, columns // 3 :] //= 4
-        paths.append(folder / f"{n}.png")
+        paths.append(directory / f"{n}.png")
         Image.fromarray(pixels).save(paths[-1])
     return paths
 
 
-def record_of(folder: Path, size: tuple[int, int]) -> Record:
+def record_of(directory: Path, size: tuple[int, int]) -> Record:
     """How a spec of a model for that size reads pictures, with the file of a folder."""
     said = {"kind": "image", "size": list(size), "channels": 3}
-    made = parse_input_record(image_reading_options(said, [folder], None))
+    made = parse_input_record(image_reading_options(said, [directory], None))
     assert isinstance(made, Record)
     return made
 

@@ -61,9 +61,9 @@ def test_a_difference_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The published model reads other weights than we do."""
-    folder = tmp_path / "llama"
+    directory = tmp_path / "llama"
     model = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
-    model.save_pretrained(folder)
+    model.save_pretrained(directory)
     usual = real._class_of
 
     def other(config: Any) -> Any:
@@ -83,7 +83,7 @@ def test_a_difference_is_told(
         return Other
 
     monkeypatch.setattr(real, "_class_of", other)
-    monkeypatch.setattr(real, "folders", lambda home: [folder])
+    monkeypatch.setattr(real, "directories", lambda home: [directory])
     code, out = told(tmp_path, monkeypatch, capsys)
     assert code == 1
     assert "differs" in out

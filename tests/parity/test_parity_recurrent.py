@@ -37,7 +37,7 @@ KINDS = {
 }
 
 
-def spec(kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bool) -> str:
+def spec(kind: str, directory: Path, layers: int, both: bool, start: bool, bias: bool) -> str:
     word, states = kind.split()[-1], layers * (1 + both)
     starts = (", start=h, start_cell=c" if word == "lstm" else ", start=h") if start else ""
     direction = "both" if both else "forward"
@@ -53,8 +53,8 @@ def spec(kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bo
         cell="cell" if word == "lstm" else "c + 0.0",
         call=f"{word}(x, {options}, keep=keep{starts})",
     )
-    (folder / "m.specc").write_text(text)
-    return str(folder / "m.specc")
+    (directory / "m.specc").write_text(text)
+    return str(directory / "m.specc")
 
 
 def packed(

@@ -65,11 +65,11 @@ def test_every_rule_has_settings_here() -> None:
     assert SETTINGS.keys() == ROPE_INIT_FUNCTIONS.keys()
 
 
-def ours(folder: Path, form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
+def ours(directory: Path, form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
     """Frequencies and the factor of cos and sin, out of a config.json."""
     layers = form == "of layers"
     options = 'theta=1.0, layers="full_attention"' if layers else "theta=1.0"
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(SPEC.format(options=options, width=WIDTH))
     told: dict[str, Any] = {"max_position_embeddings": FEW}
     if form == "old":
@@ -77,7 +77,7 @@ def ours(folder: Path, form: str, rope: dict[str, Any], longest: int) -> tuple[A
         told["rope_scaling"] = {k: v for k, v in rope.items() if k != "rope_theta"}
     else:
         told["rope_parameters"] = {"full_attention": rope} if layers else rope
-    config = folder / "config.json"
+    config = directory / "config.json"
     config.write_text(json.dumps(told))
     graph = elaborate_spec(open_spec(str(path), config=str(config), longest=longest)).graph
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))

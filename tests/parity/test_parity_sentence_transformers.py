@@ -58,9 +58,9 @@ CASES = {
 }  # fmt: skip
 
 
-def compiled(folder: Path) -> specc.Model:
-    specc.compile(str(folder), folder / "m.onnx")
-    return specc.load(folder / "m.onnx", threads=1)
+def compiled(directory: Path) -> specc.Model:
+    specc.compile(str(directory), directory / "m.onnx")
+    return specc.load(directory / "m.onnx", threads=1)
 
 
 def assert_near(ours: Any, wanted: Any) -> None:

@@ -170,9 +170,9 @@ def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
     assert "model.layers.1.mlp.experts.gate_up_proj" in _names(stacked)
 
 
-def _names(folder: Path) -> set[str]:
+def _names(directory: Path) -> set[str]:
     """The tensors of a folder."""
-    with safe_open(folder / "model.safetensors", "numpy") as file:
+    with safe_open(directory / "model.safetensors", "numpy") as file:
         return set(file.keys())
 
 

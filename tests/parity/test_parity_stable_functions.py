@@ -49,16 +49,16 @@ SUGGESTED = {
 VALUES = [[-1e4, -100.0, -5.0, -1e-4, -1e-8], [0.0, 1e-8, 1e-4, 5.0, 100.0]]
 
 
-def graph_of(formula: str, folder: Path) -> Graph:
+def graph_of(formula: str, directory: Path) -> Graph:
     """Return the graph of one formula over `x`."""
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(SPEC.format(formula=formula), encoding="utf-8")
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def compiled(formula: str, x: Array, folder: Path) -> Array:
+def compiled(formula: str, x: Array, directory: Path) -> Array:
     """Return what the compiled formula gives in float32."""
-    model = build_model(graph_of(formula, folder), get_target("ort-cpu")).model
+    model = build_model(graph_of(formula, directory), get_target("ort-cpu")).model
     found: Array = open_quietly(model).run(None, {"x": x})[0]
     return found
 
@@ -95,8 +95,8 @@ def test_gradients_agree_with_pytorch(formula: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SUGGESTED)
 def test_suggested_formulas_agree_with_what_they_replace(name: str, tmp_path: Path) -> None:
-    (mend,) = (m for m in FOREIGN_OPERATIONS if name in m.names)
-    (formula,) = re.findall(r"`([^`]*\(.*?)`", mend.text)
+    (fix,) = (m for m in FOREIGN_OPERATIONS if name in m.names)
+    (formula,) = re.findall(r"`([^`]*\(.*?)`", fix.text)
     x = np.array(VALUES, np.float32)
     expected = SUGGESTED[name](torch.tensor(x, dtype=torch.float64)).numpy()
     check_close(compiled(formula, x, tmp_path), expected)

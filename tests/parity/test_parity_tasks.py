@@ -45,9 +45,9 @@ def assert_same(ours: Any, theirs: Any, at: str = "$") -> None:
         assert abs(ours - float(theirs)) <= 1e-5, at
 
 
-def compiled(folder: Path) -> specc.Model:
-    specc.compile(str(folder), folder / "m.onnx")
-    return specc.load(folder / "m.onnx", threads=1)
+def compiled(directory: Path) -> specc.Model:
+    specc.compile(str(directory), directory / "m.onnx")
+    return specc.load(directory / "m.onnx", threads=1)
 
 
 def pipeline(task: str, model: Any, tokenizer: Any, **more: Any) -> Any:

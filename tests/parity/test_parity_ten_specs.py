@@ -47,13 +47,13 @@ def compare(
                     )
 
 
-def files(theirs: hf.PreTrainedModel, spec: str, folder: Path, **sets: object) -> Ours:
+def files(theirs: hf.PreTrainedModel, spec: str, directory: Path, **sets: object) -> Ours:
     """A spec with the weights and the config.json that a model writes; the model goes
     on in float64.
     """
-    theirs.save_pretrained(folder)
+    theirs.save_pretrained(directory)
     theirs.double()
-    return loaded(str(SPECS / f"{spec}.specc"), folder, **sets)
+    return loaded(str(SPECS / f"{spec}.specc"), directory, **sets)
 
 
 def test_gemma3(tmp_path: Path) -> None:

@@ -376,19 +376,19 @@ TIMM = [
 """The names of the same tensors in timm's ResNets, which older files have."""
 
 
-def as_timm(folder: Path) -> None:
+def as_timm(directory: Path) -> None:
     """The files of a model as if its ResNet were timm's."""
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors = safetensors.torch.load_file(directory / "model.safetensors")
     renamed = {}
     for name, value in tensors.items():
         head, prefix, inner = name.partition("conv_encoder.model.")
         for old, new in TIMM if prefix else ():
             inner = re.sub(old, new, inner)
         renamed[head + prefix + inner] = value
-    safetensors.torch.save_file(renamed, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
+    safetensors.torch.save_file(renamed, directory / "model.safetensors")
+    config = json.loads((directory / "config.json").read_text())
     config |= {"backbone": "resnet50", "use_timm_backbone": True, "backbone_config": None}
-    (folder / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ VARIED = {
 """Seeds of pairs that write many different words, where the usual one does not."""
 
 
-def saved(encoder: str, decoder: str, folder: Path, seed: int = 4, louder: float = 1.0) -> Any:
-    """A published pair, random, as files in `folder`; `louder` matrices vary more in what
+def saved(encoder: str, decoder: str, directory: Path, seed: int = 4, louder: float = 1.0) -> Any:
+    """A published pair, random, as files in `directory`; `louder` matrices vary more in what
     they write.
     """
     parts = [
@@ -114,7 +114,7 @@ def saved(encoder: str, decoder: str, folder: Path, seed: int = 4, louder: float
         for weight in theirs.parameters():
             weight *= louder if weight.dim() > 1 else 1.0
     theirs.tie_weights()
-    theirs.save_pretrained(folder)
+    theirs.save_pretrained(directory)
     return theirs
 
 
@@ -238,7 +238,7 @@ LETTERS = "▁abcdefghijklmnopqrstuvwxyz"
 """Behind the four tokens that are none: 31 in all."""
 
 
-def letters_beside(folder: Path) -> Any:
+def letters_beside(directory: Path) -> Any:
     """A tokenizer of letters, which puts a first and a last token around what it is given."""
     marks = ["<s>", "<pad>", "</s>", "<unk>"]
     words = {word: n for n, word in enumerate([*marks, *LETTERS])}
@@ -249,7 +249,7 @@ def letters_beside(folder: Path) -> Any:
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    made.save(str(folder / "tokenizer.json"))
+    made.save(str(directory / "tokenizer.json"))
     return made
 
 

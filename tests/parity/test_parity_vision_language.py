@@ -67,8 +67,8 @@ GRIDS = [[(1, 4, 6), (1, 2, 2)], [(1, 6, 4)], []]
 """Frames, rows and columns of the images of three sequences."""
 
 
-def saved(name: str, folder: Path, head: str = "ForConditionalGeneration", seed: int = 0) -> Any:
-    """A published model, random, as files in `folder`."""
+def saved(name: str, directory: Path, head: str = "ForConditionalGeneration", seed: int = 0) -> Any:
+    """A published model, random, as files in `directory`."""
     family, text, vision = CASES[name]
     config = getattr(transformers, f"{family}Config")(
         text_config=text,
@@ -79,8 +79,8 @@ def saved(name: str, folder: Path, head: str = "ForConditionalGeneration", seed:
     kind = getattr(transformers, f"{family}{head}")
     theirs = randomized(kind(config), seed)
     theirs.tie_weights()
-    theirs.save_pretrained(folder)
-    return kind.from_pretrained(folder, experts_implementation="eager").eval()
+    theirs.save_pretrained(directory)
+    return kind.from_pretrained(directory, experts_implementation="eager").eval()
 
 
 @dataclass(frozen=True)

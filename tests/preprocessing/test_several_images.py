@@ -33,11 +33,11 @@ THERE = ",\n there: bool[batch, pictures] = max(merge(pixels, axis=2, count=3), 
 GIVEN = "where(there, pixels[:, :, 0, 0, 0], -1.0)"
 
 
-def compiled(folder: Path, there: str = THERE, given: str = GIVEN) -> Model:
-    path = folder / "s.specc"
+def compiled(directory: Path, there: str = THERE, given: str = GIVEN) -> Model:
+    path = directory / "s.specc"
     path.write_text(SPEC.replace("THERE", there).replace("GIVEN", given))
-    specc.compile(path, folder / "s.onnx")
-    return specc.load(folder / "s.onnx")
+    specc.compile(path, directory / "s.onnx")
+    return specc.load(directory / "s.onnx")
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,13 @@ WORDS: list[tuple[list[str], list[list[float]]]] = [
 
 @pytest.mark.parametrize(("words", "wanted"), WORDS)
 def test_on_the_command_line(words: list[str], wanted: list[list[float]], model: Model) -> None:
-    given = read_arguments(model.entrance, words)
+    given = read_arguments(model.input_signature, words)
     assert {w for w in given.files if w.endswith("png")} == set(given.files)
     np.testing.assert_allclose(model.run(**given.inputs)["y"], wanted)
 
 
 def test_in_a_table(model: Model) -> None:
-    taking = RowReader(model.entrance, {"ids": "text", "pixels": "image"})
+    taking = RowReader(model.input_signature, {"ids": "text", "pixels": "image"})
     table = {"text": ["x", "y", "z"], "image": [["51.png", "102.png"], "255.png", []]}
     one, other, none = taking.rows(table, 3)
     assert one.arrays["pixels"].shape == (2, 1, 2, 2)
@@ -119,7 +119,7 @@ def test_nobody_knows_whose_they_are(
 @pytest.mark.parametrize("word", ["[]", "[1]", '["51.png", 2]'])
 def test_a_list_without_paths(word: str, model: Model) -> None:
     with pytest.raises(Failed) as failed:
-        read_arguments(model.entrance, ["x", word])
+        read_arguments(model.input_signature, ["x", word])
     assert failed.value.diagnostics[0].code == "E0906"
 
 

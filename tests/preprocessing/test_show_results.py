@@ -108,7 +108,7 @@ def test_pixels_become_a_picture():
     original = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
     record = ImageOutput(ImageRecord(size=(2, 4), mean=(0.5,), std=(0.5,)))
     values = ((original / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
-    ((name, data),) = show_output("rebuilt", record, values).pictures
+    ((name, data),) = show_output("rebuilt", record, values).images
     assert name == "rebuilt.png"
     np.testing.assert_array_equal(opened(data), original)
 
@@ -118,12 +118,11 @@ def test_a_class_map_is_a_legend_and_a_picture():
     ids = np.array([[[0, 0], [1, 0]]])
     shown = show_output("mask", record, ids)
     assert shown.lines == ("sky   75 %  #0000ff", "sea   25 %  #00ffff")
-    assert opened(shown.pictures[0][1])[1, 0].tolist() == [0, 255, 255]
+    assert opened(shown.images[0][1])[1, 0].tolist() == [0, 255, 255]
     scores = np.stack([ids == 0, ids == 1], axis=1).astype(np.float32)
     assert show_output("mask", record, scores) == shown
     assert [
-        name
-        for name, _ in show_output("../m", ClassMapOutput(), np.array([ids[0], ids[0]])).pictures
+        name for name, _ in show_output("../m", ClassMapOutput(), np.array([ids[0], ids[0]])).images
     ] == ["___m-0.png", "___m-1.png"]
 
 

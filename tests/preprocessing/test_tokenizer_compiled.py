@@ -35,13 +35,13 @@ reading {{
 
 
 def written(
-    folder: Path, path: str = '"words.json"', inputs: str = "", options: str = "", size: int = 0
+    directory: Path, path: str = '"words.json"', inputs: str = "", options: str = "", size: int = 0
 ) -> Path:
     data = json.loads(trained("wordpiece"))
     data["model"]["vocab"] |= {f"{n:x}" * 40: 200 + n for n in range(size)}
-    (folder / "words.json").write_text(json.dumps(data))
-    (folder / "words.specc").write_text(SPEC.format(path=path, inputs=inputs, options=options))
-    return folder / "words.specc"
+    (directory / "words.json").write_text(json.dumps(data))
+    (directory / "words.specc").write_text(SPEC.format(path=path, inputs=inputs, options=options))
+    return directory / "words.specc"
 
 
 def fault(action):
@@ -137,11 +137,11 @@ SMALL = {"vocab": 400, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context"
 
 
 def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "gpt2"}')
-    (folder / "tokenizer.json").write_text(trained("byte_bpe"))
-    made = specc.compile("gpt2", tmp_path / "m.onnx", config=folder, set=SMALL, init=0)
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    (directory / "config.json").write_text('{"model_type": "gpt2"}')
+    (directory / "tokenizer.json").write_text(trained("byte_bpe"))
+    made = specc.compile("gpt2", tmp_path / "m.onnx", config=directory, set=SMALL, init=0)
     assert any("tokenizer.json" in remark for remark in made.remarks)
     model = specc.load(tmp_path / "m.onnx")
     given = model.whole.prepared({"input_ids": [LINES[0], "a fox"]})
@@ -156,21 +156,21 @@ def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
     model = specc.load(tmp_path / "m.onnx")
     assert model.manifest.reading.of_input("input_ids") == NumbersOutput()
     assert model.run(input_ids=[[1, 2, 3]])["logits"].shape == (1, 3, 400)
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "gpt2"}')
-    made = specc.compile("gpt2", tmp_path / "m.onnx", config=folder, set=SMALL, init=0)
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    (directory / "config.json").write_text('{"model_type": "gpt2"}')
+    made = specc.compile("gpt2", tmp_path / "m.onnx", config=directory, set=SMALL, init=0)
     assert any("takes token ids" in remark for remark in made.remarks)
 
 
 def test_no_file_but_the_specs_own(tmp_path: Path) -> None:
-    folder = tmp_path / "spec"
-    folder.mkdir()
+    directory = tmp_path / "spec"
+    directory.mkdir()
     (tmp_path / "words.json").write_text(trained("wordpiece"))
-    spec = written(folder, path='"../words.json"')
+    spec = written(directory, path='"../words.json"')
     assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
-    (folder / "inside.json").symlink_to(tmp_path / "words.json")
-    spec = written(folder, path='"inside.json"')
+    (directory / "inside.json").symlink_to(tmp_path / "words.json")
+    spec = written(directory, path='"inside.json"')
     assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
 
 

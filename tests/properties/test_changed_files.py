@@ -38,26 +38,26 @@ KINDS = {
 }
 
 
-def compiled(folder: Path, kind: str, *more: str) -> Path:
+def compiled(directory: Path, kind: str, *more: str) -> Path:
     """A model, or a package, of two linear maps whose weights lie in its folder."""
     out, *options = KINDS[kind]
-    home = folder / "pack" if out == "pack" else folder
+    home = directory / "pack" if out == "pack" else directory
     home.mkdir(exist_ok=True, parents=True)
-    (folder / "m.specc").write_text(SPEC % WIDE)
+    (directory / "m.specc").write_text(SPEC % WIDE)
     rng = np.random.default_rng(0)
     shapes = {"a.weight": (WIDE, 64), "a.bias": (WIDE,), "b.weight": (64, WIDE), "b.bias": (64,)}
     numbers = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
     write_safetensors(home / "w.safetensors", numbers)
     words = [
         "compile",
-        str(folder / "m.specc"),
+        str(directory / "m.specc"),
         "--weights",
         str(home / "w.safetensors"),
         "-o",
-        str(folder / out),
+        str(directory / out),
     ]
     assert cli.main([*words, *options, *more]) == 0
-    return folder / out
+    return directory / out
 
 
 @pytest.fixture(scope="module")

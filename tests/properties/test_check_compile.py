@@ -61,10 +61,12 @@ def accepted(spec: OpenedSpec) -> bool:
     return not proved.errors and (count_own_parameters(model.graph).number or 0) <= LARGEST
 
 
-def compiles(spec: OpenedSpec, folder: Path) -> list[str]:
+def compiles(spec: OpenedSpec, directory: Path) -> list[str]:
     """The codes of what `compile` finds wrong, missing files apart."""
     try:
-        compile_model(spec, CompileOptions(output=str(folder / "model.onnx"), init=0, no_load=True))
+        compile_model(
+            spec, CompileOptions(output=str(directory / "model.onnx"), init=0, no_load=True)
+        )
     except Failed as failed:
         return [d.code for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return []
@@ -74,7 +76,7 @@ def damaged(given: Mutant) -> OpenedSpec | None:
     """A mutant as a spec with small sizes; None where it cannot be read."""
     try:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
-        module.folder = get_specs_directory() / "models"
+        module.directory = get_specs_directory() / "models"
         program = build_program(module, library())
     except Failed:
         return None
@@ -104,12 +106,12 @@ def beside(seed: int) -> Mutant:
     return Mutant(f"{name}.specc", print_dsl(made).encode(errors="surrogatepass"))
 
 
-def hold(given: Mutant, folder: Path) -> bool:
+def hold(given: Mutant, directory: Path) -> bool:
     """Whether `check_spec` accepts a mutant; then `compile` does."""
     spec = damaged(given)
     if spec is None or not accepted(spec):
         return False
-    assert compiles(spec, folder) == [], given.data.decode(errors="replace")
+    assert compiles(spec, directory) == [], given.data.decode(errors="replace")
     return True
 
 
@@ -130,7 +132,7 @@ def test_many_mutants(start: int, tmp_path: Path) -> None:
         hold(mutant(seed), tmp_path)
 
 
-def hold_text(text: str, folder: Path) -> bool:
+def hold_text(text: str, directory: Path) -> bool:
     """Return whether `check_spec` accepts the text of a spec; then `compile` does."""
     try:
         spec = open_spec(Source("spec", text))
@@ -138,7 +140,7 @@ def hold_text(text: str, folder: Path) -> bool:
         return False
     if not accepted(spec):
         return False
-    assert compiles(spec, folder) == [], text
+    assert compiles(spec, directory) == [], text
     return True
 
 
@@ -247,8 +249,8 @@ graph h(ids: int[batch, n]) -> (y: float[batch, n, 4]) {
 """A second graph, with weights of its own."""
 
 
-def with_line(line: str, more: str, folder: Path) -> OpenedSpec:
-    path = folder / "spec.specc"
+def with_line(line: str, more: str, directory: Path) -> OpenedSpec:
+    path = directory / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n\n"
         "graph g(ids: int[batch, n]) -> (y: float[batch, n, 4]) {\n"
@@ -305,8 +307,8 @@ OF_ONE_HEAD = (
 """Rules about weights that one of the two graphs has, or a part of them."""
 
 
-def two_heads(rule: str, folder: Path) -> OpenedSpec:
-    path = folder / "heads.specc"
+def two_heads(rule: str, directory: Path) -> OpenedSpec:
+    path = directory / "heads.specc"
     path.write_text(f"{TWO_HEADS}weights {{\n  {rule}\n}}\n", encoding="utf-8")
     return open_spec(str(path))
 

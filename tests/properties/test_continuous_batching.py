@@ -68,12 +68,12 @@ def test_texts_of_unequal_age_are_as_alone(name: str, seeds: range) -> None:
         assert not [f for seed in seeds if (f := difference(aged, seed))]
 
 
-def random_fault(seed: int, folder: Path) -> str | None:
+def random_fault(seed: int, directory: Path) -> str | None:
     """How a random spec differs; None where it is not proved."""
     spec = writing_spec(seed)
-    (folder / "letters.vocab").write_text("\n".join(LETTERS[: spec.vocab]) + "\n")
-    (folder / "m.specc").write_text(spec.text, encoding="utf-8")
-    aged = Aged.of(elaborate_spec(open_spec(str(folder / "m.specc"))), seed)
+    (directory / "letters.vocab").write_text("\n".join(LETTERS[: spec.vocab]) + "\n")
+    (directory / "m.specc").write_text(spec.text, encoding="utf-8")
+    aged = Aged.of(elaborate_spec(open_spec(str(directory / "m.specc"))), seed)
     if not aged.apart:
         return None
     found = difference(aged, seed)
@@ -120,10 +120,10 @@ def _others(self: _Joint, arrays: Any, type: Any, batch: int | None) -> Any:
 _stacked = _Joint._stacked
 
 
-def _everything_exists(entrance: Any, prepared: Any, count: int) -> Any:
+def _everything_exists(input_signature: Any, prepared: Any, count: int) -> Any:
     return {
         n: np.pad(v, ((0, 0), (count, 0)), constant_values=v.dtype == np.bool_)
-        if v.ndim == 2 and n in (entrance.growing, "attention_mask", "target_keep")
+        if v.ndim == 2 and n in (input_signature.growing, "attention_mask", "target_keep")
         else v
         for n, v in prepared.items()
     }

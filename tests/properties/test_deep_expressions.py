@@ -53,14 +53,14 @@ def deep() -> Iterator[tuple[str, str]]:
     yield "indices", spec(body=f"return x{'[:]' * 200}")
 
 
-def through(text: str, folder: Path) -> None:
+def through(text: str, directory: Path) -> None:
     """Check, format, convert there and back, compile, show: exit code 0 from each."""
-    path, made = folder / "a.specc", folder / "a.yaml"
+    path, made = directory / "a.specc", directory / "a.yaml"
     path.write_text(text)
     for words in (
-        ["check", path], ["convert", path, "-o", made], ["check", made], ["convert", made, "-o", folder / "b.specc"],
-        ["fmt", path], ["check", folder / "b.specc"], ["compile", path, "--init", "0", "-o", folder / "m.onnx"],
-        ["show", folder / "m.onnx"],
+        ["check", path], ["convert", path, "-o", made], ["check", made], ["convert", made, "-o", directory / "b.specc"],
+        ["fmt", path], ["check", directory / "b.specc"], ["compile", path, "--init", "0", "-o", directory / "m.onnx"],
+        ["show", directory / "m.onnx"],
     ):  # fmt: skip
         assert main([str(w) for w in words]) == 0, words[0]
 

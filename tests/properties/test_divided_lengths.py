@@ -33,12 +33,12 @@ FORMS = {
 }
 
 
-def disagreeing(folder: Path, form: str) -> list[tuple[int, int]]:
+def disagreeing(directory: Path, form: str) -> list[tuple[int, int]]:
     """Lengths that are let through and have no value, or are refused and have one."""
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(SPEC % FORMS[form], encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
-    entrance = model_inputs_of(graph, PreprocessingConfig(), None, "")
+    input_signature = model_inputs_of(graph, PreprocessingConfig(), None, "")
     weights = {
         n: np.ones([d.number or 0 for d in f.type.shape]) for n, f in graph.parameter_facts.items()
     }
@@ -52,7 +52,7 @@ def disagreeing(folder: Path, form: str) -> list[tuple[int, int]]:
             except (Failed, DimError, ValueError):
                 has = False
             try:
-                entrance.prepared(given)
+                input_signature.prepared(given)
             except Failed as fault:
                 said = "E0935" not in str(fault)
             if has != said:

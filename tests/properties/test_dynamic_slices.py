@@ -93,13 +93,13 @@ def expected(kind: str, number: int | None, x: Any) -> Any:
     return x[:, :number] if kind == "first" else x[:, number:]
 
 
-def law(seed: int, folder: Path) -> None:
+def law(seed: int, directory: Path) -> None:
     """One spec of every kind."""
     rng = random.Random(f"taken {seed}")
     kind = KINDS[seed % len(KINDS)]
     text, number = length(rng)
     made, type = expression(kind, text)
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
         "float[batch, m, 1]) -> "
@@ -108,10 +108,10 @@ def law(seed: int, folder: Path) -> None:
     )
     target = ("onnx", "ort-cpu")[seed // len(KINDS) % 2]
     try:
-        specc.compile(path, folder / "m.onnx", init=0, target=target, force=True)
+        specc.compile(path, directory / "m.onnx", init=0, target=target, force=True)
     except Failed:  # a row that is nowhere, or whose type is not seen to be that
         return
-    model = specc.load(folder / "m.onnx")
+    model = specc.load(directory / "m.onnx")
     for n, m in SIZES:
         x = np.random.default_rng(n).normal(size=(2, n, 2)).astype("f4")
         wanted = expected(kind, value_of(number, n, m), x)

@@ -74,8 +74,8 @@ def drawn(seed: int) -> tuple[str, bool]:
     return text, whole
 
 
-def graph_of(folder: Path, seed: int) -> tuple[Graph, str]:
-    path = folder / f"m{seed}.specc"
+def graph_of(directory: Path, seed: int) -> tuple[Graph, str]:
+    path = directory / f"m{seed}.specc"
     path.write_text(drawn(seed)[0], encoding="utf-8")
     return elaborate_spec(open_spec(str(path))).graph, str(path)
 
@@ -111,9 +111,9 @@ def row_of(inputs: dict[str, Any], n: int) -> dict[str, Any]:
     return {k: v if k == "steps" else v[n : n + 1] for k, v in inputs.items()}
 
 
-def fault(folder: Path, seed: int) -> str:
+def fault(directory: Path, seed: int) -> str:
     """What is wrong with one drawn spec; empty where all is well."""
-    graph, _ = graph_of(folder, seed)
+    graph, _ = graph_of(directory, seed)
     inputs, weights = given(seed, graph)
     made = specc_numpy.evaluate_graph(graph, inputs, weights)
     whole = specc_numpy.evaluate_graph(to_the_end(graph), inputs, weights)

@@ -155,26 +155,28 @@ def prompts_for(rng: random.Random, spec: WritingSpec) -> tuple[list[list[int]],
     return prompts, ids
 
 
-def fault(seed: int, folder: Path) -> str:
+def fault(seed: int, directory: Path) -> str:
     """How what is written differs; empty where it does not."""
     rng, made = random.Random(seed), np.random.default_rng(seed)
     spec = writing_spec(seed)
-    (folder / "m.specc").write_text(spec.text, encoding="utf-8")
-    (folder / "letters.vocab").write_text("\n".join(LETTERS[: spec.vocab]) + "\n", encoding="utf-8")
+    (directory / "m.specc").write_text(spec.text, encoding="utf-8")
+    (directory / "letters.vocab").write_text(
+        "\n".join(LETTERS[: spec.vocab]) + "\n", encoding="utf-8"
+    )
     asked = settings_for(rng, spec)
     target = rng.choice(["ort-cpu", "ort-cpu", "onnx"])
     parts = rng.choice(["score,step", "score,step", "score"])
-    where = folder / ("p" if "step" in parts else "p.onnx")
-    specc.compile(folder / "m.specc", where, init=seed, graphs=parts, target=target)
+    where = directory / ("p" if "step" in parts else "p.onnx")
+    specc.compile(directory / "m.specc", where, init=seed, graphs=parts, target=target)
     fixed = {n: v for n, v in asked.items() if n not in ("max_tokens", "stop_strings", "seed")}
     specc.compile(
-        folder / "m.specc",
-        folder / "one.onnx",
+        directory / "m.specc",
+        directory / "one.onnx",
         init=seed,
         graphs="generate",
         generation_config=fixed,
     )
-    package, one = specc.load(where), specc.load(folder / "one.onnx")
+    package, one = specc.load(where), specc.load(directory / "one.onnx")
     begun = spec.start is not None and rng.random() < 0.6
     prompts, ids = prompts_for(rng, spec)
     given: dict[str, Any] = {} if begun else {"ids": ids}
@@ -212,9 +214,9 @@ def test_all_ways_write_the_same(seed: int, tmp_path: Path) -> None:
 def test_all_ways_write_the_same_for_hundreds(start: int, tmp_path: Path) -> None:
     found = []
     for seed in range(start, start + 20):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        found.append(fault(seed, folder))
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        found.append(fault(seed, directory))
     assert not [f for f in found if f]
 
 

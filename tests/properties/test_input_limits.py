@@ -108,9 +108,9 @@ CASES = {
 """Inputs, result and value of one graph each."""
 
 
-def graph_of(inputs: str, result: str, value: str, folder: Path) -> Graph:
+def graph_of(inputs: str, result: str, value: str, directory: Path) -> Graph:
     body = value if "return" in value else f"return {value}"
-    path = folder / "spec.specc"
+    path = directory / "spec.specc"
     path.write_text(
         f"specc 1\nmodel m\ndims batch, n, k\ngraph g({inputs}) -> (y: {result}) {{\n{body}\n}}\n"
     )
@@ -202,11 +202,11 @@ def whole(rng: random.Random, depth: int = 0) -> str:
     return rng.choice([*forms, "where(a > b, a + {x}, b - {y})", "abs(a - {x})"]).format(x=x, y=y)
 
 
-def whole_differences(seed: int, folder: Path) -> list[str]:
+def whole_differences(seed: int, directory: Path) -> list[str]:
     rng = random.Random(seed)
     text = f"a * 0 + {whole(rng)}"
     try:
-        graph = graph_of("a: int[n], b: int[n]", "int[n]", text, folder)
+        graph = graph_of("a: int[n], b: int[n]", "int[n]", text, directory)
     except Failed:  # divided by a number that is 0
         return [] if "//" in text or "%" in text else [f"{text}: refused"]
     return [f"{text}: {d}" for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]

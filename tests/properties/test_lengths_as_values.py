@@ -32,17 +32,17 @@ SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))
 EACH = 12
 
 
-def graph_of(text: str, folder: Path) -> Graph:
-    path = folder / "spec.specc"
+def graph_of(text: str, directory: Path) -> Graph:
+    path = directory / "spec.specc"
     path.write_text(text)
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def wrong(seed: int, folder: Path, compiled: bool = True) -> list[str]:
+def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
     """The numbers of spec `seed` that the reference or the compiled model takes for others."""
     drawn = Drawn(random.Random(seed))
     texts = [drawn.number() for _ in range(EACH)]
-    graph = graph_of(spec_of(texts), folder)
+    graph = graph_of(spec_of(texts), directory)
     session = open_quietly(build_model(graph, get_target("onnx")).model) if compiled else None
     found = []
     for n, m in SIZES:

@@ -41,7 +41,7 @@ def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> N
     path = tmp_path / "m.specc"
     path.write_text(SPEC % (ROWS[rows], more), encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
-    entrance = model_inputs_of(graph, PreprocessingConfig(), None, "")
+    input_signature = model_inputs_of(graph, PreprocessingConfig(), None, "")
     weights = {
         n: np.ones([d.number or 0 for d in f.type.shape]) for n, f in graph.parameter_facts.items()
     }
@@ -53,12 +53,12 @@ def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> N
         except Failed as fault:
             fine = "E0913" not in str(fault)
         if fine:
-            entrance.prepared(given)
+            input_signature.prepared(given)
         else:
             with pytest.raises(Failed, match=r"E0912.*takes at most"):
-                entrance.prepared(given)
+                input_signature.prepared(given)
         # What a text may still become is where it would be refused one row later.
-        most = max_context_length(entrance.bounds, "seq", {"src": src})
+        most = max_context_length(input_signature.bounds, "seq", {"src": src})
         assert most is None or fine == (seq <= most), (src, seq, most)
 
 

@@ -117,19 +117,19 @@ def changes(default: Default, rows: bool) -> bool:
     return False
 
 
-def fault(seed: int, folder: Path) -> str:
+def fault(seed: int, directory: Path) -> str:
     """How what is accepted is wrong; empty where it is not."""
     default, rows = drawn(random.Random(seed))
-    folder.mkdir(exist_ok=True)
-    (folder / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
+    directory.mkdir(exist_ok=True)
+    (directory / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
     try:
         specc.compile(
-            folder / "m.specc", folder / "p", init=seed, graphs="score,step", target="onnx"
+            directory / "m.specc", directory / "p", init=seed, graphs="score,step", target="onnx"
         )
     except Failed as error:
         codes = {d.code for d in error.diagnostics}
         return "" if codes == {"E0718"} else f"{seed}, {default.text}: {codes}"
-    model = specc.load(folder / "p")
+    model = specc.load(directory / "p")
     graph, weights = model.manifest.graph, model.weights()
     results = model.generate(ids=np.array(ROWS)).results()
     for row, (result,) in zip(ROWS, results, strict=True):
@@ -147,11 +147,11 @@ def fault(seed: int, folder: Path) -> str:
     return ""
 
 
-def unsound(seed: int, folder: Path) -> str:
+def unsound(seed: int, directory: Path) -> str:
     """A default that is accepted, though it changes what it said."""
     default, rows = drawn(random.Random(seed))
-    (folder / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
-    model = elaborate_spec(open_spec(str(folder / "m.specc")))
+    (directory / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
+    model = elaborate_spec(open_spec(str(directory / "m.specc")))
     assert model.generation
     grows, source = model.generation.growing, model.generation.source
     refused = analysis_report.analyze_graph(model.graph, grows, source, model.defaults).errors

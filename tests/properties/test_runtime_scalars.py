@@ -28,10 +28,10 @@ Arrays = dict[str, NDArray[Any]]
 Table = Mapping[str, Callable[[Any, Any], Any]]
 
 
-def graph_of(texts: Sequence[str], inputs: str, result: str, folder: Path) -> Graph:
+def graph_of(texts: Sequence[str], inputs: str, result: str, directory: Path) -> Graph:
     """One graph with a result for each expression."""
     results = ", ".join(f"r{n}: {result}[n]" for n in range(len(texts)))
-    path = folder / "spec.specc"
+    path = directory / "spec.specc"
     path.write_text(
         f"specc 1\nmodel m\ndims n\ngraph g(a: {inputs}[n], b: {inputs}[n]) -> ({results}) "
         f"{{\n  return {', '.join(texts)}\n}}\n"
@@ -81,12 +81,12 @@ def faults(
     table: Table,
     values: Sequence[Any],
     kinds: tuple[str, str],
-    folder: Path,
+    directory: Path,
     runners: Sequence[Runner] = (by_reference, by_onnx),
 ) -> list[str]:
     """Every expression of the table on every pair of values: what comes out otherwise."""
     a, b = pairs(values, kinds[0])
-    graph = graph_of(list(table), *kinds, folder)
+    graph = graph_of(list(table), *kinds, directory)
     results = {run.__name__: run(graph, {"a": a, "b": b}) for run in runners}
     found = []
     for n, (text, oracle) in enumerate(table.items()):
@@ -158,14 +158,14 @@ class Drawn:
         return made, lambda a, b: OF_WHOLE[text](of_x(a, b), of_y(a, b))
 
 
-def drawn_faults(seed: int, folder: Path) -> list[str]:
+def drawn_faults(seed: int, directory: Path) -> list[str]:
     """Ten expressions that hang on an input, in one graph."""
     drawn, table = Drawn(random.Random(seed)), dict[str, Callable[[Any, Any], Any]]()
     while len(table) < 10:
         text, oracle = drawn.whole()
         table[f"a * 0 + {text}"] = oracle
     try:
-        return faults(table, WHOLE, ("int", "int"), folder)
+        return faults(table, WHOLE, ("int", "int"), directory)
     except Failed:  # made of numbers alone, and divided by 0 or beyond 2**53
         return []
 

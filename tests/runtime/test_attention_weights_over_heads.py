@@ -47,10 +47,10 @@ MIXED = {
 }
 
 
-def write_spec(name: str, folder: Path) -> Path:
+def write_spec(name: str, directory: Path) -> Path:
     """Write the decoder of one way to mix heads."""
     mix, heads = MIXED[name]
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     text = DECODER.format(weights=QUERIES.format(mix=mix, heads=heads))
     path.write_text(text, encoding="utf-8")
     return path

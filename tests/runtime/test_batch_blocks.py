@@ -37,7 +37,7 @@ PARTS = ["score", "encode", "step"]
 
 
 @pytest.fixture(scope="module", params=["onnx", "ort-cpu"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("blocks")
     spec = where / "blocks.specc"
     spec.write_text(SPEC, encoding="utf-8")
@@ -56,8 +56,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return where
 
 
-def test_steps_in_another_order_give_the_logits_of_full_passes(folder: Path) -> None:
-    model = specc.load(folder / "package", threads=1)
+def test_steps_in_another_order_give_the_logits_of_full_passes(directory: Path) -> None:
+    model = specc.load(directory / "package", threads=1)
     rng = np.random.default_rng(0)
     inputs = {"memory": rng.normal(size=(3, 4, 8)).astype("f"), "ids": [[2, 3]] * 3}
     prepared = dict(model.generate(**inputs).prepared)
@@ -76,10 +76,10 @@ def test_steps_in_another_order_give_the_logits_of_full_passes(folder: Path) -> 
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), order
 
 
-def test_beams_in_one_file_are_those_of_full_passes(folder: Path) -> None:
+def test_beams_in_one_file_are_those_of_full_passes(directory: Path) -> None:
     memory = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("f")
     names = "package", "one.onnx", "whole.onnx"
-    package, one, whole = (specc.load(folder / name) for name in names)
+    package, one, whole = (specc.load(directory / name) for name in names)
     said = {"strategy": "beam", "num_beams": 3}
     want = whole.generate(memory=memory, max_tokens=6, **said).results()
     for model, settings in ((package, said), (one, {})):

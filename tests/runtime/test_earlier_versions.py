@@ -48,8 +48,10 @@ def test_it_writes_what_the_same_spec_compiled_today_writes(name: str, tmp_path:
     specc.compile(spec, tmp_path / name, **settings)
     prompt = np.array([[3, 1, 4], [1, 5, 9]])
     old, new = (
-        np.stack([made.tokens for made in specc.load(folder / name).generate(prompt, max_tokens=6)])
-        for folder in (KEPT, tmp_path)
+        np.stack(
+            [made.tokens for made in specc.load(directory / name).generate(prompt, max_tokens=6)]
+        )
+        for directory in (KEPT, tmp_path)
     )
     assert np.array_equal(old, new)
 

@@ -22,8 +22,8 @@ LENGTHS = {
 }
 
 
-def compiled(name: str, folder: Path) -> Model:
-    path = folder / f"{name}.onnx"
+def compiled(name: str, directory: Path) -> Model:
+    path = directory / f"{name}.onnx"
     specc.compile(name, path, set=SMALL[name], init=1)
     return specc.load(path)
 

@@ -33,10 +33,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=WAYS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    folder = tmp_path_factory.mktemp("again")
-    (folder / "m.specc").write_text(SPEC, encoding="utf-8")
-    specc.compile(folder / "m.specc", folder / request.param, init=5, **WAYS[request.param])
-    return specc.load(folder / request.param)
+    directory = tmp_path_factory.mktemp("again")
+    (directory / "m.specc").write_text(SPEC, encoding="utf-8")
+    specc.compile(directory / "m.specc", directory / request.param, init=5, **WAYS[request.param])
+    return specc.load(directory / request.param)
 
 
 def tokens(writing: Any) -> list[list[int]]:

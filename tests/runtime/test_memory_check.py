@@ -83,11 +83,11 @@ def test_compiling_needs_no_such_room_and_says_who_will(
     halves: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(monkeypatch, HELD - 1)
-    folder = halves.parent
-    made = specc.compile(folder / "m.specc", halves, weights=folder / "w.safetensors")
+    directory = halves.parent
+    made = specc.compile(directory / "m.specc", halves, weights=directory / "w.safetensors")
     assert any("the maximum is" in r for r in made.remarks)
     left(monkeypatch, HELD)
-    made = specc.compile(folder / "m.specc", halves, weights=folder / "w.safetensors")
+    made = specc.compile(directory / "m.specc", halves, weights=directory / "w.safetensors")
     assert not any("the maximum is" in r for r in made.remarks)
 
 
@@ -96,13 +96,13 @@ def test_rounded_weights_need_what_they_take(halves: Path, monkeypatch: pytest.M
     fit in 8, and is not told that it does not.
     """
     left(monkeypatch, HELD // 3)
-    folder = halves.parent
-    given = {"weights": folder / "w.safetensors", "quantize": "int8"}
-    made = specc.compile(folder / "m.specc", halves, **given)  # type: ignore[arg-type]
+    directory = halves.parent
+    given = {"weights": directory / "w.safetensors", "quantize": "int8"}
+    made = specc.compile(directory / "m.specc", halves, **given)  # type: ignore[arg-type]
     assert not any("the maximum is" in r for r in made.remarks)
     specc.load(halves).close()
     left(monkeypatch, HELD // 5)
-    made = specc.compile(folder / "m.specc", halves, **given)  # type: ignore[arg-type]
+    made = specc.compile(directory / "m.specc", halves, **given)  # type: ignore[arg-type]
     assert any("the maximum is" in r for r in made.remarks)
 
 

@@ -27,18 +27,18 @@ def pair(tmp_path: Path) -> Path:
     return tmp_path / "pair"
 
 
-def fault(folder: Path, contents: bool = False) -> Diagnostic:
+def fault(directory: Path, contents: bool = False) -> Diagnostic:
     with pytest.raises(Failed) as failed:
-        open_package(folder, contents=contents)
+        open_package(directory, contents=contents)
     (found,) = failed.value.diagnostics
     return found
 
 
-def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def changed(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """The index with something changed in it."""
-    data = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+    data = json.loads((directory / INDEX_FILE).read_text(encoding="utf-8"))
     change(data)
-    (folder / INDEX_FILE).write_text(json.dumps(data), encoding="utf-8")
+    (directory / INDEX_FILE).write_text(json.dumps(data), encoding="utf-8")
 
 
 def cut(path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_package_that_is_replaced_while_it_is_opened_is_opened_again(
     answers = [former, package_index.read_index(pair)]
     monkeypatch.setattr(
         "specc.runtime.model_package.read_index",
-        lambda folder, **more: answers.pop(0) if len(answers) > 1 else answers[0],
+        lambda directory, **more: answers.pop(0) if len(answers) > 1 else answers[0],
     )
     assert open_package(pair).index == answers[0]
 

@@ -21,7 +21,7 @@ LONG = {"max_tokens": 24, "stop": [], "strategy": "sample", "temperature": 5.0, 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint's folder with a tokenizer, a package and a model in one file made
     from it; the first is gone.
     """
@@ -45,15 +45,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_tokenizer_is_a_file_of_the_package(folder: Path) -> None:
-    assert json.loads((folder / "package" / "tokenizer.json").read_text()) == json.loads(
+def test_the_tokenizer_is_a_file_of_the_package(directory: Path) -> None:
+    assert json.loads((directory / "package" / "tokenizer.json").read_text()) == json.loads(
         trained("byte_bpe")
     )
-    assert "tokenizer" in specc.runtime.model_package.open_package(folder / "package").index.extras
+    assert (
+        "tokenizer" in specc.runtime.model_package.open_package(directory / "package").index.extras
+    )
 
 
-def test_texts_of_unequal_length_go_in_and_texts_come_out(folder: Path) -> None:
-    model = specc.load(folder / "package")
+def test_texts_of_unequal_length_go_in_and_texts_come_out(directory: Path) -> None:
+    model = specc.load(directory / "package")
     together = [row[0] for row in model.generate(PROMPTS, max_tokens=12).results()]
     alone = [model.generate(p, max_tokens=12).results()[0][0] for p in PROMPTS]
     assert [r.tokens for r in together] == [r.tokens for r in alone]
@@ -61,16 +63,16 @@ def test_texts_of_unequal_length_go_in_and_texts_come_out(folder: Path) -> None:
     assert [r.text for r in together] == [spoken.decode(list(r.tokens)) for r in together]
 
 
-def test_what_is_streamed_is_what_was_written(folder: Path) -> None:
-    model = specc.load(folder / "package")
+def test_what_is_streamed_is_what_was_written(directory: Path) -> None:
+    model = specc.load(directory / "package")
     pieces = list(model.generate(PROMPTS, **LONG).pieces())
     whole = [row[0].text for row in model.generate(PROMPTS, **LONG).results()]
     assert ["".join(p[n] for p in pieces) for n in range(2)] == whole
     assert sum(bool(p[0]) for p in pieces) > 3, "it comes in pieces"
 
 
-def test_a_text_ends_before_a_stop_string(folder: Path) -> None:
-    model = specc.load(folder / "package")
+def test_a_text_ends_before_a_stop_string(directory: Path) -> None:
+    model = specc.load(directory / "package")
     ((whole,),) = model.generate(PROMPTS[1], **LONG).results()
     assert whole.text
     stop = whole.text[len(whole.text) // 2 :][:2]
@@ -79,10 +81,10 @@ def test_a_text_ends_before_a_stop_string(folder: Path) -> None:
     assert cut.complete
 
 
-def test_one_file_reads_the_same_texts(folder: Path) -> None:
+def test_one_file_reads_the_same_texts(directory: Path) -> None:
     said = {"max_tokens": 12, "seed": 9}
     texts = [
-        specc.load(folder / n).generate(PROMPTS[0], **said, **more).results()[0][0].text
+        specc.load(directory / n).generate(PROMPTS[0], **said, **more).results()[0][0].text
         for n, more in SAMPLED
     ]
     assert texts[0] == texts[1]
@@ -91,19 +93,19 @@ def test_one_file_reads_the_same_texts(folder: Path) -> None:
 SAMPLED: list[tuple[str, dict[str, Any]]] = [("one.onnx", {}), ("package", {"strategy": "sample"})]
 
 
-def test_the_command_streams_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(folder / "package"), PROMPTS[1], "--max-tokens", "8"]) == 0
-    ((want,),) = specc.load(folder / "package").generate(PROMPTS[1], max_tokens=8).results()
+def test_the_command_streams_text(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(directory / "package"), PROMPTS[1], "--max-tokens", "8"]) == 0
+    ((want,),) = specc.load(directory / "package").generate(PROMPTS[1], max_tokens=8).results()
     assert want.text is not None
     assert capsys.readouterr().out.rstrip("\n") == want.text.rstrip("\n")
 
 
-def test_another_tokenizer_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
-    place = folder / "package" / "tokenizer.json"
+def test_another_tokenizer_in_its_place_is_refused(directory: Path, tmp_path: Path) -> None:
+    place = directory / "package" / "tokenizer.json"
     own = place.read_text()
     place.write_text(own.replace("a", "b", 1))
     try:
         with pytest.raises(specc.Failed, match="E0942"):
-            specc.load(folder / "package")
+            specc.load(directory / "package")
     finally:
         place.write_text(own)

@@ -26,19 +26,19 @@ def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The one file, the package, and how both are to write."""
-    folder = tmp_path_factory.mktemp(request.param)
+    directory = tmp_path_factory.mktemp(request.param)
     said = SETTINGS[request.param]
     settled = {n: v for n, v in said.items() if n in FIXED}
     specc.compile(
         "gpt2",
-        folder / "one.onnx",
+        directory / "one.onnx",
         init=5,
         set=SMALL,
         graphs=["generate"],
         generation_config=settled,
     )
-    specc.compile("gpt2", folder / "package", init=5, set=SMALL, graphs=["step"])
-    return specc.load(folder / "one.onnx"), specc.load(folder / "package"), said
+    specc.compile("gpt2", directory / "package", init=5, set=SMALL, graphs=["step"])
+    return specc.load(directory / "one.onnx"), specc.load(directory / "package"), said
 
 
 def test_it_writes_what_a_package_writes(pair: tuple[Any, Any, dict[str, Any]]) -> None:

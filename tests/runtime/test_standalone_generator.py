@@ -56,10 +56,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(folder: Path, spec: str, way: str, **more: Any) -> Model:
-    (folder / "m.specc").write_text(spec, encoding="utf-8")
-    specc.compile(folder / "m.specc", folder / way, init=3, **{**WAYS[way], **more})
-    return specc.load(folder / way)
+def made(directory: Path, spec: str, way: str, **more: Any) -> Model:
+    (directory / "m.specc").write_text(spec, encoding="utf-8")
+    specc.compile(directory / "m.specc", directory / way, init=3, **{**WAYS[way], **more})
+    return specc.load(directory / way)
 
 
 @cache

@@ -33,12 +33,12 @@ stream newest of x
 """
 
 
-def model(folder: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis=1)") -> Model:
+def model(directory: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis=1)") -> Model:
     """A package of the spec above."""
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(SPEC.replace("PAD", pad).replace("MADE", made), encoding="utf-8")
-    specc.compile(path, folder / "out", init=2, graphs=["score", "step"], force=True)
-    return specc.load(folder / "out")
+    specc.compile(path, directory / "out", init=2, graphs=["score", "step"], force=True)
+    return specc.load(directory / "out")
 
 
 def given(rows: int, batch: int = 2) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     specc.compile(path, tmp_path / "out", init=2, graphs=["step"])
     one = specc.load(tmp_path / "out")
-    assert one.entrance.growing == "x"
+    assert one.input_signature.growing == "x"
     streamer = one.streamer
     assert streamer is not None
     all_ = given(12)

@@ -102,11 +102,11 @@ CASES = {
 }
 
 
-def exported(spec: str, most: str, folder: Path) -> int:
+def exported(spec: str, most: str, directory: Path) -> int:
     """Compile a spec and export it; the exit status."""
-    (folder / "small.specc").write_text(spec)
-    specc.compile(folder / "small.specc", folder / "m.onnx", init=0)
-    words = ["export", "triton", str(folder / "m.onnx"), "-o", str(folder / "r")]
+    (directory / "small.specc").write_text(spec)
+    specc.compile(directory / "small.specc", directory / "m.onnx", init=0)
+    words = ["export", "triton", str(directory / "m.onnx"), "-o", str(directory / "r")]
     return main([*words, "--max-batch-size", most])
 
 

@@ -75,7 +75,7 @@ class Aged:
     model: ModelDefinition
     derived: DerivedGraphs
     weights: dict[str, Array]
-    entrance: ModelInputs = field(init=False)
+    input_signature: ModelInputs = field(init=False)
 
     @staticmethod
     def of(model: ModelDefinition, seed: int = 0) -> "Aged":
@@ -99,7 +99,7 @@ class Aged:
         least = {n: LengthBound(low) for n, low in graph.least.items()}
         grows = graph.inputs[generation.growing].type.shape[1].name
         least.pop(grows or "", None)
-        self.entrance = ModelInputs(
+        self.input_signature = ModelInputs(
             graph=graph,
             reading=PreprocessingConfig(),
             defaults=self.model.defaults,
@@ -121,7 +121,7 @@ class Aged:
             defaults=self.model.defaults,
             reading=PreprocessingConfig(),
             states=derived.states,
-            handed=derived.handed,
+            static_inputs=derived.static_inputs,
             whole=derived.whole,
             first=derived.first,
         )
@@ -129,7 +129,7 @@ class Aged:
         step: Any = Exact(derived.step, self.weights)
         return KVCacheStepper(
             facts=facts,
-            entrance=self.entrance,
+            input_signature=self.input_signature,
             encode=encode,
             step=step,
             graph=derived.step,
@@ -138,7 +138,7 @@ class Aged:
 
     def alone(self, text: "Drawn", count: int) -> Array:
         """The logits behind a text that has been given so many tokens, by a full pass."""
-        growing, generation = self.entrance.growing, self.model.generation
+        growing, generation = self.input_signature.growing, self.model.generation
         assert generation
         keep = find_mask_input(self.model.graph, growing)
         given = dict(text.prepared)
@@ -159,7 +159,7 @@ class Aged:
             return np.ones(tokens.shape, np.bool_)
         if keep not in defaults.outputs:
             return np.ones(tokens.shape, np.bool_)
-        given = {self.entrance.growing: tokens}
+        given = {self.input_signature.growing: tokens}
         made = specc_numpy.evaluate_graph(resolve_absent_inputs(defaults, (keep,)), given, {})
         return np.array(made[keep])
 
@@ -180,7 +180,7 @@ def drawn(aged: Aged, rng: random.Random, like: Mapping[str, int]) -> Drawn:
     """A text with prompt and sources of any length; lengths that nothing pads are those
     of `like`.
     """
-    graph, growing = aged.model.graph, aged.entrance.growing
+    graph, growing = aged.model.graph, aged.input_signature.growing
     facts = graph.input_facts[growing]
     vocab = facts.below.number if facts.below is not None else None
     tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(LONGEST)])
@@ -191,7 +191,7 @@ def drawn(aged: Aged, rng: random.Random, like: Mapping[str, int]) -> Drawn:
     inputs: dict[str, Any] = {growing: [tokens[:length].tolist()]}
     lengths = {}
     made = np.random.default_rng(rng.randrange(2**31))
-    for name in aged.entrance.asked:
+    for name in aged.input_signature.asked:
         type = graph.inputs[name].type
         if name in (growing, keep):
             continue
@@ -202,7 +202,7 @@ def drawn(aged: Aged, rng: random.Random, like: Mapping[str, int]) -> Drawn:
             most = rng.randint(1, 5) if padded else like.get(symbol, 3)
             sizes.append(d.number or lengths.setdefault(symbol, most))
         inputs[name] = _values(graph, name, sizes, made)
-    return Drawn(prepare_prompts(aged.entrance, inputs, ()), tokens, length)
+    return Drawn(prepare_prompts(aged.input_signature, inputs, ()), tokens, length)
 
 
 def _values(graph: Graph, name: str, sizes: list[int], made: np.random.Generator) -> Array:
@@ -220,16 +220,16 @@ def difference(aged: Aged, seed: int, steps: int = 12) -> str:
     rng = random.Random(seed)
     batch: KVCacheStepper | None = None
     rows: list[tuple[Drawn, int]] = []
-    growing = aged.entrance.growing
+    growing = aged.input_signature.growing
     for turn in range(steps):
         stay = [
             n for n, (text, count) in enumerate(rows) if count < LONGEST and rng.random() < 0.85
         ]
         if batch is None or rng.random() < 0.5:
             fresh = [drawn(aged, rng, {}) for _ in range(rng.randint(1, 2))]
-            prepared = batch_slots.stack_prompts(aged.entrance, [t.prepared for t in fresh])
+            prepared = batch_slots.stack_prompts(aged.input_signature, [t.prepared for t in fresh])
             margin = batch_slots.spare_columns(aged.derived.states)
-            prepared = batch_slots.prepend_spare_columns(aged.entrance, prepared, margin)
+            prepared = batch_slots.prepend_spare_columns(aged.input_signature, prepared, margin)
             first = aged.stepper(prepared)
             made = np.asarray(first.step(prepared[growing]), np.float64)
             new = [(text, text.prompt) for text in fresh]

@@ -76,27 +76,27 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return even * np.float32(2 / max(inputs, 1) ** 0.5)
 
 
-def write_checkpoint(answer: Answer, folder: Path) -> None:
+def write_checkpoint(answer: Answer, directory: Path) -> None:
     """The folder that the published model was read from."""
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(answer.config))
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(answer.config))
     tensors = {name: weight(name, shape) for name, shape in answer.tensors.items()}
-    write_safetensors(folder / "model.safetensors", tensors)
+    write_safetensors(directory / "model.safetensors", tensors)
 
 
-def check_meaning(answer: Answer, folder: Path) -> None:
+def check_meaning(answer: Answer, directory: Path) -> None:
     """The folder is read and means what was answered: one sample alone, and three padded.
 
     Its spec is not read with symbols, which takes most of a compilation: other tests do
     that for every spec.
     """
-    write_checkpoint(answer, folder)
+    write_checkpoint(answer, directory)
     sets = [f"{name}={value}" for name, value in answer.sets.items()]
-    spec = open_spec(str(folder), config=str(folder), sets=sets)
+    spec = open_spec(str(directory), config=str(directory), sets=sets)
     graph_name = graph_for_architecture(spec.program, spec.reader.raw or {})
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
-    values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(folder))
+    values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(directory))
     numbers = {n: read_parameter(values, values.tied_to(n) or n) for n in values.wanted}
     _assert_all(answer, lambda x: specc_numpy.evaluate_graph(graph, x, numbers))
 
@@ -111,11 +111,11 @@ def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
     return rules_of_graph(read_weight_rules(context, spec.program, env), wanted, elsewhere)
 
 
-def check_compiled(answer: Answer, folder: Path) -> None:
+def check_compiled(answer: Answer, directory: Path) -> None:
     """The folder compiles, and what is compiled answers so."""
-    write_checkpoint(answer, folder)
-    path = folder / "m.onnx"
-    specc.compile(str(folder), path, set=dict(answer.sets))
+    write_checkpoint(answer, directory)
+    path = directory / "m.onnx"
+    specc.compile(str(directory), path, set=dict(answer.sets))
     model = specc.load(path, threads=1)
     _assert_all(answer, lambda x: model.run(**x))
 

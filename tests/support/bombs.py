@@ -24,11 +24,11 @@ def chain(first: str, step: Callable[[int], str], levels: int = LEVELS) -> str:
 
 def definitions(kind: str, first: str, step: str, parameters: str = "") -> str:
     """`mask m1 = m0 & m0`, …; `#` in `step` is the one before, and arguments are handed down."""
-    handed = f"({parameters})" if parameters else ""
+    static_inputs = f"({parameters})" if parameters else ""
     typed = f"({parameters}: int)" if parameters else ""
     return chain(
         f"{kind} m0{typed} = {first}",
-        lambda n: f"{kind} m{n}{typed} = {step.replace('#', f'm{n - 1}{handed}')}",
+        lambda n: f"{kind} m{n}{typed} = {step.replace('#', f'm{n - 1}{static_inputs}')}",
     )
 
 

@@ -171,13 +171,13 @@ class Made:
         )
 
 
-def published(family: Family, settings: Mapping[str, Any], folder: Path) -> Made:
+def published(family: Family, settings: Mapping[str, Any], directory: Path) -> Made:
     """What transformers makes of a config.json, with weights that only their names and
     shapes decide.
     """
-    (folder / "config.json").write_text(json.dumps(settings))
+    (directory / "config.json").write_text(json.dumps(settings))
     config = getattr(transformers, family.config).from_pretrained(
-        folder, attn_implementation="eager", experts_implementation="eager"
+        directory, attn_implementation="eager", experts_implementation="eager"
     )
     model = getattr(transformers, family.model)(config).float().eval()
     with torch.no_grad():
@@ -195,19 +195,19 @@ def published(family: Family, settings: Mapping[str, Any], folder: Path) -> Made
     return Made(model, {n: x.double().numpy() for n, x in made.items()})
 
 
-def ours(family: Family, settings: Mapping[str, Any], theirs: Any, folder: Path) -> Arrays:
+def ours(family: Family, settings: Mapping[str, Any], theirs: Any, directory: Path) -> Arrays:
     """What the spec gives in float64 for the same config.json and the file that the
     model is saved as.
     """
-    theirs.float().save_pretrained(folder / "saved")
-    (folder / "saved" / "config.json").write_text(json.dumps(settings))
-    spec = open_spec(family.spec, config=str(folder / "saved"))
+    theirs.float().save_pretrained(directory / "saved")
+    (directory / "saved" / "config.json").write_text(json.dumps(settings))
+    spec = open_spec(family.spec, config=str(directory / "saved"))
     model = elaborate_model(spec.program, spec.library, spec.reader)
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
     values = loading.bind_checkpoint(
-        required_parameters(model.graph), rules, str(folder / "saved" / "model.safetensors")
+        required_parameters(model.graph), rules, str(directory / "saved" / "model.safetensors")
     )
     weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
     return specc_numpy.evaluate_graph(model.graph, family.inputs(settings), weights)
@@ -222,17 +222,17 @@ def agree(found: Arrays, wanted: Arrays) -> bool:
     )
 
 
-def check_every_field(family: Family, folder: Path, most: float = 1 / 3) -> None:
+def check_every_field(family: Family, directory: Path, most: float = 1 / 3) -> None:
     """Every other value of every field is obeyed or refused. At most so many of the
     values are ones that transformers itself cannot use.
     """
     base = {"model_type": getattr(transformers, family.config).model_type, **family.tiny}
-    usual = published(family, base, folder)
-    assert agree(ours(family, base, usual.model, folder), usual.results)
+    usual = published(family, base, directory)
+    assert agree(ours(family, base, usual.model, directory), usual.results)
     usual.model.double()
     outcome: Counter[str] = Counter()
     for name, value in changes(family):
-        outcome[tried(family, {**base, name: value}, usual, folder) or f"{name}: {value}"] += 1
+        outcome[tried(family, {**base, name: value}, usual, directory) or f"{name}: {value}"] += 1
     wrong = sorted(outcome.keys() - OUTCOMES)
     assert not wrong, f"passed over: {wrong}"
     assert outcome["obeyed"] >= 5, outcome
@@ -245,10 +245,10 @@ results that are no numbers); nothing changes; the spec refuses it; the spec obe
 """
 
 
-def tried(family: Family, settings: Mapping[str, Any], usual: Made, folder: Path) -> str:
+def tried(family: Family, settings: Mapping[str, Any], usual: Made, directory: Path) -> str:
     """One of `OUTCOMES`, or nothing where the spec gives other numbers without a word."""
     try:
-        made = published(family, settings, folder)
+        made = published(family, settings, directory)
     except Exception:
         # whatever transformers, torch or Python say of a value that no model can have
         return "breaks"
@@ -257,7 +257,7 @@ def tried(family: Family, settings: Mapping[str, Any], usual: Made, folder: Path
     if not all(np.isfinite(x).all() for x in made.results.values()):
         return "no numbers"
     try:
-        found = ours(family, settings, made.model, folder)
+        found = ours(family, settings, made.model, directory)
     except Failed:
         return "refused"
     return "obeyed" if agree(found, made.results) else ""

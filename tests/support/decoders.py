@@ -35,7 +35,7 @@ def decoder(family: str, *, eager: bool = False, **more: Any) -> Case:
     )
 
 
-def check_head(base: Case, head: str, folder: Path) -> None:
+def check_head(base: Case, head: str, directory: Path) -> None:
     """A head over the tokens of `base`: `Model`, `ForTokenClassification` or
     `ForQuestionAnswering`.
     """
@@ -44,7 +44,7 @@ def check_head(base: Case, head: str, folder: Path) -> None:
         "ForTokenClassification": {"logits": "seq"},
         "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
     }
-    check_scores(headed(base, head, results[head]), folder)
+    check_scores(headed(base, head, results[head]), directory)
 
 
 def headed(base: Case, head: str, results: Mapping[str, str]) -> Case:
@@ -57,12 +57,12 @@ def headed(base: Case, head: str, results: Mapping[str, str]) -> Case:
     return replace(base, model=f"{family}{head}", results=results, tiny=tiny)
 
 
-def check_classes(base: Case, folder: Path) -> None:
+def check_classes(base: Case, directory: Path) -> None:
     """The published class looks for its padding token, so padding is that here: right
     of three texts, and left of them.
     """
-    theirs = headed(base, "ForSequenceClassification", {}).saved(folder)
-    ours = loaded(str(folder), folder)
+    theirs = headed(base, "ForSequenceClassification", {}).saved(directory)
+    ours = loaded(str(directory), directory)
     rng = np.random.default_rng(0)
     lengths = np.array([[7], [1], [4]])
     for keep in (np.arange(7) < lengths, np.arange(7) >= 7 - lengths):

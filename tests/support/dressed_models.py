@@ -89,10 +89,10 @@ class InSessions:
         )
 
 
-def written(model: InProfile, folder: Path, weights_as: str = "copy") -> Path:
-    """The model as a package in `folder`, its weights by way of a checkpoint beside it."""
-    folder.parent.mkdir(exist_ok=True)
-    checkpoint = folder.parent / f"{folder.name}.safetensors"
+def written(model: InProfile, directory: Path, weights_as: str = "copy") -> Path:
+    """The model as a package in `directory`, its weights by way of a checkpoint beside it."""
+    directory.parent.mkdir(exist_ok=True)
+    checkpoint = directory.parent / f"{directory.name}.safetensors"
     write_safetensors(checkpoint, model.weights)
     # the file has the parameters as they are
     plain = WeightRules(model.spec.rules.ties, (), ())
@@ -104,11 +104,11 @@ def written(model: InProfile, folder: Path, weights_as: str = "copy") -> Path:
     about = PackageMetadata(model.spec.model.name)
     write_package(
         parts,
-        folder,
+        directory,
         values,
         target=get_target("onnx"),
         about=about,
         weights_as=weights_as,
         extras=extras,  # type: ignore[arg-type]
     )
-    return folder
+    return directory

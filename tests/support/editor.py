@@ -19,15 +19,15 @@ Message = dict[str, Any]
 class Editor:
     """A server with what it has said so far."""
 
-    def __init__(self, folder: Path, encodings: list[str] | None = None) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, encodings: list[str] | None = None) -> None:
+        self.directory = directory
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "specc", "lsp"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=folder,
+            cwd=directory,
             env=env,
         )
         self.messages: queue.Queue[Message | None] = queue.Queue()
@@ -94,7 +94,7 @@ class Editor:
                 return message
 
     def uri(self, name: str) -> str:
-        return name if ":" in name else (self.folder / name).as_uri()
+        return name if ":" in name else (self.directory / name).as_uri()
 
     def open(self, name: str, text: str, language: str = "specc") -> list[Message]:
         """The messages of a text that is opened, as the server last has them."""

@@ -68,8 +68,8 @@ class Case:
         """For the names of tests."""
         return f"{self.model}-{abs(hash(str(sorted(self.tiny.items())))) % 1000}"
 
-    def saved(self, folder: Path) -> Any:
-        """The published model, random, and as files in `folder`."""
+    def saved(self, directory: Path) -> Any:
+        """The published model, random, and as files in `directory`."""
         config = getattr(transformers, self.config)(**self.tiny)
         kind = getattr(transformers, self.model)
         theirs = randomized(kind(config), self.seed)
@@ -86,11 +86,11 @@ class Case:
             for name, numbers in theirs.named_buffers():
                 if name.endswith("correction_bias"):  # zeros in a fresh model
                     numbers += torch.linspace(-0.3, 0.3, len(numbers)).sin()
-        theirs.save_pretrained(folder, **self.written)
+        theirs.save_pretrained(directory, **self.written)
         # Read back: a table of sines is in no file, and was drawn with the others.
         how = {"experts_implementation": "eager"}  # the other way has no float64
         how |= {"attn_implementation": "eager"} if self.eager else {}
-        return kind.from_pretrained(folder, **how).eval()
+        return kind.from_pretrained(directory, **how).eval()
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What the published model gives for our inputs."""
@@ -173,12 +173,12 @@ def read_again(
     )
 
 
-def check_scores(case: Case, folder: Path) -> None:
+def check_scores(case: Case, directory: Path) -> None:
     """The compiled folder gives what the published model gives: a text alone, and three
     in a padded batch, within 1e-5.
     """
-    theirs = case.saved(folder)
-    ours = loaded(str(folder), folder, case.context)
+    theirs = case.saved(directory)
+    ours = loaded(str(directory), directory, case.context)
     if not case.single:
         theirs.double()
     assert_published(
@@ -187,22 +187,22 @@ def check_scores(case: Case, folder: Path) -> None:
 
 
 def check_writing(
-    case: Case, folder: Path, beams: Sequence[int] = (1, 4), *, double: bool = True
+    case: Case, directory: Path, beams: Sequence[int] = (1, 4), *, double: bool = True
 ) -> None:
     """The compiled folder writes 20 tokens as the published model does, greedily and by
     beams, for a prompt alone and, as a package, for three padded on the left; and as one
     file. Without `double` the published class runs in float32.
     """
-    theirs = case.saved(folder)
+    theirs = case.saved(directory)
     if double:
         theirs.double()
-    specc.compile(str(folder), folder / "package", graphs="step")
-    package = specc.load(folder / "package", threads=1)
+    specc.compile(str(directory), directory / "package", graphs="step")
+    package = specc.load(directory / "package", threads=1)
     for count in beams:
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if count > 1:
             how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
-        one = _compile_generator(folder, how)
+        one = _compile_generator(directory, how)
         for prompts in ([PROMPTS[0]], PROMPTS):
             parts = [[p] for p in prompts] if case.eager else [prompts]
             wanted = [t for part in parts for t in written_by(theirs, part, count)]
@@ -215,35 +215,35 @@ def check_writing(
                 made = ours.generate(**given, **how)
                 got = [list(row[0].tokens) for row in made.results()]
                 assert got == wanted, f"{ours.path.name}, {count} beams, {len(prompts)} texts"
-    record(lambda: opened(str(folder)).model, written=TOKENS)
+    record(lambda: opened(str(directory)).model, written=TOKENS)
 
 
-def _compile_generator(folder: Path, how: Mapping[str, Any]) -> Model:
+def _compile_generator(directory: Path, how: Mapping[str, Any]) -> Model:
     """Compile the checkpoint in a folder to one file that generates with these settings."""
-    path = folder / f"one{how.get('num_beams', 1)}.onnx"
-    specc.compile(str(folder), path, graphs="generate", generation_config=how)
+    path = directory / f"one{how.get('num_beams', 1)}.onnx"
+    specc.compile(str(directory), path, graphs="generate", generation_config=how)
     return specc.load(path, threads=1)
 
 
-def check_translating(case: Case, folder: Path) -> None:
+def check_translating(case: Case, directory: Path) -> None:
     """The compiled folder writes 20 tokens as the published model does for a source,
     greedily and by beams: as a package for sources of different lengths, and as one
     file.
     """
-    theirs = case.saved(folder)
+    theirs = case.saved(directory)
     if not case.single:
         theirs.double()
     together, alone = case.given.together("right"), case.given.alone(0)
     # one file finds out by itself what is padding: there is none among its words
     pad = theirs.config.pad_token_id
     alone["source"] = np.where(alone["source"] == pad, 3, alone["source"])
-    specc.compile(str(folder), folder / "package", graphs="step")
-    package = specc.load(folder / "package", threads=1)
+    specc.compile(str(directory), directory / "package", graphs="step")
+    package = specc.load(directory / "package", threads=1)
     for count in (1, 4):
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if count > 1:
             how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
-        one = _compile_generator(folder, how)
+        one = _compile_generator(directory, how)
         wanted_together, wanted_alone = (_translated(theirs, x, count) for x in (together, alone))
         for ours, given, wanted in (
             (package, together, wanted_together),
@@ -259,7 +259,7 @@ def check_translating(case: Case, folder: Path) -> None:
                 assert text == wanted[row][1 : len(text) + 1].tolist(), what
                 ends = [theirs.config.pad_token_id, theirs.config.eos_token_id]
                 assert np.isin(wanted[row][len(text) + 1 :], ends).all(), what
-    record(lambda: opened(str(folder)).model, written=TOKENS)
+    record(lambda: opened(str(directory)).model, written=TOKENS)
 
 
 def _translated(theirs: Any, given: Mapping[str, Any], beams: int) -> Any:

@@ -28,27 +28,27 @@ from support.padded import Arrays, Keep, Samples
 CASES = ENCODERS | DECODERS | TRANSLATORS | VISION | SOUND
 
 
-def asked(one: Asked, folder: Path) -> Answer:
+def asked(one: Asked, directory: Path) -> Answer:
     """What the published model answers to each sample alone, in float64."""
     case = one.case
     config = getattr(transformers, case.config)(**case.tiny)
     kind = getattr(transformers, case.model)
     made = kind(config)
-    made.save_pretrained(folder)
+    made.save_pretrained(directory)
     # names of the file, not of the module
-    with safe_open(folder / "model.safetensors", "np") as file:
+    with safe_open(directory / "model.safetensors", "np") as file:
         shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
     computed = one.computed.split()
     shapes = {n: shape for n, shape in shapes.items() if not any(part in n for part in computed)}
     write_safetensors(
-        folder / "model.safetensors", {n: weight(n, s) for n, s in shapes.items()}, force=True
+        directory / "model.safetensors", {n: weight(n, s) for n, s in shapes.items()}, force=True
     )
     how = {"attn_implementation": "eager"} if case.eager else {}
-    theirs = kind.from_pretrained(folder, experts_implementation="eager", **how).eval()
+    theirs = kind.from_pretrained(directory, experts_implementation="eager", **how).eval()
     if not case.single:
         theirs.double()
     return Answer(
-        config=json.loads((folder / "config.json").read_text()),
+        config=json.loads((directory / "config.json").read_text()),
         tensors=shapes,
         given=case.given,
         results=case.results,
@@ -81,8 +81,8 @@ def main() -> None:
         if name in kept.names and name not in named:
             answers[name] = kept[name]
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            answers[name] = asked(one, Path(folder))
+        with tempfile.TemporaryDirectory() as directory:
+            answers[name] = asked(one, Path(directory))
     write_answers(answers)
 
 

@@ -438,8 +438,8 @@ def rows(places: Sequence[str] = PLACES) -> list[Row]:
 
 def print_report(words: Sequence[str]) -> None:
     """Print the table; `--list` adds what each row counts."""
-    folders = [word for word in words if not word.startswith("-")]
-    for row in rows(folders or PLACES):
+    directories = [word for word in words if not word.startswith("-")]
+    for row in rows(directories or PLACES):
         print(row)
         if "--list" in words:
             print(*(f"    {line}" for line in row.detail), sep="\n")

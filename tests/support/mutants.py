@@ -239,7 +239,7 @@ def work(given: Mutant, *, thorough: bool = False) -> None:
     with it.
     """
     module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
-    module.folder = get_specs_directory() / "models"
+    module.directory = get_specs_directory() / "models"
     files = library()
     if (get_specs_directory() / "std" / f"{Path(given.name).stem}.specc").exists():
         files = SpecLibrary()

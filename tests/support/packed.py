@@ -48,8 +48,8 @@ ALL = {**SHARED, "out.weight": 24, "out.bias": 3, "more.weight": 64, "more.bias"
 @cache
 def elaborated_pair() -> tuple[OpenedSpec, Mapping[str, ModelDefinition]]:
     """The spec and its two graphs, read once."""
-    with TemporaryDirectory() as folder:
-        source = Path(folder) / "pair.specc"
+    with TemporaryDirectory() as directory:
+        source = Path(directory) / "pair.specc"
         source.write_text(SPEC, encoding="utf-8")
         spec = open_spec(str(source))
     return spec, {name: elaborate_spec(spec, name) for name in ("score", "encode")}
@@ -87,14 +87,14 @@ def manifest_text(
 
 
 def packed(
-    folder: Path,
+    directory: Path,
     seed: int = 0,
     graphs: tuple[str, ...] = ("score", "encode"),
     weights: str = "",
     **options: Any,
 ) -> WrittenModel:
     """The spec's graphs as a package, with random weights or those of a checkpoint."""
-    folder.parent.mkdir(exist_ok=True)
+    directory.parent.mkdir(exist_ok=True)
     spec, found = elaborated_pair()
     models = {name: found[name] for name in graphs}
     values = values_of(spec, [m.graph for m in models.values()], seed, weights)
@@ -104,7 +104,9 @@ def packed(
         metadata = manifest_text(model, model.graph, reading, {}, {} if weights else {"seed": seed})
         parts[name] = PackageGraph(model.graph, f"{name}.onnx", metadata)
     about = options.pop("about", PackageMetadata("pair", {"growing": "ids"}, {"pair.specc": SPEC}))
-    return write_package(parts, folder, values, target=get_target("onnx"), about=about, **options)
+    return write_package(
+        parts, directory, values, target=get_target("onnx"), about=about, **options
+    )
 
 
 def values_of(spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str) -> ParameterValues:
@@ -121,11 +123,11 @@ def values_of(spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str) ->
     )
 
 
-def single(folder: Path, graph: str, seed: int = 0) -> Path:
+def single(directory: Path, graph: str, seed: int = 0) -> Path:
     """The same graph as a model of one file."""
-    source = folder / "pair.specc"
+    source = directory / "pair.specc"
     source.write_text(SPEC, encoding="utf-8")
-    path = folder / f"{graph}-single.onnx"
+    path = directory / f"{graph}-single.onnx"
     options = CompileOptions(output=str(path), init=seed, target="onnx", graph=graph)
     compile_model(open_spec(str(source)), options)
     return path

@@ -27,8 +27,8 @@ def text_of(body: str, shape: str, side: str, first: str = "") -> str:
     return SPEC.format(body=body, shape=shape, side=side, first=first)
 
 
-def graph_of(folder: Path, body: str, shape: str, side: str, first: str = "") -> Graph:
-    path = folder / "m.specc"
+def graph_of(directory: Path, body: str, shape: str, side: str, first: str = "") -> Graph:
+    path = directory / "m.specc"
     path.write_text(text_of(body, shape, side, first), encoding="utf-8")
     return elaborate_spec(open_spec(str(path))).graph
 

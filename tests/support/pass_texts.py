@@ -227,10 +227,10 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _rows(rows: PaddingFacts) -> Iterator[str]:
-    for word in ("zero", "low", "floor", "peaks"):
+    for word in ("zero", "low", "floor", "finite_axes"):
         if axes := getattr(rows, word):
             yield f"{word} along {', '.join(map(str, sorted(axes)))}"
-    for word in ("wild", "stained", "endless", "broken", "points"):
+    for word in ("has_extremes", "extreme_padding", "infinite_signs", "broken", "points"):
         if getattr(rows, word):
             yield word
     if rows.count is None:
@@ -239,8 +239,8 @@ def _rows(rows: PaddingFacts) -> Iterator[str]:
         yield "counts padding"
     if rows.turned:
         yield "turned"
-    if rows.dirt:
-        yield f"reached by padding through {rows.dirt.node.op.name}"
+    if rows.padding_source:
+        yield f"reached by padding through {rows.padding_source.node.op.name}"
 
 
 # What is derived.
@@ -294,7 +294,7 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     yield f"{', '.join(kept) or 'nothing'} is kept"
     work = _derived(graph, words)
     if work.derived:
-        for name in work.derived.handed:
+        for name in work.derived.static_inputs:
             yield f'"{name}" is handed over'
 
 

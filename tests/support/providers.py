@@ -43,8 +43,8 @@ def record(names: list[str]) -> dict[str, Any]:
 def _ran(name: str) -> dict[str, Any]:
     runtime = RUNTIMES[name]
     runtime.command()
-    with tempfile.TemporaryDirectory() as folder:
-        laid = lay(Path(folder), list(SMALL), runtime.target, runtime.opset)
+    with tempfile.TemporaryDirectory() as directory:
+        laid = lay(Path(directory), list(SMALL), runtime.target, runtime.opset)
         found = outcomes(runtime, laid)
     print(f"{name}: {sum(not o.wrong for o in found.values())} of {len(found)}")
     return {

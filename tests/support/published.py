@@ -63,25 +63,25 @@ class Ours:
     compiled: LoadedModel
 
 
-def loaded(spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: object) -> Ours:
+def loaded(spec: str, directory: Path, longest: int = 0, graph: str = "", **sets: object) -> Ours:
     """A spec with the weights in a folder, and its config.json if there is one, or in a GGUF file, for
     texts of up to `longest` tokens where that counts; `graph` names another than the usual.
     """
-    alone = is_gguf_path(folder)
-    config = str(folder) if alone or (folder / "config.json").exists() else ""
+    alone = is_gguf_path(directory)
+    config = str(directory) if alone or (directory / "config.json").exists() else ""
     found = opened(spec, config, longest, graph, **sets)
     values = loading.bind_checkpoint(
         required_parameters(found.model.graph),
         found.rules,
-        str(folder),
+        str(directory),
         quantization=read_quantization_config(load_checkpoint_config(config)) if config else None,
     )
     weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
-    path = (folder.parent if alone else folder) / "model.onnx"
+    path = (directory.parent if alone else directory) / "model.onnx"
     specc.compile(
         spec,
         path,
-        weights=folder,
+        weights=directory,
         set={k.replace("__", "."): v for k, v in sets.items()},
         context_length=longest,
         graph=graph,
@@ -89,10 +89,12 @@ def loaded(spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: o
     return Ours(found, weights, specc.load(path, threads=1))
 
 
-def with_weights(spec: str, weights: Arrays, folder: Path, graph: str = "", **sets: object) -> Ours:
-    """A spec with these weights, by way of a file in `folder`."""
-    write_safetensors(folder / "model.safetensors", weights)
-    return loaded(spec, folder, graph=graph, **sets)
+def with_weights(
+    spec: str, weights: Arrays, directory: Path, graph: str = "", **sets: object
+) -> Ours:
+    """A spec with these weights, by way of a file in `directory`."""
+    write_safetensors(directory / "model.safetensors", weights)
+    return loaded(spec, directory, graph=graph, **sets)
 
 
 def from_module(module: torch.nn.Module, prefix: str = "") -> Arrays:

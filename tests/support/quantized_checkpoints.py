@@ -160,10 +160,10 @@ PACKERS: Mapping[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
-def quantize_checkpoint(folder: Path, name: str, seed: int = 0) -> dict[str, torch.Tensor]:
+def quantize_checkpoint(directory: Path, name: str, seed: int = 0) -> dict[str, torch.Tensor]:
     """Quantize every `*_proj.weight` of a directory. Returns their values in float64."""
     packer, config = PACKERS[name]
-    file, draw = folder / "model.safetensors", np.random.default_rng(seed)
+    file, draw = directory / "model.safetensors", np.random.default_rng(seed)
     stored, values = load_file(file), {}
     for weight in [n for n in stored if n.endswith("_proj.weight")]:
         wide = stored.pop(weight).double().numpy()
@@ -171,7 +171,7 @@ def quantize_checkpoint(folder: Path, name: str, seed: int = 0) -> dict[str, tor
         stem = weight.removesuffix(".weight")
         stored |= {f"{stem}{suffix}": t.contiguous() for suffix, t in tensors.items()}
     save_file(stored, file, {"format": "pt"})
-    settings = json.loads((folder / "config.json").read_text())
+    settings = json.loads((directory / "config.json").read_text())
     settings["quantization_config"] = config
-    (folder / "config.json").write_text(json.dumps(settings))
+    (directory / "config.json").write_text(json.dumps(settings))
     return {weight: torch.from_numpy(value) for weight, value in values.items()}

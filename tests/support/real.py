@@ -46,7 +46,7 @@ Arrays = dict[str, NDArray[Any]]
 class Row:
     """A line of the table."""
 
-    folder: str
+    directory: str
     family: str = ""
     inputs: str = ""
     worst: float | None = None
@@ -61,19 +61,17 @@ class Row:
     def __str__(self) -> str:
         worst = "" if self.worst is None else f"{self.worst:.1e}"
         told = self.fault or ("agrees" if self.good else "writes something else")
-        return (
-            f"| {self.folder} | {self.family} | {self.inputs} | {worst} | {self.writes} | {told} |"
-        )
+        return f"| {self.directory} | {self.family} | {self.inputs} | {worst} | {self.writes} | {told} |"
 
 
 HEAD = "| folder | graph | inputs | worst difference | writes | |\n|---|---|---|---|---|---|"
 
 
-def compared(folder: Path, home: Path) -> Row:
+def compared(directory: Path, home: Path) -> Row:
     """One checkpoint compared; nothing that goes wrong with it ends the others."""
-    row = Row(str(folder.relative_to(home)))
+    row = Row(str(directory.relative_to(home)))
     try:
-        _compare(folder, home, row)
+        _compare(directory, home, row)
     except Failed as failed:
         first = failed.diagnostics[0]
         row.fault = f"{first.code}: {first.title}"
@@ -84,16 +82,16 @@ def compared(folder: Path, home: Path) -> Row:
     return row
 
 
-def _compare(folder: Path, home: Path, row: Row) -> None:
-    found = open_spec(str(folder))
+def _compare(directory: Path, home: Path, row: Row) -> None:
+    found = open_spec(str(directory))
     model = elaborate_spec(found)
     row.family = f"{model.name} {model.graph.name}"
     kind = _class_of(found.reader.raw.plain() if found.reader.raw else {})
-    theirs = kind.from_pretrained(folder, dtype=torch.float64).eval()
-    inputs, row.inputs = _inputs(model, folder, home)
+    theirs = kind.from_pretrained(directory, dtype=torch.float64).eval()
+    inputs, row.inputs = _inputs(model, directory, home)
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "model.onnx"
-        specc.compile(folder, path)
+        specc.compile(directory, path)
         ours = specc.load(path)
         row.worst = max(_apart(ours.run(**given), _published(theirs, given)) for given in inputs)
         if row.worst > ALLOWED:
@@ -101,7 +99,7 @@ def _compare(folder: Path, home: Path, row: Row) -> None:
         if model.generation is not None and _only_text(model):
             package = Path(place) / "package"
             specc.compile(
-                folder, package, graphs="step" if "source" not in inputs[0] else "encode,step"
+                directory, package, graphs="step" if "source" not in inputs[0] else "encode,step"
             )
             row.writes = _writes(specc.load(package), theirs, inputs[0], model.generation.growing)
 
@@ -151,7 +149,7 @@ def _apart(ours: Arrays, theirs: Mapping[str, Any]) -> float:
     return worst
 
 
-def _inputs(model: Meant, folder: Path, home: Path) -> tuple[list[Arrays], str]:
+def _inputs(model: Meant, directory: Path, home: Path) -> tuple[list[Arrays], str]:
     """A sample alone for each text or picture of the user's, and what they are."""
     rng = np.random.default_rng(0)
     texts = [
@@ -168,9 +166,9 @@ def _inputs(model: Meant, folder: Path, home: Path) -> tuple[list[Arrays], str]:
         for name, value in model.graph.inputs.items():
             theirs = THEIRS.get(name, name)
             if theirs in ("input_ids", "decoder_input_ids"):
-                given[name] = _ids(model, name, folder, texts, turn, said, rng)
+                given[name] = _ids(model, name, directory, texts, turn, said, rng)
             elif theirs == "pixel_values" and pictures:
-                given[name] = _pixels(folder, pictures[turn % len(pictures)])
+                given[name] = _pixels(directory, pictures[turn % len(pictures)])
                 said.add("pictures")
             elif value.type.dtype.startswith("f"):
                 shape = [dim.number or 7 for dim in value.type.shape]
@@ -181,12 +179,12 @@ def _inputs(model: Meant, folder: Path, home: Path) -> tuple[list[Arrays], str]:
 
 
 def _ids(
-    model: Meant, name: str, folder: Path, texts: list[str], turn: int, said: set[str], rng: Any
+    model: Meant, name: str, directory: Path, texts: list[str], turn: int, said: set[str], rng: Any
 ) -> NDArray[Any]:
     """Tokens of a text where folder and user have what it takes, else random ones."""
-    if texts and (folder / "tokenizer.json").exists() and THEIRS.get(name, name) == "input_ids":
+    if texts and (directory / "tokenizer.json").exists() and THEIRS.get(name, name) == "input_ids":
         said.add("texts")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
         return np.array([tokenizer(texts[turn % len(texts)])["input_ids"][:LONGEST]])
     said.add("random ids")
     tables = [
@@ -196,11 +194,11 @@ def _ids(
     return rng.integers(3, max(4, words), (1, 7 + turn))
 
 
-def _pixels(folder: Path, picture: Path) -> NDArray[Any]:
+def _pixels(directory: Path, picture: Path) -> NDArray[Any]:
     """A picture as the published processor reads it."""
     from PIL import Image
 
-    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    processor = transformers.AutoImageProcessor.from_pretrained(directory)
     with Image.open(picture) as opened:
         made = processor(opened.convert("RGB"), return_tensors="np")
     return made["pixel_values"].astype(np.float32)  # type: ignore[no-any-return]
@@ -226,7 +224,7 @@ def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
     return "yes" if same and abs(len(got) - len(wanted)) <= 1 else "no"
 
 
-def folders(home: Path) -> Iterator[Path]:
+def directories(home: Path) -> Iterator[Path]:
     """Every folder below with a config.json, the nearest first."""
     yield from sorted(path.parent for path in home.rglob("config.json"))
 
@@ -234,7 +232,7 @@ def folders(home: Path) -> Iterator[Path]:
 def main() -> int:
     """Print the table as it grows. 1 where anything differs, 2 where there is nothing."""
     home = Path(os.environ.get("SPECC_CHECKPOINTS", "")).expanduser()
-    found = list(folders(home)) if os.environ.get("SPECC_CHECKPOINTS") and home.is_dir() else []
+    found = list(directories(home)) if os.environ.get("SPECC_CHECKPOINTS") and home.is_dir() else []
     if not found:
         print(
             "name a folder of checkpoints: SPECC_CHECKPOINTS=DIR make parity-real", file=sys.stderr
@@ -243,8 +241,8 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     print(HEAD)
     good = True
-    for folder in found:
-        row = compared(folder, home)
+    for directory in found:
+        row = compared(directory, home)
         good = good and row.good
         print(row, flush=True)
     return 0 if good else 1

@@ -94,10 +94,10 @@ def node_packages(package: str) -> Path:
     """The folder whose `node_modules` holds a package of Node's. Fails with `Absent`."""
     if not shutil.which("node"):
         raise Absent("node is not installed")
-    folder = READERS / "node"
-    if not (folder / "node_modules" / package).is_dir():
+    directory = READERS / "node"
+    if not (directory / "node_modules" / package).is_dir():
         raise Absent(f"{package} is not installed: `make readers`")
-    return folder
+    return directory
 
 
 def check_browser(packages: Path) -> None:
@@ -126,23 +126,23 @@ def said(command: Sequence[str]) -> str:
 class Laid:
     """Models in a folder, and what the reference gives for each of their inputs."""
 
-    folder: Path
+    directory: Path
     wanted: Mapping[str, Sequence[Arrays]]
 
 
-def lay(folder: Path, specs: Sequence[str], target: str, opset: int = 0) -> Laid:
+def lay(directory: Path, specs: Sequence[str], target: str, opset: int = 0) -> Laid:
     """Shipped specs, small, compiled for a target, with inputs of several sizes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     wanted = {}
     for name in specs:
-        path = folder / f"{name}.onnx"
+        path = directory / f"{name}.onnx"
         init = None if name in TRAINED else 0
         options: dict[str, Any] = {"opset": opset} if opset else {}
         specc.compile(
             name, path, set=SMALL[name], init=init, target=target, weights_as="inline", **options
         )
         wanted[name] = list(_inputs(path))
-    return Laid(folder, wanted)
+    return Laid(directory, wanted)
 
 
 def _inputs(path: Path) -> list[Arrays]:
@@ -176,7 +176,7 @@ class Outcome:
 
 def outcomes(runtime: Runtime, laid: Laid) -> dict[str, Outcome]:
     """Every model that was laid, run and compared. Fails with `Absent`."""
-    command = [*runtime.command(), str(laid.folder)]
+    command = [*runtime.command(), str(laid.directory)]
     names, found = list(laid.wanted), dict[str, Outcome]()
     while left := [n for n in names if n not in found]:
         share = left[: runtime.most]
@@ -205,7 +205,7 @@ def _run(command: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 def _compared(laid: Laid, name: str) -> Outcome:
     worst = 0.0
     for turn, wanted in enumerate(laid.wanted[name]):
-        told = json.loads((laid.folder / f"{name}.{turn}.out.json").read_text())
+        told = json.loads((laid.directory / f"{name}.{turn}.out.json").read_text())
         for n, (result, want) in enumerate(wanted.items()):
             # not every program knows the names
             got = told[result] if result in told else told[str(n)]

@@ -170,14 +170,14 @@ def _write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def _weights(folder: Path, shapes: dict[str, Sequence[int]]) -> None:
-    source = torch.Generator().manual_seed(len(folder.name))
+def _weights(directory: Path, shapes: dict[str, Sequence[int]]) -> None:
+    source = torch.Generator().manual_seed(len(directory.name))
     made = {n: torch.randn(*s, generator=source) / 3 for n, s in shapes.items()}
-    save_file(made, folder / "model.safetensors")
+    save_file(made, directory / "model.safetensors")
 
 
-def _read(folder: Path) -> dict[str, torch.Tensor]:
+def _read(directory: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
-    found = load_file(folder / "model.safetensors")
+    found = load_file(directory / "model.safetensors")
     return {name: tensor.double() for name, tensor in found.items()}

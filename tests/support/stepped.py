@@ -12,12 +12,12 @@ TURNS = (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1))
 """Batches in another order, and how many new rows each is given."""
 
 
-def steps_apart(folder: Path, prompts: list[list[int]]) -> float:
+def steps_apart(directory: Path, prompts: list[list[int]]) -> float:
     """The greatest difference of any logits, as a share of the largest of its step, of a
     model that reads `ids` and a `memory` of width 8. Prompts of different length are
     padded on the left.
     """
-    model = specc.load(folder, threads=1)
+    model = specc.load(directory, threads=1)
     rng = np.random.default_rng(0)
     memory = rng.normal(size=(3, 4, 8)).astype("f")
     prepared = dict(model.generate(ids=prompts, memory=memory).prepared)

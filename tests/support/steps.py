@@ -33,7 +33,7 @@ def steps(
     }
     past = 0
     for count in plan:
-        given = {n: made.get(n, once.get(n)) for n in derived.handed}
+        given = {n: made.get(n, once.get(n)) for n in derived.static_inputs}
         for name in along(graph, derived):
             if name in derived.step.inputs:
                 start = 0 if name in derived.whole else past

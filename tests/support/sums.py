@@ -15,7 +15,10 @@ from specc.weights.quantized_values import GetFactor, PrequantizedWeight, Weight
 
 
 def factors(
-    readers: WeightReaders, weights: Mapping[str, Array], sample: Mapping[str, Array], folder: Path
+    readers: WeightReaders,
+    weights: Mapping[str, Array],
+    sample: Mapping[str, Array],
+    directory: Path,
 ) -> dict[str, list[Array]]:
     """The factor that each weight would be rounded by, or each matrix of a stack."""
     found: dict[str, list[Array]] = {}
@@ -37,5 +40,5 @@ def factors(
         found[name] = [factor(n) for n in range(readers.experts[name])]
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
-    gram_matrices.quantize_calibrated(opened, readers, lambda: [sample], folder, round_one)
+    gram_matrices.quantize_calibrated(opened, readers, lambda: [sample], directory, round_one)
     return found

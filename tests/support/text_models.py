@@ -125,7 +125,7 @@ class TextFamily:
     segments: bool = False
     """Whether the tokenizer gives segment ids."""
 
-    def save(self, head: str, folder: Path, **config: Any) -> tuple[Any, Any]:
+    def save(self, head: str, directory: Path, **config: Any) -> tuple[Any, Any]:
         """Save a random model of that head with its tokenizer; gives both."""
         tokenizer = TOKENIZERS[self.tokenizer](segments=self.segments)
         values = {**SMALL, **self.more, **config}
@@ -134,10 +134,10 @@ class TextFamily:
         made = kind(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **values)
         torch.manual_seed(0)
         model = randomized(getattr(transformers, f"{self.name}{head}")(made))
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
         # read back: a table of sines is in no file
-        model = type(model).from_pretrained(folder)
+        model = type(model).from_pretrained(directory)
         return model.eval(), tokenizer
 
 

@@ -45,24 +45,24 @@ DTYPES = {
 
 def told(
     case: str,
-    folder: Path,
+    directory: Path,
     patch: pytest.MonkeyPatch,
     capture: pytest.CaptureFixture[str],
     name: str,
 ) -> str:
     """What the commands of a case say, those that fail or warn, with their exit codes."""
-    patch.chdir(folder)
+    patch.chdir(directory)
     patch.setenv("NO_COLOR", "1")
     lines = case.splitlines(keepends=True)
     if not case.startswith(("$", "%", "===")):
         lines = ["$ specc check " + name + "\n", f"=== {name}\n", *lines]
     commands, files = _parts(lines)
     for file, kind, text in files:
-        write(folder / file, kind, text)
+        write(directory / file, kind, text)
     out = []
     for line in commands:
         if line.startswith("%"):
-            broken(line[1:].strip(), folder, patch)
+            broken(line[1:].strip(), directory, patch)
             continue
         words = shlex.split(line[1:])
         assert words[0] == "specc", line
@@ -70,7 +70,7 @@ def told(
         captured = capture.readouterr()
         heard = f"{captured.err}{captured.out}" if code else captured.err
         if code or "warning[" in heard:
-            out.append(f"{heard}exit {code}\n".replace(f"{folder.resolve()}/", ""))
+            out.append(f"{heard}exit {code}\n".replace(f"{directory.resolve()}/", ""))
     assert out, "nothing failed"
     return "\n".join(out)
 
@@ -128,17 +128,17 @@ def safetensors(described: dict[str, Any]) -> bytes:
 # --- what breaks ----------------------------------------------------------------------
 
 
-def broken(what: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+def broken(what: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
     """Make something go wrong from here on: `% full disk`, or in a file:
     `% manifest m.onnx {"format": 9}`.
     """
     word, _, rest = what.partition(" ")
     if word == "manifest":
         path, _, change = rest.partition(" ")
-        _rewrite(folder / path, json.loads(change))
+        _rewrite(directory / path, json.loads(change))
     elif word == "cut":
         path, _, size = rest.partition(" ")
-        (folder / path).write_bytes((folder / path).read_bytes()[: int(size)])
+        (directory / path).write_bytes((directory / path).read_bytes()[: int(size)])
     else:
         BREAKS[what](patch)
 

@@ -42,11 +42,11 @@ CELLS = {
 }
 
 
-def model(folder: Path, cell: str, collect: str = "h", options: str = "") -> Opened:
+def model(directory: Path, cell: str, collect: str = "h", options: str = "") -> Opened:
     carry = "h, c" if ", c" in cell.split("=")[0] else "h"
     body = f"earlier = h\n    {cell} @ cell\n    y = {collect}"
-    (folder / "m.specc").write_text(SPEC.format(carry=carry, options=options, body=body))
-    return opened(str(folder / "m.specc"))
+    (directory / "m.specc").write_text(SPEC.format(carry=carry, options=options, body=body))
+    return opened(str(directory / "m.specc"))
 
 
 def fused(graph: Graph) -> Graph:

@@ -135,7 +135,7 @@ def test_keys_and_values_are_kept_thin(name: str) -> None:
             assert thin.encode is not None
             made = thin.encode.outputs[state.initial].type.dtype
             assert made == state.type.dtype
-    for name_ in thin.handed:
+    for name_ in thin.static_inputs:
         if thin.encode is not None and name_ in thin.encode.outputs:
             made = thin.encode.outputs[name_].type.dtype
             assert thin.step.inputs[name_].type.dtype == made

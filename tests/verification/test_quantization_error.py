@@ -18,12 +18,12 @@ from specc.verification.quantization_error import (
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("losses")
+    directory = tmp_path_factory.mktemp("losses")
     for kind in ("", "int8", "int4"):
-        path = folder / f"gpt2{kind}.onnx"
+        path = directory / f"gpt2{kind}.onnx"
         specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, quantize=kind)
-    specc.compile("gru_lm", folder / "other.onnx", set=SMALL["gru_lm"], init=0)
-    return {p.stem: str(p) for p in folder.glob("*.onnx")}
+    specc.compile("gru_lm", directory / "other.onnx", set=SMALL["gru_lm"], init=0)
+    return {p.stem: str(p) for p in directory.glob("*.onnx")}
 
 
 def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,20 +94,20 @@ def scaled(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
     return found
 
 
-def changed(spec: Path | str, folder: Path, change: Change, seed: int, **config: int) -> Path:
+def changed(spec: Path | str, directory: Path, change: Change, seed: int, **config: int) -> Path:
     """A compiled model with other weights than random ones of the usual size."""
-    specc.compile(spec, folder / "plain.onnx", init=seed, set=config)
-    weights = specc.load(folder / "plain.onnx").weights()
-    write_safetensors(folder / "w.safetensors", change(weights, seed))
-    path = folder / "m.onnx"
-    options = {"weights": folder / "w.safetensors", "weights_as": "inline"}
+    specc.compile(spec, directory / "plain.onnx", init=seed, set=config)
+    weights = specc.load(directory / "plain.onnx").weights()
+    write_safetensors(directory / "w.safetensors", change(weights, seed))
+    path = directory / "m.onnx"
+    options = {"weights": directory / "w.safetensors", "weights_as": "inline"}
     specc.compile(spec, path, set=config, **options)
     return path
 
 
-def llama(folder: Path, seed: int) -> Path:
+def llama(directory: Path, seed: int) -> Path:
     """A small Llama with outlier rows."""
-    return changed("llama", folder, with_outliers, seed, **LLAMA)
+    return changed("llama", directory, with_outliers, seed, **LLAMA)
 
 
 def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ BLOCKED = {
 }
 
 
-def compiled(text: str, folder: Path) -> Path:
-    (folder / "spec.specc").write_text(text)
-    specc.compile(folder / "spec.specc", folder / "m.onnx", init=0)
-    return folder / "m.onnx"
+def compiled(text: str, directory: Path) -> Path:
+    (directory / "spec.specc").write_text(text)
+    specc.compile(directory / "spec.specc", directory / "m.onnx", init=0)
+    return directory / "m.onnx"
 
 
 def subgraphs(graph: GraphProto) -> Iterator[GraphProto]:

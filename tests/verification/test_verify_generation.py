@@ -22,8 +22,8 @@ from specc.verification.verify_model import iterate_rounds
 STRATEGIES = ("greedy", "sample", "beam")
 
 
-def compiled(spec: str, strategy: str, folder: Path) -> Path:
-    path = folder / "m.onnx"
+def compiled(spec: str, strategy: str, directory: Path) -> Path:
+    path = directory / "m.onnx"
     settings = {"strategy": strategy}
     specc.compile(
         spec,

@@ -77,10 +77,10 @@ def test_shapes_and_whole_numbers_are_equal() -> None:
     assert not compare_result("y", np.array([1, 2]), np.array([1, 2])).what
 
 
-def compiled(text: str, folder: Path, **options: Any) -> Path:
-    (folder / "spec.specc").write_text(text)
-    output = folder / ("package" if "parts" in options else "model.onnx")
-    specc.compile(folder / "spec.specc", output, init=0, **options)
+def compiled(text: str, directory: Path, **options: Any) -> Path:
+    (directory / "spec.specc").write_text(text)
+    output = directory / ("package" if "parts" in options else "model.onnx")
+    specc.compile(directory / "spec.specc", output, init=0, **options)
     return output
 
 

@@ -81,7 +81,7 @@ def test_mutants_of_every_spec_are_killed(spec: str, tmp_path: Path) -> None:
     _check(spec, tmp_path, MANY)
 
 
-def _check(spec: str, folder: Path, most: int) -> None:
-    path = folder / "m.onnx"
+def _check(spec: str, directory: Path, most: int) -> None:
+    path = directory / "m.onnx"
     specc.compile(spec, path, init=0, set=SMALL[spec], weights_as="inline")
     assert survivors(path, most)[2] == []

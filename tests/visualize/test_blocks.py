@@ -54,7 +54,7 @@ def block_at(root: Block, path: str) -> Block:
 def test_a_layer_of_gpt2_is_as_its_paper_draws_it() -> None:
     """Norms in front, two residual connections (Radford et al., 2019, sec. 2.3)."""
     layer = block_at(build_block_tree(graph_of("gpt2", "layers=3")), "h.0")
-    assert (layer.name, layer.times) == ("h.0 … 2", 3)
+    assert (layer.name, layer.repeats) == ("h.0 … 2", 3)
     assert list(named(layer.flow)) == [
         ("", "ln_1"), ("ln_1", "attn"), ("", "+"), ("attn", "+"), ("+", "ln_2"),
         ("ln_2", "mlp"), ("+", "+"), ("mlp", "+"), ("+", ""),

@@ -30,16 +30,16 @@ graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch,
 """
 
 
-def side(text: str, folder: Path, *sets: str) -> DiffSide:
-    path = folder / "m.specc"
+def side(text: str, directory: Path, *sets: str) -> DiffSide:
+    path = directory / "m.specc"
     path.write_text(text)
     model = elaborate_spec(open_spec(str(path), sets=sets))
     return DiffSide(name="m", graph=model.graph, config=model.config)
 
 
-def replaced(folder: Path, old: str, new: str) -> ArchitectureDifference:
+def replaced(directory: Path, old: str, new: str) -> ArchitectureDifference:
     assert SPEC.count(old) == 1
-    return diff_architectures(side(SPEC, folder), side(SPEC.replace(old, new), folder))
+    return diff_architectures(side(SPEC, directory), side(SPEC.replace(old, new), directory))
 
 
 def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:

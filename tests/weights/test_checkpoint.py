@@ -15,14 +15,14 @@ from specc.weights.formats.safetensors import write_safetensors
 ONE, TWO = np.ones(2, np.float32), np.zeros(3, np.float32)
 
 
-def sharded(folder: Path) -> dict[str, str]:
-    write_safetensors(folder / "model-1.safetensors", {"a": ONE})
-    write_safetensors(folder / "model-2.safetensors", {"b": TWO})
+def sharded(directory: Path) -> dict[str, str]:
+    write_safetensors(directory / "model-1.safetensors", {"a": ONE})
+    write_safetensors(directory / "model-2.safetensors", {"b": TWO})
     return {"a": "model-1.safetensors", "b": "model-2.safetensors"}
 
 
-def index(folder: Path, weight_map: object) -> Path:
-    path = folder / "model.safetensors.index.json"
+def index(directory: Path, weight_map: object) -> Path:
+    path = directory / "model.safetensors.index.json"
     path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     return path
 

@@ -29,9 +29,9 @@ from specc.weights.weight_rules import IgnoreRule, LoadRule, RequiredParameter, 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def saved(folder: Path, tensors: Arrays) -> Checkpoint:
-    write_safetensors(folder / "model.safetensors", tensors)
-    return open_weights(folder)
+def saved(directory: Path, tensors: Arrays) -> Checkpoint:
+    write_safetensors(directory / "model.safetensors", tensors)
+    return open_weights(directory)
 
 
 def numbers(*shape: int, start: float = 0, dtype: Any = np.float32) -> NDArray[Any]:
@@ -49,9 +49,9 @@ NO_RULES = WeightRules()
 
 
 def faults(
-    folder: Path, want: list[RequiredParameter], tensors: Arrays, rules: WeightRules = NO_RULES
+    directory: Path, want: list[RequiredParameter], tensors: Arrays, rules: WeightRules = NO_RULES
 ) -> list[Diagnostic]:
-    with saved(folder, tensors) as checkpoint, pytest.raises(Failed) as failed:
+    with saved(directory, tensors) as checkpoint, pytest.raises(Failed) as failed:
         bind_parameters(want, rules, checkpoint)
     return list(failed.value.diagnostics)
 

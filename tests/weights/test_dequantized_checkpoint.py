@@ -37,7 +37,7 @@ graph g(x: float[batch, width]) -> (y: float[batch, width]) {
 
 
 def write_gptq(
-    folder: Path, width: int, layers: int, group: int = 32, zero: int = 7
+    directory: Path, width: int, layers: int, group: int = 32, zero: int = 7
 ) -> dict[str, Array]:
     """A spec and a GPTQ checkpoint of random codes; what the weights are in float64."""
     draw, tensors, values = np.random.default_rng(0), {}, {}
@@ -53,14 +53,14 @@ def write_gptq(
             codes = np.stack([(words >> (4 * k)) & 15 for k in range(8)], 1).reshape(width, width)
             spread = np.repeat(scales.astype(np.float64), group, 0)
             values[name] = ((codes.astype(np.float64) - (zero + 1)) * spread).T
-    write_safetensors(folder / "model.safetensors", tensors)
+    write_safetensors(directory / "model.safetensors", tensors)
     config = {
         "hidden_size": width,
         "num_hidden_layers": layers,
         "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": group},
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "m.specc").write_text(SPEC)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "m.specc").write_text(SPEC)
     return values
 
 

@@ -16,7 +16,7 @@ from specc.weights.quantized_values import QuantizedValues, WeightQuantizationEr
 from specc.weights.weight_rules import RequiredParameter
 
 FORMS = [
-    QuantizationFormat(bits=bits, block=block, layout=layout, rounding="none", turned=turned)
+    QuantizationFormat(bits=bits, block=block, layout=layout, rounding="none", is_transposed=turned)
     for bits, block in ((8, 0), (8, 16), (4, 16), (4, 32))
     for layout in ("rows", "columns")
     for turned in (False, True)
@@ -31,10 +31,10 @@ def test_back_again_is_half_a_step_away_at_most(
 ) -> None:
     weight = RNG.normal(size=(out, wide)).astype(np.float32)
     numbers, scales = stored(weight, form)
-    shape = (wide, out) if form.turned else (out, wide)
+    shape = (wide, out) if form.is_transposed else (out, wide)
     assert (numbers.shape, scales.shape) == form.shapes(shape)
     again = int_quantization.dequantize(numbers, scales, wide, form)
-    again = again.T if form.turned else again
+    again = again.T if form.is_transposed else again
     step = np.abs(
         int_quantization.group_scales(int_quantization.split_groups(weight, form.block), form.bits)
     )
@@ -89,7 +89,7 @@ def test_streamed_by_pieces_it_is_the_same(
     base = SeededValues(1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
     values = QuantizedValues(base, {"w": form})
     whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
-    numbers, scales = stored(whole.T if form.turned else whole, form)
+    numbers, scales = stored(whole.T if form.is_transposed else whole, form)
     monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 30)
     got = b"".join(values.chunks(form.numbers("w"), form.dtype))
     assert got == (halves(numbers) if form.dtype == "i4" else numbers.tobytes())
@@ -97,7 +97,7 @@ def test_streamed_by_pieces_it_is_the_same(
     count = math.prod(values.wanted[form.numbers("w")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count
     again = int_quantization.dequantize(
-        numbers, scales, shape[0] if form.turned else shape[1], form
+        numbers, scales, shape[0] if form.is_transposed else shape[1], form
     )
     lost = np.linalg.norm(again - whole) / np.linalg.norm(whole)
     assert values.made["w"].loss.relative == pytest.approx(float(lost), rel=1e-4)

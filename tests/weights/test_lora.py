@@ -27,13 +27,15 @@ def drawn(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
     return RNG.standard_normal(shape).astype(dtype)
 
 
-def merged(folder: Path, base: Arrays, brought: Arrays, **config: object) -> AdaptedCheckpoint:
+def merged(directory: Path, base: Arrays, brought: Arrays, **config: object) -> AdaptedCheckpoint:
     """A checkpoint and an adapter, written to files and opened."""
     for name, tensors in (("model", base), ("adapter_model", brought)):
-        write_safetensors(folder / f"{name}.safetensors", tensors)
+        write_safetensors(directory / f"{name}.safetensors", tensors)
     config = {"peft_type": "LORA", "r": 3, "lora_alpha": 5, **config}
-    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return AdaptedCheckpoint(open_weights(folder / "model.safetensors"), open_adapter(str(folder)))
+    (directory / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return AdaptedCheckpoint(
+        open_weights(directory / "model.safetensors"), open_adapter(str(directory))
+    )
 
 
 def halves(a: NDArray[Any], b: NDArray[Any], module: str = "m") -> dict[str, Any]:

@@ -35,13 +35,13 @@ TRAINED = {"dates", "digits", "numbers", "xor"}
 LATER = pytest.mark.parity
 
 
-def uneven(spec: str, folder: Path, *, planted: bool) -> Path:
+def uneven(spec: str, directory: Path, *, planted: bool) -> Path:
     """Random weights of a spec with gains from 1/64 to 64; `planted`: of a few channels
     alone, and the maps behind them shrink as much, so that the model means the same.
     """
-    specc.compile(spec, folder / "drawn.onnx", init=0, set=SMALL[spec])
+    specc.compile(spec, directory / "drawn.onnx", init=0, set=SMALL[spec])
     rng = np.random.default_rng(5)
-    weights = dict(specc.load(folder / "drawn.onnx").weights())
+    weights = dict(specc.load(directory / "drawn.onnx").weights())
     for name, value in weights.items():
         if value.ndim == 1 and any(part in name for part in NORMS):
             size = np.exp2(rng.uniform(-6, 6, value.shape))
@@ -55,8 +55,8 @@ def uneven(spec: str, folder: Path, *, planted: bool) -> Path:
             weights[name] = weights[name] / few.astype(np.float32)
         if name.endswith(("gate_proj.weight", "up_proj.weight")):
             weights[name] = weights[name] / few.astype(np.float32)
-    write_safetensors(folder / "w.safetensors", weights)
-    return folder / "w.safetensors"
+    write_safetensors(directory / "w.safetensors", weights)
+    return directory / "w.safetensors"
 
 
 def compiled(spec: str, out: Path, weights: Path, *given: str) -> int:

@@ -64,9 +64,9 @@ def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
         assert peak < big.nbytes / 2
 
 
-def many(folder: Path, count: int, each: np.ndarray) -> list[LoadRule]:
+def many(directory: Path, count: int, each: np.ndarray) -> list[LoadRule]:
     """A file with a tensor for each expert, and the rule that makes one of them."""
-    write_safetensors(folder / "a.safetensors", {f"e.{n}.w": each + n for n in range(count)})
+    write_safetensors(directory / "a.safetensors", {f"e.{n}.w": each + n for n in range(count)})
     parts = tuple(TensorExpr(f"e.{n}.w") for n in range(count))
     return [LoadRule("e.w", StackExpr(parts))]
 

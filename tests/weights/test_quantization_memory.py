@@ -76,16 +76,16 @@ def test_a_writer_that_keeps_what_it_read_is_seen(kind: str, tmp_path: Path) -> 
     assert peak(tmp_path, "ort-cpu", kind, "", MISTAKE) > LARGEST + ROOM
 
 
-def peak(folder: Path, target: str, kind: str, loads: str, mistake: str = "") -> int:
+def peak(directory: Path, target: str, kind: str, loads: str, mistake: str = "") -> int:
     """The most bytes of memory that a compile of a checkpoint far larger takes."""
-    with_holes(folder / "m.safetensors")
+    with_holes(directory / "m.safetensors")
     text = SPEC.format(wide=WIDE, layers=LAYERS, loads=loads)
-    (folder / "m.specc").write_text(text)
+    (directory / "m.specc").write_text(text)
     command = [sys.executable, "-c", mistake + PEAK, "compile", "m.specc", "--no-load"]
     command += ["--weights", "m.safetensors", "--quantize", kind, "--target", target]
     command += ["--calibration-samples", "0"] if kind == "int4" else []
     done = subprocess.run(
-        [*command, "-o", "m.onnx"], cwd=folder, capture_output=True, text=True, check=False
+        [*command, "-o", "m.onnx"], cwd=directory, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert LAYERS * LARGEST > 2 * (LARGEST + ROOM)

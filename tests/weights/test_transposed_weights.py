@@ -39,7 +39,7 @@ SHAPES = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     numbers = {n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()}
     write_safetensors(tmp_path / "w.safetensors", numbers, {})
@@ -47,19 +47,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def compiled(folder: Path, how: str, **options: object) -> specc.Model:
+def compiled(directory: Path, how: str, **options: object) -> specc.Model:
     specc.compile(
-        folder / "m.specc",
-        folder / f"{how}.onnx",
-        weights=folder / "w.safetensors",
+        directory / "m.specc",
+        directory / f"{how}.onnx",
+        weights=directory / "w.safetensors",
         weights_as=how,
         **options,
     )
-    return specc.load(folder / f"{how}.onnx")
+    return specc.load(directory / f"{how}.onnx")
 
 
-def test_what_products_alone_read_is_left_as_it_lies(folder: Path) -> None:
-    model = compiled(folder, "inline")
+def test_what_products_alone_read_is_left_as_it_lies(directory: Path) -> None:
+    model = compiled(directory, "inline")
     shapes = {n: array.shape for n, array in model.weights().items()}
     assert shapes["up.weight"] == (6, 10)
     assert shapes["down.weight"] == (10, 6)
@@ -70,28 +70,28 @@ def test_what_products_alone_read_is_left_as_it_lies(folder: Path) -> None:
     assert "transpose" in told
 
 
-def test_it_is_linked_and_computes_the_same(folder: Path) -> None:
+def test_it_is_linked_and_computes_the_same(directory: Path) -> None:
     ids = np.array([[3, 1, 4], [1, 5, 6]])
-    with np.load(numbers_of(folder)) as w:
+    with np.load(numbers_of(directory)) as w:
         x = w["words.kernel"].T[ids]
         x = np.maximum(x @ w["up.kernel"] + w["up.bias"], 0) @ w["wide.kernel"][10:]
         x = x + x @ w["mixed"].T
         wanted = x @ w["words.kernel"]
     for how in ("auto", "copy", "inline"):
-        given = compiled(folder, how).run(ids=ids)["y"]
+        given = compiled(directory, how).run(ids=ids)["y"]
         assert np.abs(given - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_diff_does_not_tell_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compiled(folder, "copy")
-    specc.compile(folder / "m.specc", folder / "drawn.onnx", init=0)
-    assert not main(["diff", str(folder / "drawn.onnx"), str(folder / "copy.onnx")])
+def test_diff_does_not_tell_of_it(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled(directory, "copy")
+    specc.compile(directory / "m.specc", directory / "drawn.onnx", init=0)
+    assert not main(["diff", str(directory / "drawn.onnx"), str(directory / "copy.onnx")])
     assert "→ [" not in capsys.readouterr().out
 
 
-def numbers_of(folder: Path) -> Path:
+def numbers_of(directory: Path) -> Path:
     """The same numbers in double precision, read without specc."""
-    raw = (folder / "w.safetensors").read_bytes()
+    raw = (directory / "w.safetensors").read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     found = {}
     for name, entry in json.loads(raw[8:start]).items():
@@ -99,10 +99,10 @@ def numbers_of(folder: Path) -> Path:
             begin, end = entry["data_offsets"]
             data = np.frombuffer(raw[start + begin : start + end], "<f4")
             found[name] = data.reshape(entry["shape"]).astype(np.float64)
-    np.savez(folder / "w.npz", **found)
-    return folder / "w.npz"
+    np.savez(directory / "w.npz", **found)
+    return directory / "w.npz"
 
 
-def test_rounded_weights_are_as_the_spec_has_them(folder: Path) -> None:
-    model = compiled(folder, "copy", quantize="int8")
+def test_rounded_weights_are_as_the_spec_has_them(directory: Path) -> None:
+    model = compiled(directory, "copy", quantize="int8")
     assert model.weights()["up.weight"].shape == (10, 6)

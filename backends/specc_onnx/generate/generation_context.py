@@ -178,7 +178,11 @@ class GenerationContext:
     @property
     def sides(self) -> list[str]:
         """Return the step's inputs along the time axis other than the tokens."""
-        own = {self.derived.growing, *self.derived.handed, *(s.name for s in self.derived.states)}
+        own = {
+            self.derived.growing,
+            *self.derived.static_inputs,
+            *(s.name for s in self.derived.states),
+        }
         return [n for n in self.derived.step.inputs if n not in own]
 
     def batch_axis(self, type: Type) -> int | None:

@@ -32,14 +32,16 @@ from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
 
 
-def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor]) -> set[Node]:
+def hoist_invariant_nodes(
+    work: GenerationContext, static_inputs: Mapping[str, Tensor]
+) -> set[Node]:
     """Lower the loop-invariant nodes of the step into the main graph and return them."""
     step, g = work.derived.step, work.g
-    fixed = set(find_invariant_nodes(step, handed))
-    inputs = {t.name: t.type for t in handed.values()}
+    fixed = set(find_invariant_nodes(step, static_inputs))
+    inputs = {t.name: t.type for t in static_inputs.values()}
     # Only handed-over values have tensors here: the step's other inputs are created in the body.
-    known_here = {n: step.inputs[n] for n in handed}
-    work.enter(replace(step, inputs=known_here, outputs={}), handed)
+    known_here = {n: step.inputs[n] for n in static_inputs}
+    work.enter(replace(step, inputs=known_here, outputs={}), static_inputs)
     # The step's symbols differ from those of the spec's graph even if spelled alike: its `batch` is
     # the number of beams of all sequences.
     before = g.lengths
@@ -55,9 +57,9 @@ def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor])
     return fixed
 
 
-def find_invariant_nodes(step: Graph, handed: Iterable[str]) -> list[Node]:
+def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node]:
     """Return the nodes of `step` that read only weights and encoder outputs, in order."""
-    known = {step.inputs[n] for n in handed}
+    known = {step.inputs[n] for n in static_inputs}
     symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
     known |= set(step.parameters.values())
     found = []
@@ -127,14 +129,14 @@ def _raise_not_tokenwise(name: str, growing: str) -> NoReturn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
     """One iteration. Carries are `feed` (tokens and masks), `states` (caches), and those of
-    `chooser`. `handed` are encoder outputs, `hoisted` the nodes computed from them. `first` are
-    logits of sequences without a prompt, which `empty` marks.
+    `chooser`. `static_inputs` are encoder outputs, `hoisted` the nodes computed from them. `first`
+    are logits of sequences without a prompt, which `empty` marks.
     """
 
     feed: Sequence[LoopCarry]
     states: Sequence[LoopCarry]
     chooser: DecodingStrategy
-    handed: Mapping[str, Tensor]
+    static_inputs: Mapping[str, Tensor]
     hoisted: set[Node]
     first: Tensor | None = None
     empty: str | None = None
@@ -156,11 +158,11 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
         )
         names = [Tensor(g.unique(g.place(c.wish)), c.type) for c in carries]
         inner = {c.wish: t for c, t in zip(carries[:stateful], names, strict=False)}
-        told = {t.name: t.type for t in (*inner.values(), *turn.handed.values())}
+        told = {t.name: t.type for t in (*inner.values(), *turn.static_inputs.values())}
         # The loop is skipped for a batch of size 0.
         least = {**step.least, str(work.batch): 1}
         with g.rooted(LengthResolver(told, step.facts, least)):
-            work.enter(step, {**inner, **turn.handed})
+            work.enter(step, {**inner, **turn.static_inputs})
             if turn.first is None:
                 logits = _emit_step(work, turn)
             else:

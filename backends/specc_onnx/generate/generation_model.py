@@ -100,8 +100,8 @@ def _make_generation_context(
     assert len(shape) == 2, f"{derived.growing} is not a token sequence per batch element"
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
-    handed = (derived.step.inputs[n].type for n in derived.handed)
-    fixed = any(batch in t.shape for t in handed)
+    static_inputs = (derived.step.inputs[n].type for n in derived.static_inputs)
+    fixed = any(batch in t.shape for t in static_inputs)
     return GenerationContext(
         whole=whole,
         g=Emitter(
@@ -123,7 +123,7 @@ def _make_loop_iteration(work: GenerationContext) -> LoopIteration:
     g = work.g
     fed = [make_prompt_carry(work), *(make_mask_carry(work, name) for name in work.sides)]
     states = [make_state_carry(work, s) for s in work.derived.states]
-    handed = {n: get_encoder_output(work, n) for n in work.derived.handed}
+    static_inputs = {n: get_encoder_output(work, n) for n in work.derived.static_inputs}
     logits = work.derived.step.outputs[work.decoding.source].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
@@ -143,8 +143,8 @@ def _make_loop_iteration(work: GenerationContext) -> LoopIteration:
         feed=fed,
         states=states,
         chooser=chooser,
-        handed=handed,
-        hoisted=hoist_invariant_nodes(work, handed),
+        static_inputs=static_inputs,
+        hoisted=hoist_invariant_nodes(work, static_inputs),
         first=first,
         empty=None if first is None else find_empty_prompts(work),
     )

@@ -342,8 +342,8 @@ def _emit_joined_blocks(
     width = blocks.type.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
-    turned = g.node("Transpose", blocks.name, perm=order)
-    side_by_side = g.node("Reshape", turned, g.vector(*[0] * lead, -1, width))
+    is_transposed = g.node("Transpose", blocks.name, perm=order)
+    side_by_side = g.node("Reshape", is_transposed, g.vector(*[0] * lead, -1, width))
     block, at = g.vector(local.block), g.vector(lead)
     # `before` are the positions of all blocks but the last, which starts at `begins`. In the
     # concatenation it starts at `before`, so position r is at `before + r - begins`: the first one

@@ -80,11 +80,11 @@ def _to_matrix(
     g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
 ) -> Tensor:
     """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
-    turned = _transpose_term(g, term, (*batch, *rows, *columns))
+    is_transposed = _transpose_term(g, term, (*batch, *rows, *columns))
     high, wide = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
     shape = (*term.dims(batch), high, wide)
-    name = emit_reshape(g, turned.name, turned.type.shape, shape)
-    return make_typed_tensor(name, turned.type.dtype, shape)
+    name = emit_reshape(g, is_transposed.name, is_transposed.type.shape, shape)
+    return make_typed_tensor(name, is_transposed.type.dtype, shape)
 
 
 def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTerm:

@@ -89,10 +89,10 @@ class Emitter:
 
     def place(self, word: str) -> str:
         """Return a name under the current scope, `encoder/layers/3/Gemm`."""
-        return "/".join([self.folder, word])
+        return "/".join([self.directory, word])
 
     @property
-    def folder(self) -> str:
+    def directory(self) -> str:
         """Return the current scope as a name prefix; every node is in one."""
         parts = [*filter(None, self.site.scope.split("."))]
         return "/".join(parts) or self.names.graph or "main"

@@ -212,9 +212,9 @@ def _get_int8_operands(
 def _emit_unpacked_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
     """Transpose `[b, t, h·d]` to `[b, h, t, d]`; the packed form is kept for reuse."""
     shape = g.vector(0, 0, heads.number or 0, width.number or 0)
-    turned = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
-    g.layouts.packed[turned] = packed
-    return turned
+    is_transposed = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
+    g.layouts.packed[is_transposed] = packed
+    return is_transposed
 
 
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
@@ -222,8 +222,8 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     if (known := g.layouts.packed.get(x.name)) is not None:
         return known
     _, h, _, d = x.type.shape
-    turned = g.node("Transpose", x.name, perm=[0, 2, 1, 3])
-    return g.node("Reshape", turned, g.vector(0, 0, (h.number or 0) * (d.number or 0)))
+    is_transposed = g.node("Transpose", x.name, perm=[0, 2, 1, 3])
+    return g.node("Reshape", is_transposed, g.vector(0, 0, (h.number or 0) * (d.number or 0)))
 
 
 def _emit_padded_queries(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) -> str:

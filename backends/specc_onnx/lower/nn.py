@@ -22,17 +22,17 @@ from specc_onnx.lower.tensor_helpers import (
 @lower(ops.Linear)
 def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None) -> str:
     """`x @ w.T + b`, with the weight in whatever layout it is stored."""
-    w, turned = _find_stored_weight(g, w)
+    w, is_transposed = _find_stored_weight(g, w)
     shape = x.type.shape
     # `Gemm` takes matrices only.
     if len(shape) == 1:
-        sides = (w.name, x.name) if turned else (x.name, w.name)
+        sides = (w.name, x.name) if is_transposed else (x.name, w.name)
         return _emit_bias_add(g, g.node("MatMul", *sides), bias)
     # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
     if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
-        return _emit_bias_add(g, _emit_linear_product(g, x, w, turned), bias)
+        return _emit_bias_add(g, _emit_linear_product(g, x, w, is_transposed), bias)
     operands = (emit_flatten(g, x.name, shape), w.name, bias.name if bias else None)
-    result = g.node("Gemm", *operands, transB=1 if turned else None)
+    result = g.node("Gemm", *operands, transB=1 if is_transposed else None)
     made = g.site.types[0].shape
     return result if len(shape) == 2 else emit_unflatten(g, result, made)
 
@@ -49,9 +49,9 @@ def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
     return product if bias is None else g.node("Add", product, bias.name)
 
 
-def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
+def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
     """Emit `x @ w.T` by ONNX Runtime's FusedMatMul, or `x @ w` by `MatMul`."""
-    if not turned:
+    if not is_transposed:
         return g.node("MatMul", x.name, w.name)
     name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB_DOMAIN, transB=1)
     g.bodies.open[-1].types[name] = g.site.types[0]

@@ -78,15 +78,15 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
         return _emit_rotary_embedding(op, g, x, cosines, sines)
     # A table has one value per pair. If these are fewer than the head size, later features are not
     # rotated (partial rotary embeddings).
-    turned = 2 * cosines.type.shape[-1]
+    is_transposed = 2 * cosines.type.shape[-1]
     width = x.type.shape[-1]
     c, s = emit_unsqueeze(g, cosines.name, 1), emit_unsqueeze(g, sines.name, 1)
-    head = x.name if turned == width else emit_slice(g, x.name, 3, Dim.of(0), turned)
+    head = x.name if is_transposed == width else emit_slice(g, x.name, 3, Dim.of(0), is_transposed)
     turn = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
-    result = turn(g, head, c, s, turned)
-    if turned == width:
+    result = turn(g, head, c, s, is_transposed)
+    if is_transposed == width:
         return result
-    return g.node("Concat", result, emit_slice(g, x.name, 3, turned, width), axis=3)
+    return g.node("Concat", result, emit_slice(g, x.name, 3, is_transposed, width), axis=3)
 
 
 def _emit_rotary_embedding(

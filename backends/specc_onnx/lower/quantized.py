@@ -118,10 +118,10 @@ def _emit_integer_product(
         g.bodies.open[-1].types[product] = flat_type
         sums = product if len(made) == 2 else emit_unflatten(g, product, made)
     else:
-        turned = w.name
+        is_transposed = w.name
         if op.layout == "rows":
-            turned = g.node("Transpose", w.name, perm=[1, 0])
-        product = g.node("MatMulInteger", whole, turned, None if signed else middle)
+            is_transposed = g.node("Transpose", w.name, perm=[1, 0])
+        product = g.node("MatMulInteger", whole, is_transposed, None if signed else middle)
         sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
     return g.node("Mul", g.node("Mul", sums, scales.name), own)
 
@@ -131,10 +131,10 @@ def _emit_per_tensor_product(
 ) -> str:
     """Emit an integer product with one activation scale, in the form ONNX Runtime fuses."""
     whole, scale, middle = g.nodes("DynamicQuantizeLinear", 3, x.name)
-    turned = w.name
+    is_transposed = w.name
     if op.layout == "rows":
-        turned = g.node("Transpose", w.name, perm=[1, 0])
-    product = g.node("MatMulInteger", whole, turned, middle)
+        is_transposed = g.node("Transpose", w.name, perm=[1, 0])
+    product = g.node("MatMulInteger", whole, is_transposed, middle)
     sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
     return g.node("Mul", sums, g.node("Mul", scale, scales.name))
 
@@ -208,13 +208,13 @@ def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scal
         return _emit_gather_block_quantized(op, g, numbers, table, scales)
     count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
     flat = emit_reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
-    turned = op.layout == "columns"
-    rows = _emit_picked_groups(g, table, flat, count, axis=1 if turned else 0)
+    is_transposed = op.layout == "columns"
+    rows = _emit_picked_groups(g, table, flat, count, axis=1 if is_transposed else 0)
     # A token has scales for its blocks (in columns), or a single one.
-    by_block = turned and scales.type.rank > 1
+    by_block = is_transposed and scales.type.rank > 1
     own = _emit_picked_groups(g, scales, flat, count, axis=1 if by_block else 0)
     made = _emit_dequantized_matrix(op, g, rows, own, op.width)
-    if turned:
+    if is_transposed:
         made = g.node("Transpose", made, perm=[1, 0])
     return emit_reshape(g, made, (count, op.width), shape) if rank != 1 else made
 

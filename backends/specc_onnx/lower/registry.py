@@ -47,7 +47,7 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         )
         if node.op.heavy:
             _add_doc_string(
-                nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.folder
+                nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.directory
             )
         _record_results(g, results, (names,) if isinstance(names, str) else names)
 
@@ -58,9 +58,9 @@ def _record_results(g: Emitter, results: Sequence[Value], names: Sequence[str]) 
         g.bodies.open[-1].types[name] = result.type
 
 
-def _add_doc_string(nodes: Sequence[NodeProto], doc: str, folder: str) -> None:
+def _add_doc_string(nodes: Sequence[NodeProto], doc: str, directory: str) -> None:
     """Document an operation on its first node that is in its scope."""
-    own = [n for n in nodes if n.name.rpartition("/")[0] == folder]
+    own = [n for n in nodes if n.name.rpartition("/")[0] == directory]
     for node in (own or nodes)[:1]:
         node.doc_string = doc
 

@@ -83,11 +83,11 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     count, rank = len(op.sizes), x.type.rank
     changed = range(op.axis, op.axis + count)
     order = [*(n for n in range(rank) if n not in changed), *changed]
-    turned = order != [*range(rank)]
+    is_transposed = order != [*range(rank)]
     shape = [x.type.shape[n] for n in order]
     stay = shape[: rank - count]
     line = [Dim.of(1)] if count == 1 else []
-    name = g.node("Transpose", x.name, perm=order) if turned else x.name
+    name = g.node("Transpose", x.name, perm=order) if is_transposed else x.name
     outer = (multiply_dims(stay), Dim.of(1), *line, *op.sizes)
     before = (multiply_dims(stay), Dim.of(1), *line, *shape[rank - count :])
     made = g.node(
@@ -100,7 +100,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
         coordinate_transformation_mode="half_pixel",
     )
     made = emit_reshape(g, made, outer, (*stay, *op.sizes))
-    if not turned:
+    if not is_transposed:
         return made
     return g.node("Transpose", made, perm=[order.index(n) for n in range(rank)])
 

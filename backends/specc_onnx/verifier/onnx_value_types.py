@@ -33,8 +33,8 @@ class OperandMismatchError(Exception):
 @dataclass(kw_only=True)
 class InferredTypes:
     """Types of a model's values, and the `numbers` of small integer ones. `declared` types, at the
-    lengths `env`, must agree; `untold` are declared lengths that `env` does not know (value, axis,
-    text). `taken` is False inside a branch that may not run.
+    lengths `env`, must agree; `unknown_types` are declared lengths that `env` does not know
+    (value, axis, text). `taken` is False inside a branch that may not run.
     """
 
     env: Mapping[str, int]
@@ -42,7 +42,7 @@ class InferredTypes:
     types: dict[str, TypeProto] = field(default_factory=dict)
     numbers: dict[str, Array] = field(default_factory=dict)
     declared: dict[str, TypeProto] = field(default_factory=dict)
-    untold: list[tuple[str, int, str]] = field(default_factory=list)
+    unknown_types: list[tuple[str, int, str]] = field(default_factory=list)
     taken: bool = True
 
     def enter(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
@@ -66,7 +66,7 @@ class InferredTypes:
             self.declared[value.name] = substitute_type_lengths(value.type, self.env)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
                 if dim.dim_param and _evaluate_length(dim, self.env) is None:
-                    self.untold.append((value.name, axis, dim.dim_param))
+                    self.unknown_types.append((value.name, axis, dim.dim_param))
 
     def settle(self) -> None:
         """Check that each unknown symbol is one length everywhere, and that formulas hold.
@@ -74,7 +74,7 @@ class InferredTypes:
         """
         env = dict(self.env)
         formulas = []
-        for name, axis, text in self.untold:
+        for name, axis, text in self.unknown_types:
             shape = self.shape(name) if name in self.types else None
             length = shape[axis] if shape else None
             if length is None:

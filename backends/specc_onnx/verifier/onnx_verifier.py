@@ -184,12 +184,12 @@ def _infer_loop(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     body = get_node_attribute(node, "body")
     turn, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
     outside, found.env = found.env, _read_symbol_lengths(body.input[2:], starts)
-    before, found.untold = found.untold, []
+    before, found.unknown_types = found.unknown_types, []
     if found.taken:
         found.numbers[turn[0].name] = np.array(0)
     ends = _infer_body(found, body, [*(v.type for v in turn), *starts])[1:]
     found.settle()
-    found.env, found.untold = outside, before
+    found.env, found.unknown_types = outside, before
     # the second iteration gets the results of the first: carries that share a length still do
     again = _read_symbol_lengths(body.input[2:], ends)
     _check_carries([substitute_type_lengths(v.type, again) for v in body.input[2:]], ends)

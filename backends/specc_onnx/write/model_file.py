@@ -157,7 +157,7 @@ class OnnxModelFile:
         running = open_ort_model_bytes(
             self.model.SerializeToString(),
             provider,
-            folder=self.path.parent,
+            directory=self.path.parent,
             name=str(self.path),
             lengths=lengths,
             recorded=can_record_run(self.model, provider),
@@ -198,7 +198,7 @@ class OnnxModelFile:
         return open_ort_model_bytes(
             model.SerializeToString(),
             provider,
-            folder=self.path.parent,
+            directory=self.path.parent,
             name=str(self.path),
             threads=threads,
             exact=exact,

@@ -83,7 +83,7 @@ class PreparedGraphs:
 
 def prepare_graphs(
     graphs: Sequence[ModelSource],
-    folder: Path,
+    directory: Path,
     values: ParameterValues,
     *,
     target: Target,
@@ -92,16 +92,16 @@ def prepare_graphs(
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
-    """Decide, lower and check graphs that are to be written to `folder` together."""
+    """Decide, lower and check graphs that are to be written to `directory` together."""
     onnx_targets.check_opset(opset)
     weighed = [_get_weight_graph(g) for g in graphs]
     stored = plan_weight_placement(
-        weighed, values, folder, weights_as, opset, alignment=target.alignment, store=dtype
+        weighed, values, directory, weights_as, opset, alignment=target.alignment, store=dtype
     )
     if stored.plan.copied:
         # the directory is created later: its disk is that of the nearest existing parent
-        there = (f for f in (folder, *folder.parents) if f.exists())
-        check_free_disk_space(next(there, folder), stored.plan.size)
+        there = (f for f in (directory, *directory.parents) if f.exists())
+        check_free_disk_space(next(there, directory), stored.plan.size)
     built = tuple(_build_source(graph, target, opset, stored) for graph in graphs)
     for one in built:
         verify_built_model(one, load=load)

@@ -39,7 +39,7 @@ from specc_onnx.write.model_writer import prepare_graphs, write_prepared_graphs
 
 def write_package(
     parts: Mapping[str, PackageGraph],
-    folder: Path,
+    directory: Path,
     values: ParameterValues,
     *,
     target: Target,
@@ -54,18 +54,18 @@ def write_package(
     force: bool = False,
     every_load: bool = False,
 ) -> WrittenModel:
-    """Write graphs by role into `folder`, in place of the package there. Raise E0833 for a file
+    """Write graphs by role into `directory`, in place of the package there. Raise E0833 for a file
     that specc did not write, unless `force`, E0814 for one of the `inputs`, and as `write_model`.
     `stem` begins the weight file's name; with `every_load` contents are compared at every opening.
     """
-    folder = normalize_output_path(folder)
-    reject_unportable_name(folder)
+    directory = normalize_output_path(directory)
+    reject_unportable_name(directory)
     _check_names(parts, extras)
-    old = read_former_index(folder)
-    kept = _check_targets(folder, old, parts, extras, inputs=inputs, force=force)
+    old = read_former_index(directory)
+    kept = _check_targets(directory, old, parts, extras, inputs=inputs, force=force)
     prepared = prepare_graphs(
         [part.graph for part in parts.values()],
-        folder,
+        directory,
         values,
         target=target,
         opset=opset,
@@ -73,8 +73,8 @@ def write_package(
         dtype=dtype,
         load=load,
     )
-    gone = _find_superseded(folder, old)
-    with OutputDirectory(folder, superseded=[n for n in gone if n not in kept]) as out:
+    gone = _find_superseded(directory, old)
+    with OutputDirectory(directory, superseded=[n for n in gone if n not in kept]) as out:
         entries = [(part.file, part.metadata) for part in parts.values()]
         data = write_prepared_graphs(out, stem, prepared, values, entries)
         index = PackageIndex(
@@ -91,24 +91,26 @@ def write_package(
             every_load=every_load,
         )
         out.entry(INDEX_FILE, [index.dump()])
-    return WrittenModel(folder, data, prepared.stored.plan, _list_file_sizes(folder, index))
+    return WrittenModel(directory, data, prepared.stored.plan, _list_file_sizes(directory, index))
 
 
-def _find_superseded(folder: Path, old: PackageIndex | None) -> Sequence[str]:
+def _find_superseded(directory: Path, old: PackageIndex | None) -> Sequence[str]:
     """Return the files of the former package that nothing refers to any longer."""
     if old is None:
         return []
-    return filter_unreferenced_files(folder, find_superseded_files(folder, old), but=old.files)
+    return filter_unreferenced_files(
+        directory, find_superseded_files(directory, old), but=old.files
+    )
 
 
-def _list_file_sizes(folder: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
+def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
     """Every file with its bytes; the index, which does not list itself, comes last."""
-    sizes = [(folder / name, facts.bytes) for name, facts in index.files.items()]
-    return (*sizes, (folder / INDEX_FILE, len(index.dump())))
+    sizes = [(directory / name, facts.bytes) for name, facts in index.files.items()]
+    return (*sizes, (directory / INDEX_FILE, len(index.dump())))
 
 
 def _check_targets(
-    folder: Path,
+    directory: Path,
     old: PackageIndex | None,
     parts: Mapping[str, PackageGraph],
     extras: Sequence[ExtraFile],
@@ -119,12 +121,12 @@ def _check_targets(
     """Check that names are free or ours to replace; return the extras already there."""
     due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), INDEX_FILE]
     for name in due:
-        _check_is_file(folder / name)
-    kept = _find_kept_extras(folder, old, extras)
+        _check_is_file(directory / name)
+    kept = _find_kept_extras(directory, old, extras)
     for name in (n for n in due if n not in kept):
-        reject_input_overwrite(folder / name, inputs)
+        reject_input_overwrite(directory / name, inputs)
         if not force:
-            _check_replaceable(folder / name, old)
+            _check_replaceable(directory / name, old)
     return kept
 
 
@@ -138,13 +140,13 @@ def _check_names(parts: Mapping[str, PackageGraph], extras: Sequence[ExtraFile])
 
 
 def _find_kept_extras(
-    folder: Path, old: PackageIndex | None, extras: Sequence[ExtraFile]
+    directory: Path, old: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
     """Extras that lie in the folder already, written by someone else, and are as they should be."""
     ours = _list_former_files(old)
     kept = {}
     for extra in extras:
-        path = folder / extra.name
+        path = directory / extra.name
         if extra.hashed or extra.name in ours:
             continue
         digest = hashlib.sha256(extra.content).hexdigest()

@@ -58,15 +58,15 @@ class WeightPlacement:
 def plan_weight_placement(
     graphs: Sequence[Graph],
     values: ParameterValues,
-    folder: Path,
+    directory: Path,
     how: WeightStorage,
     opset: int,
     *,
     alignment: int = 1,
     store: str = "",
 ) -> WeightPlacement:
-    """Plan where the weights of all graphs go under `folder`; `store` is the dtype of f32 matrices.
-    Several graphs share a file unless `inline`. E0823 if they are too large for that.
+    """Plan where the weights of all graphs go under `directory`; `store` is the dtype of f32
+    matrices. Several graphs share a file unless `inline`. E0823 if they are too large for that.
     """
     types = collect_parameters(graphs)
     # Tied weights are stored once, under the name of the one that holds the data.
@@ -77,15 +77,15 @@ def plan_weight_placement(
     }
     link = how in ("auto", "link")
     reasons: dict[Path, str] = {}
-    homes = _find_checkpoint_dirs(values, dtypes, folder if link else None, store)
+    homes = _find_checkpoint_dirs(values, dtypes, directory if link else None, store)
     pieces = [
         _make_piece(n, dtype, values, homes.get(n), opset, reasons) for n, dtype in dtypes.items()
     ]
     inline = _is_inline(pieces, how, len(graphs) == 1)
-    decided = plan_external_data(pieces, folder, link=link and not inline, alignment=alignment)
+    decided = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
     decided = replace(decided, reasons={**reasons, **decided.reasons})
     if how == "link":
-        _check_all_linked(decided, pieces, folder)
+        _check_all_linked(decided, pieces, directory)
     return WeightPlacement({p.name: p for p in pieces}, ties, decided, inline)
 
 
@@ -115,14 +115,14 @@ def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) ->
 
 
 def _find_checkpoint_dirs(
-    values: ParameterValues, dtypes: Mapping[str, str], folder: Path | None, store: str
+    values: ParameterValues, dtypes: Mapping[str, str], directory: Path | None, store: str
 ) -> dict[str, Path]:
     """Return the model's directory for weights that may stay in the checkpoint."""
-    if folder is None:
+    if directory is None:
         return {}
     asked = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}
     return {
-        name: folder
+        name: directory
         for name, dtype in dtypes.items()
         if name not in asked or values.stored_dtype(name) == dtype
     }
@@ -144,18 +144,18 @@ def _make_piece(
     name: str,
     dtype: str,
     values: ParameterValues,
-    folder: Path | None,
+    directory: Path | None,
     opset: int,
     reasons: dict[Path, str],
 ) -> TensorPiece:
     """Return a weight as it will be stored; it keeps its file's dtype only if it may stay in
-    `folder`. `reasons` collects why files cannot be used.
+    `directory`. `reasons` collects why files cannot be used.
     """
     shape = values.wanted[name].shape
     found = values.stored_dtype(name)
-    run = values.run(name) if folder is not None else None
-    if run is not None and folder is not None:
-        why = link_location(run.path, folder)
+    run = values.run(name) if directory is not None else None
+    if run is not None and directory is not None:
+        why = link_location(run.path, directory)
         if isinstance(why, str):
             reasons[run.path], run = why, None
     # a type that no opset can cast
@@ -165,7 +165,9 @@ def _make_piece(
     return TensorPiece(name, found, count_tensor_bytes(shape, found), run)
 
 
-def _check_all_linked(decided: ExternalDataPlan, pieces: list[TensorPiece], folder: Path) -> None:
+def _check_all_linked(
+    decided: ExternalDataPlan, pieces: list[TensorPiece], directory: Path
+) -> None:
     """E0824 where `link` was asked for and something would be copied."""
     left = [p.name for p in pieces if p.name not in decided.linked and p.nbytes]
     if left:

@@ -82,9 +82,9 @@ def answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
 def exact(spec: Path, weights: Path) -> float:
     """The share of held-out pairs whose answer is right to the last character."""
     pairs = data.held_out(TEST_PAIRS)
-    with tempfile.TemporaryDirectory() as folder:
-        specc.compile(spec, f"{folder}/dates", weights=weights, graphs="encode,step")
-        model = specc.load(f"{folder}/dates")
+    with tempfile.TemporaryDirectory() as directory:
+        specc.compile(spec, f"{directory}/dates", weights=weights, graphs="encode,step")
+        model = specc.load(f"{directory}/dates")
         found = [
             a
             for i in range(0, len(pairs), 500)
@@ -132,8 +132,8 @@ def main() -> None:
     )
 
     train(model, args.steps, args.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        learned = Path(folder) / path.name
+    with tempfile.TemporaryDirectory() as directory:
+        learned = Path(directory) / path.name
         specc_torch.save(model, learned)
         right = exact(args.spec, learned)
     print(f"exact match: {right:.2%} of {TEST_PAIRS} held-out pairs")

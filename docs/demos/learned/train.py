@@ -117,11 +117,11 @@ def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
 def save(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
     """By transformers' own `save_pretrained`, which reads what we learned first."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+        directory = Path(place)
+        (directory / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         # the head is the table of words, which stands in the file once
-        specc_torch.save(model, folder / "model.safetensors", {"format": "pt"})
-        theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
+        specc_torch.save(model, directory / "model.safetensors", {"format": "pt"})
+        theirs = transformers.LlamaForCausalLM.from_pretrained(directory)
     theirs.save_pretrained(out)
     made.save(str(out / "tokenizer.json"))
 

@@ -248,8 +248,8 @@ def main() -> None:
     out = args.out or args.spec.parent
     for name in ("numbers.safetensors", "numbers.unfinished.safetensors"):
         specc_torch.check_output(out / name, force=args.force)  # before any work
-    for folder in dict.fromkeys((args.spec.parent, out)):
-        write_words(folder / "numbers.vocab", args.force)
+    for directory in dict.fromkeys((args.spec.parent, out)):
+        write_words(directory / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)
     model.to(device)
     print(f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step")

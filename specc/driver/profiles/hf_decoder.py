@@ -271,8 +271,8 @@ def build_decoder(
     has an encoder, or a state or an input that the profile has no name for.
     """
     layers = list_cache_layers(profile, derived)
-    if derived.encode is not None or derived.handed:
-        once = (*derived.handed, *(derived.encode.outputs if derived.encode else ()))
+    if derived.encode is not None or derived.static_inputs:
+        once = (*derived.static_inputs, *(derived.encode.outputs if derived.encode else ()))
         fail_unsupported_profile(
             profile,
             f"`{once[0]}` is computed once and passed to every step",

@@ -30,9 +30,11 @@ from specc.ir.graph import Graph, Input, Value
 from specc.ir.model import DecodeState, DerivedGraphs
 
 
-def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -> Value | None:
+def find_encoder_output(
+    encode: Graph, source: Value, static_inputs: Iterable[Value]
+) -> Value | None:
     """Return the last value f[batch, positions, features] on every path from `source` to
-    `handed` (their common dominator), or None if there is none.
+    `static_inputs` (their common dominator), or None if there is none.
 
     Values that do not depend on `source`, such as a mask from another input, are ignored.
     """
@@ -59,7 +61,7 @@ def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -
         if (up := nearest(filter(None, node.args))) is not None:
             for result in results:
                 above[result], depth[result] = up, depth[up] + 1
-    at = nearest(handed)
+    at = nearest(static_inputs)
     while at is not None and not _is_hidden_state(at, source):
         at = above[at]
     return at
@@ -74,9 +76,11 @@ def _is_hidden_state(value: Value, source: Value) -> bool:
     )
 
 
-def find_cross_attention(step: Graph, handed: Iterable[str]) -> list[dict[str, str]]:
+def find_cross_attention(step: Graph, static_inputs: Iterable[str]) -> list[dict[str, str]]:
     """Return the names of the key and the value of each cross-attention, in step order."""
-    origin: dict[Value, str] = {step.inputs[name]: name for name in handed if name in step.inputs}
+    origin: dict[Value, str] = {
+        step.inputs[name]: name for name in static_inputs if name in step.inputs
+    }
     found: list[dict[str, str]] = []
     for node, results in step.nodes:
         if isinstance(node.op, ops.Attend):
@@ -125,7 +129,7 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
     """Return the parts. Raise E0752 if the model has one that the profile cannot represent."""
     encode = derived.encode
     if encode is None:
-        names = ", ".join(f"`{n}`" for n in derived.handed)
+        names = ", ".join(f"`{n}`" for n in derived.static_inputs)
         fail_unsupported_profile(
             "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
@@ -148,7 +152,7 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
         mask=mask,
         end=end,
         layers=layers,
-        crosses=find_cross_attention(derived.step, derived.handed),
+        crosses=find_cross_attention(derived.step, derived.static_inputs),
         lengths=lengths,
     )
     _check_layers(parts)
@@ -172,8 +176,8 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
         )
     named = {n for pair in parts.crosses for n in pair.values()}
-    handed = [n for n in parts.derived.handed if n in parts.encode.outputs]
-    for name in handed:
+    static_inputs = [n for n in parts.derived.static_inputs if n in parts.encode.outputs]
+    for name in static_inputs:
         # what `encode` computes from the mask alone is recomputed from the mask
         if name not in named and depends_on_source(parts, name):
             fail_unsupported_profile(
@@ -199,7 +203,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
     """Return the names of the encoder's input and of its mask ("" for none)."""
     mask = _find_encoder_mask(encode, derived)
     words = _find_encoder_input(encode, derived, mask)
-    for name in derived.handed:
+    for name in derived.static_inputs:
         if name not in encode.outputs and name != mask:
             fail_unsupported_profile(
                 "hf",
@@ -214,8 +218,8 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     # a mask that only the decoder reads is passed to every step
     masks = [n for n in encode.inputs if encode.input_facts[n].keep]
     facts = derived.step.input_facts
-    handed = [n for n in derived.handed if n in derived.step.inputs]
-    masks += [n for n in handed if facts[n].keep and n not in masks]
+    static_inputs = [n for n in derived.static_inputs if n in derived.step.inputs]
+    masks += [n for n in static_inputs if facts[n].keep and n not in masks]
     if len(masks) > 1:
         fail_unsupported_profile(
             "hf", f"there are two masks, `{masks[0]}` and `{masks[1]}`", ["an encoder has one"]
@@ -298,7 +302,7 @@ def _decoder(
         _fill_empty_caches(parts, replay, step)
     else:
         _declare_past_caches(parts, replay, step)
-    for name in derived.handed:
+    for name in derived.static_inputs:
         # cross-attention keys and values: computed here in `decoder_model`, inputs of
         # `decoder_with_past_model`. What depends on the mask alone is computed in both.
         if step.inputs[name] not in replay.now:
@@ -352,24 +356,24 @@ def _declare_cross_mask(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if a step reads it or recomputes values from it."""
-    everything = parts.derived.handed
-    handed = [n for n in everything if n == parts.mask and n in step.inputs]
+    everything = parts.derived.static_inputs
+    static_inputs = [n for n in everything if n == parts.mask and n in step.inputs]
     # `encode` may pass on what it computes from the mask: that is recomputed here
     made = [n for n in everything if n in encode.outputs]
     left = not all(depends_on_source(parts, name) for name in made)
-    if not parts.mask or not (handed or left):
+    if not parts.mask or not (static_inputs or left):
         return
     mask = encode.inputs[parts.mask]
     given = replay.mask(CROSS_MASK, mask.type)
-    replay.now |= {mask: given} | {step.inputs[n]: given for n in handed}
+    replay.now |= {mask: given} | {step.inputs[n]: given for n in static_inputs}
 
 
 def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
     """Replace the mask of the generated tokens by ones: this profile has no input for it."""
     derived = parts.derived
-    known = {derived.growing, *derived.handed, *(s.name for s in derived.states)}
+    known = {derived.growing, *derived.static_inputs, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
-        if step.input_facts[name].keep and name not in derived.handed:
+        if step.input_facts[name].keep and name not in derived.static_inputs:
             replay.now[value] = replay.filled(value.type, True)
         elif name not in known:
             fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")

@@ -206,9 +206,9 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
     many = gates.shape[-1]
     if k != many:
         axis = len(gates.shape) - 1
-        mend = f"select those of the chosen experts: `gather(…, ids, axis={axis})`"
+        fix = f"select those of the chosen experts: `gather(…, ids, axis={axis})`"
         title = f"`ids` has {k} experts per token, but `gates` has {many} values"
-        helps = [mend] if many == experts else []
+        helps = [fix] if many == experts else []
         site.fail("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
     if site.context.late(experts.symbols()):
         title = f"`experts` must be known when compiling, but {experts} depends on an input"

@@ -83,7 +83,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         rows, starts = inputs[: self.scanned], inputs[self.scanned : starts_end]
         return Loop(None, rows, starts, inputs[starts_end:])
 
-    def nexts(self) -> "tuple[Value, ...]":
+    def next_states(self) -> "tuple[Value, ...]":
         """Return the body's outputs for the next carries."""
         return tuple(self.body.outputs.values())[: self.carries]
 

@@ -155,10 +155,10 @@ class Lexer:
         # blanks are skipped
         return end
 
-    def fault(self, code: str, title: str, start: int, end: int, label: str, mend: str) -> None:
+    def fault(self, code: str, title: str, start: int, end: int, label: str, fix: str) -> None:
         """Report an error in characters `start` to `end`."""
         primary = Label(self.fragment.span(start, end), label)
-        self.found.faults.append(Diagnostic(code, title, primary, helps=(mend,)))
+        self.found.faults.append(Diagnostic(code, title, primary, helps=(fix,)))
 
     def _add(self, kind: str, text: str, start: int) -> None:
         self.found.tokens.append(Token(kind, text, start, start + len(text)))
@@ -192,8 +192,8 @@ class Lexer:
         )
         end = max(end, word.end())
         if wrong is not None:
-            title, mend = wrong
-            self.fault("E0108", title, start, end, "here", mend)
+            title, fix = wrong
+            self.fault("E0108", title, start, end, "here", fix)
             text = "0"  # a replacement, so that the parser finds further errors
         self.found.tokens.append(Token("NUMBER", text, start, end))
         return end
@@ -249,23 +249,23 @@ class Lexer:
 def _explain_bad_number(word: str) -> tuple[str, str]:
     """Explain a malformed number, with a fix."""
     plain = word.replace("_", "")
-    mend = (
+    fix = (
         f"write `{truncate_token_text(plain)}`"  # 1_000
         if plain.isdigit()
         else "a name starts with a letter or `_`"  # 3d
     )
-    return f"`{truncate_token_text(word)}` is neither a number nor a name", mend
+    return f"`{truncate_token_text(word)}` is neither a number nor a name", fix
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
     """Explain an unsupported number, with a fix."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # other languages read 010 as octal 8
-        mend = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
-        return f"the number `{truncate_token_text(text)}` starts with 0", mend
+        fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
+        return f"the number `{truncate_token_text(text)}` starts with 0", fix
     if len(text) > MAX_NUMBER_LENGTH:
-        mend = "numbers are doubles, which have 17 digits"
-        return f"a number of {len(text)} characters", mend
+        fix = "numbers are doubles, which have 17 digits"
+        return f"a number of {len(text)} characters", fix
     # 16 digits are checked before `int`, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"

@@ -154,10 +154,10 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `x @ w`."""
     if here.token.kind != "AT":
         return None
-    mend = "a product of matrices is `matmul(x, w)`"
+    fix = "a product of matrices is `matmul(x, w)`"
     if here.before is not None and here.before.text == ")":
         # `(f(x)) @ name`: a call in parentheses is a value like any other
-        mend = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
+        fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
         "E0107",
         "`@` names the weights of a call; a product is matmul(x, w)",
@@ -165,7 +165,7 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
         notes=(
             "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`",
         ),
-        helps=(mend,),
+        helps=(fix,),
     )
 
 
@@ -269,12 +269,12 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_operator(here: UnexpectedToken, name: Token) -> Diagnostic:
     """Explain `y = a b`."""
-    mend = "write an operator between the two, or start a new statement: `name = …`"
+    fix = "write an operator between the two, or start a new statement: `name = …`"
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",
         Label(here.span(name), "expected an operator before this"),
-        helps=(mend,),
+        helps=(fix,),
     )
 
 

@@ -83,7 +83,7 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
         at = min(error.position, len(source.text))
         return _control_character(Span(source, at, min(at + 1, len(source.text))))
     assert isinstance(error, yaml.MarkedYAMLError)
-    title, mend = _translate_yaml_error(source, error)
+    title, fix = _translate_yaml_error(source, error)
     here = _character_at(source, error.problem_mark)
     others: list[Label] = []
     if error.context_mark:
@@ -91,7 +91,7 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
         # if both marks are at one location, the second adds nothing
         if context.start < here.start:
             others.append(Label(context, "starts here"))
-    return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(mend,))
+    return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(fix,))
 
 
 def _control_character(span: Span) -> Diagnostic:
@@ -110,9 +110,9 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
     if mark and source.text[mark.index : mark.index + 1] == "\t":
         return "a tab in place of spaces", "indent with spaces"
     problem = error.problem or ""
-    for part, title, mend in PYYAML_REASONS:
+    for part, title, fix in PYYAML_REASONS:
         if part in problem:
-            return title, mend
+            return title, fix
     return f"this is not YAML: {problem}", "check quotes and indentation"
 
 

@@ -161,8 +161,8 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
         return parse_yaml_let(reader, node)
     span = node.entries[names.index("until")].key.span
     what = "the maximum number of iterations is missing"
-    mend = "add the maximum: `- scan: step in 8`, and `until` below it"
-    reader.fault("E0728", "this loop has no bound", span, what, mend)
+    fix = "add the maximum: `- scan: step in 8`, and `until` below it"
+    reader.fault("E0728", "this loop has no bound", span, what, fix)
     return None
 
 

@@ -12,7 +12,7 @@ def test_threads_look_out_for_a_millisecond(tmp_path: Path) -> None:
     writer = specc.load(tmp_path / "out").writer
     assert writer
     stepper = writer.stepper(
-        writer.entrance.prepared({"source": [[1, 2]], writer.entrance.growing: [[0]]})
+        writer.input_signature.prepared({"source": [[1, 2]], writer.input_signature.growing: [[0]]})
     )
     session = stepper.run.session
     options = session.get_session_options()

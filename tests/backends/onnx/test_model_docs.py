@@ -25,15 +25,15 @@ LM = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    assert main(["compile", "gpt2", *LM, "-o", str(folder / "m.onnx")]) == 0
-    assert main(["compile", "gpt2", *LM, "--graphs", "all", "-o", str(folder / "all")]) == 0
-    return folder
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    assert main(["compile", "gpt2", *LM, "-o", str(directory / "m.onnx")]) == 0
+    assert main(["compile", "gpt2", *LM, "--graphs", "all", "-o", str(directory / "all")]) == 0
+    return directory
 
 
-def test_a_model_says_what_it_is(folder: Path) -> None:
-    for path in (folder / "m.onnx", *(folder / "all").glob("*.onnx")):
+def test_a_model_says_what_it_is(directory: Path) -> None:
+    for path in (directory / "m.onnx", *(directory / "all").glob("*.onnx")):
         model = onnx.load(path, load_external_data=False)
         assert (
             "Language Models are Unsupervised Multitask Learners" in model.doc_string
@@ -44,15 +44,15 @@ def test_a_model_says_what_it_is(folder: Path) -> None:
         assert not [p for p in model.metadata_props if p.key == "specc.doc"]
 
 
-def test_inputs_say_what_they_hold(folder: Path) -> None:
-    model = onnx.load(folder / "m.onnx", load_external_data=False)
+def test_inputs_say_what_they_hold(directory: Path) -> None:
+    model = onnx.load(directory / "m.onnx", load_external_data=False)
     said = {value.name: value.doc_string for value in model.graph.input}
     assert said["input_ids"] == "i64[batch, seq], from 0 to 10"
     assert said["attention_mask"].startswith("bool[batch, seq]: false at padded positions")
 
 
-def test_operations_say_what_they_compute(folder: Path) -> None:
-    model = onnx.load(folder / "m.onnx", load_external_data=False)
+def test_operations_say_what_they_compute(directory: Path) -> None:
+    model = onnx.load(directory / "m.onnx", load_external_data=False)
     said = {node.doc_string for node in model.graph.node} - {""}
     assert any("x @ w.T" in text for text in said), said
     # a line each, and not on every node
@@ -60,16 +60,16 @@ def test_operations_say_what_they_compute(folder: Path) -> None:
     assert 0 < sum(bool(node.doc_string) for node in model.graph.node) < len(model.graph.node) / 2
 
 
-def test_every_node_stands_in_a_scope(folder: Path) -> None:
-    for path in (folder / "m.onnx", *(folder / "all").glob("*.onnx")):
+def test_every_node_stands_in_a_scope(directory: Path) -> None:
+    for path in (directory / "m.onnx", *(directory / "all").glob("*.onnx")):
         graph = onnx.load(path, load_external_data=False).graph
         names = [node.name for node in nodes_of(graph)]
         assert len(names) > 20
         assert not [name for name in names if "/" not in name.strip("/")]
 
 
-def test_what_is_said_stands_where_it_belongs(folder: Path) -> None:
-    graph = onnx.load(folder / "m.onnx", load_external_data=False).graph
+def test_what_is_said_stands_where_it_belongs(directory: Path) -> None:
+    graph = onnx.load(directory / "m.onnx", load_external_data=False).graph
     said = {n.name.rpartition("/")[0]: n.doc_string for n in graph.node if n.doc_string}
     # lengths are computed for whoever asks first, and are not what that computes
     assert "lengths" not in said

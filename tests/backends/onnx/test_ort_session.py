@@ -41,10 +41,10 @@ def two_inputs() -> OrtModel:
 
 @pytest.mark.skipif(os.name != "posix", reason="names are text there")
 def test_a_folder_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"bad\xff")
+    directory = tmp_path / os.fsdecode(b"bad\xff")
     model = build_model(Builder().finish("g", {}), get_target("onnx")).model.SerializeToString()
     with pytest.raises(Failed, match=r"E0923(.|\n)*is not UTF-8"):
-        open_ort_model_bytes(model, folder=folder)
+        open_ort_model_bytes(model, directory=directory)
 
 
 def f32(*shape: int) -> np.ndarray:

@@ -24,9 +24,9 @@ graph f(x: float[batch, q, 2], y: float[batch, k, 2]) -> (grid: float[1, _, q, k
 
 
 def grid(
-    folder: Path, bias: str, q: int, k: int, table: NDArray[np.float64] | None = None
+    directory: Path, bias: str, q: int, k: int, table: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    path = folder / "biases.specc"
+    path = directory / "biases.specc"
     path.write_text(SPEC.format(bias=bias))
     model = elaborate_spec(open_spec(str(path)))
     numbers = dict.fromkeys(model.graph.parameters, table)

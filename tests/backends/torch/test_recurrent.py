@@ -24,8 +24,8 @@ graph f(x: float[batch, n, 3], keep: keep[batch, n]) -> (out: float[batch, n, _]
 """
 
 
-def graph_of(folder: Path, call: str, more: str = "") -> Graph:
-    path = folder / "cells.specc"
+def graph_of(directory: Path, call: str, more: str = "") -> Graph:
+    path = directory / "cells.specc"
     path.write_text(SPEC.format(call=call, more=more))
     return elaborate_spec(open_spec(str(path))).graph
 

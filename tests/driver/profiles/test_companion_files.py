@@ -27,11 +27,11 @@ FILES = {
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
     for name, text in FILES.items():
-        (folder / name).write_bytes(text.encode())
-    return folder
+        (directory / name).write_bytes(text.encode())
+    return directory
 
 
 def package(checkpoint: Path, names: str, *more: str) -> Path:

@@ -78,7 +78,9 @@ def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derive
         )  # type: ignore[arg-type]
         for n in ("key", "value")
     )
-    return DerivedGraphs(encode=None, step=graph, states=states, handed=(), whole=(), growing="ids")
+    return DerivedGraphs(
+        encode=None, step=graph, states=states, static_inputs=(), whole=(), growing="ids"
+    )
 
 
 def run(graph: Graph, **given: Any) -> dict[str, Any]:

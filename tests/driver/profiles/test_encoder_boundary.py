@@ -82,7 +82,12 @@ def step(encode: Graph) -> DerivedGraphs:
         for n in ("key", "value")
     )
     return DerivedGraphs(
-        encode=encode, step=graph, states=states, handed=tuple(given), whole=(), growing="ids"
+        encode=encode,
+        step=graph,
+        states=states,
+        static_inputs=tuple(given),
+        whole=(),
+        growing="ids",
     )
 
 
@@ -102,7 +107,7 @@ def test_a_value_taken_from_further_up_moves_the_end_up() -> None:
 
 def test_keys_and_values_are_known_by_the_attention_that_reads_them() -> None:
     derived = step(encoder()[0])
-    assert find_cross_attention(derived.step, derived.handed) == [{"key": "k", "value": "v"}]
+    assert find_cross_attention(derived.step, derived.static_inputs) == [{"key": "k", "value": "v"}]
 
 
 def test_the_three_graphs_of_a_decoder_made_by_hand() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import onnxruntime_genai as og
 
 
-def main(folder: str, prompts: str, most: str, beams: str = "1") -> None:
+def main(directory: str, prompts: str, most: str, beams: str = "1") -> None:
     """Greedy, or by beams; prompts of equal length."""
     ids = np.array(json.loads(prompts), np.int32)
-    params = og.GeneratorParams(og.Model(folder))
+    params = og.GeneratorParams(og.Model(directory))
     options = {"num_beams": int(beams), "num_return_sequences": 1} if beams != "1" else {}
     params.set_search_options(
         max_length=ids.shape[1] + int(most),
@@ -21,7 +21,7 @@ def main(folder: str, prompts: str, most: str, beams: str = "1") -> None:
         early_stopping=True,
         **options,
     )
-    generator = og.Generator(og.Model(folder), params)
+    generator = og.Generator(og.Model(directory), params)
     generator.append_tokens(ids)
     while not generator.is_done():
         generator.generate_next_token()

@@ -25,29 +25,29 @@ def as_json(array: Any) -> dict[str, Any]:
     return {"type": str(array.dtype), "dims": list(array.shape), "data": data}
 
 
-def run(core: Any, folder: Path, name: str) -> None:
+def run(core: Any, directory: Path, name: str) -> None:
     """One model with all its inputs, in full precision."""
     model = core.compile_model(
-        core.read_model(folder / f"{name}.onnx"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        core.read_model(directory / f"{name}.onnx"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
     known = {said for given in model.inputs for said in given.names}
     turn = 0
-    while (path := folder / f"{name}.{turn}.json").exists():
+    while (path := directory / f"{name}.{turn}.json").exists():
         told = json.loads(path.read_text())
         given = {k: as_array(v) for k, v in told.items() if k in known}
         made = model(given)
         results = {said: as_json(made[o]) for o in model.outputs for said in o.names}
-        (folder / f"{name}.{turn}.out.json").write_text(json.dumps(results))
+        (directory / f"{name}.{turn}.out.json").write_text(json.dumps(results))
         turn += 1
 
 
 def main() -> None:
     """Every model that is named."""
-    folder, core = Path(sys.argv[1]), openvino.Core()
+    directory, core = Path(sys.argv[1]), openvino.Core()
     for name in sys.argv[2:]:
         wrong = ""
         try:
-            run(core, folder, name)
+            run(core, directory, name)
         except Exception as error:
             wrong = str(error) or repr(error)
         print(json.dumps({"name": name, "wrong": wrong}), flush=True)

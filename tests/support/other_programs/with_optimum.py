@@ -9,13 +9,13 @@ import torch
 from optimum.onnxruntime import ORTModelForCausalLM, ORTModelForSeq2SeqLM
 
 
-def main(folder: str, kind: str, prompts: str, mask: str, most: str, beams: str) -> None:
+def main(directory: str, kind: str, prompts: str, mask: str, most: str, beams: str) -> None:
     """What `generate` writes; of a decoder alone without the prompt, of a translator
     without the start.
     """
     ids, seen = torch.tensor(json.loads(prompts)), torch.tensor(json.loads(mask))
     model = (ORTModelForCausalLM if kind == "decoder" else ORTModelForSeq2SeqLM).from_pretrained(
-        folder
+        directory
     )
     made = model.generate(
         input_ids=ids,

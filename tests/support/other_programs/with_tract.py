@@ -22,28 +22,28 @@ def as_json(array: Any) -> dict[str, Any]:
     return {"type": str(array.dtype), "dims": list(array.shape), "data": data}
 
 
-def run(folder: Path, name: str) -> None:
+def run(directory: Path, name: str) -> None:
     """One model with all its inputs; its lengths stay open."""
-    model = tract.onnx().load(folder / f"{name}.onnx")
+    model = tract.onnx().load(directory / f"{name}.onnx")
     inputs = [model.input_name(n) for n in range(model.input_count())]
     ready = model.into_model().into_runnable()
     turn = 0
-    while (path := folder / f"{name}.{turn}.json").exists():
+    while (path := directory / f"{name}.{turn}.json").exists():
         told = json.loads(path.read_text())
         made = ready.run([as_array(told[n]) for n in inputs])
         # its outputs bear other names, in the model's order
         results = {str(n): as_json(t.to_numpy()) for n, t in enumerate(made)}
-        (folder / f"{name}.{turn}.out.json").write_text(json.dumps(results))
+        (directory / f"{name}.{turn}.out.json").write_text(json.dumps(results))
         turn += 1
 
 
 def main() -> None:
     """Every model that is named."""
-    folder = Path(sys.argv[1])
+    directory = Path(sys.argv[1])
     for name in sys.argv[2:]:
         wrong = ""
         try:
-            run(folder, name)
+            run(directory, name)
         except Exception as error:
             # behind it stands where in its own sources it was
             wrong = str(error).split("Stack backtrace")[0] or repr(error)

@@ -98,7 +98,7 @@ def test_blocks_have_the_values_of_ggml(kind: int, tmp_path: Path) -> None:
         )
 
 
-def llama_files(folder: Path, kind: int) -> tuple[Path, Path]:
+def llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
     """The same Llama as a GGUF file and as a checkpoint directory with float32 weights."""
     draw, stored, values = np.random.default_rng(0), {}, {}
     theirs = {theirs: ours for ours, theirs in LLAMA_NAMES.items()}
@@ -117,20 +117,20 @@ def llama_files(folder: Path, kind: int) -> tuple[Path, Path]:
                 # the file has the rows in another order
                 order = interleave_heads(np.arange(shape[0]), heads)
                 values[f"{key}.weight"] = value[np.argsort(order)]
-    write_safetensors(folder / "model.safetensors", values)
+    write_safetensors(directory / "model.safetensors", values)
     config: Json = {
         "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
         "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 31,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    return write_gguf(folder / "m.gguf", llama_metadata(), stored), folder
+    (directory / "config.json").write_text(json.dumps(config))
+    return write_gguf(directory / "m.gguf", llama_metadata(), stored), directory
 
 
 @pytest.mark.parametrize("kind", [F16, Q4_0, Q8_0])
 def test_a_file_compiles_to_the_model_of_the_directory(kind: int, tmp_path: Path) -> None:
-    file, folder = llama_files(tmp_path, kind)
+    file, directory = llama_files(tmp_path, kind)
     made = specc.compile(file, tmp_path / "a.onnx")
-    specc.compile(folder, tmp_path / "b.onnx")
+    specc.compile(directory, tmp_path / "b.onnx")
     ids = np.array([[3, 1, 4, 1, 5, 9]])
     ours, theirs = (specc.load(tmp_path / f"{n}.onnx").run(input_ids=ids)["logits"] for n in "ab")
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
@@ -174,9 +174,9 @@ def test_texts_are_read_with_the_tokenizer_of_the_file(tmp_path: Path) -> None:
     assert found[2] == found[3]
 
 
-def check_refused(data: bytes, folder: Path) -> Failed | None:
+def check_refused(data: bytes, directory: Path) -> Failed | None:
     """Return the error of opening a file; None if it can be opened."""
-    path = folder / "m.gguf"
+    path = directory / "m.gguf"
     path.write_bytes(data)
     try:
         open_gguf(path).close()

@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import Failed
 from specc.weights.formats.glove import read_glove
 
 
-def written(folder: Path, text: str | bytes) -> Path:
-    path = folder / "vectors.txt"
+def written(directory: Path, text: str | bytes) -> Path:
+    path = directory / "vectors.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 

@@ -23,16 +23,16 @@ KEPT = Path(__file__).parents[2] / "kept" / "quantized"
 EXPECTED = "expected:"
 
 
-def read_config(folder: Path, text: str) -> CheckpointQuantization:
-    (folder / "config.json").write_text(f'{{"quantization_config": {text}}}')
-    found = read_quantization_config(load_config_json(str(folder)))
+def read_config(directory: Path, text: str) -> CheckpointQuantization:
+    (directory / "config.json").write_text(f'{{"quantization_config": {text}}}')
+    found = read_quantization_config(load_config_json(str(directory)))
     assert found is not None
     return found
 
 
-def read_kept(name: str, folder: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
+def read_kept(name: str, directory: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
     with open_tensors(KEPT / f"{name}.safetensors") as file:
-        config = read_config(folder, file.metadata["quantization_config"])
+        config = read_config(directory, file.metadata["quantization_config"])
         return config, {tensor: file.read(tensor) for tensor in file.tensors}
 
 

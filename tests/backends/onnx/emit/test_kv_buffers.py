@@ -33,7 +33,7 @@ def opened(
 
 
 def stepper(writer: Generator, ids: Any) -> KVCacheStepper:
-    made = writer.stepper(writer.entrance.prepared({"input_ids": ids}))
+    made = writer.stepper(writer.input_signature.prepared({"input_ids": ids}))
     assert isinstance(made, KVCacheStepper)
     return made
 
@@ -59,8 +59,8 @@ def test_which_models_have_them(
     tmp_path: Path, spec: str, target: str, opset: int, sets: dict[str, Any], count: int
 ) -> None:
     writer = opened(tmp_path, spec, target, opset, **sets)
-    name = writer.entrance.growing
-    made = writer.stepper(writer.entrance.prepared({name: np.ones((1, 2), np.int64)}))
+    name = writer.input_signature.growing
+    made = writer.stepper(writer.input_signature.prepared({name: np.ones((1, 2), np.int64)}))
     assert isinstance(made, KVCacheStepper)
     assert len(made.buffers) == count
 
@@ -170,7 +170,7 @@ def test_one_hidden_key_anywhere_is_hidden_on_a_card(
         given = {"input_ids": ids, "attention_mask": keep}
         found = []
         for writer in (usual, other):
-            made = writer.stepper(writer.entrance.prepared(given))
+            made = writer.stepper(writer.input_signature.prepared(given))
             found.append([made.step(ids), made.step(np.array([[7]]))])
         for want, got in zip(*found, strict=True):
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), hidden

@@ -271,9 +271,11 @@ def test_what_does_not_change_stays_outside_the_loop() -> None:
 
 def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
     derived = Case(small("transformer"), settings_of(small("transformer"))).ingredients.derived
-    fixed = set(find_invariant_nodes(derived.step, derived.handed))
+    fixed = set(find_invariant_nodes(derived.step, derived.static_inputs))
     assert {node for node, _ in derived.step.nodes} - fixed
-    known = {derived.step.inputs[n] for n in derived.handed} | set(derived.step.parameters.values())
+    known = {derived.step.inputs[n] for n in derived.static_inputs} | set(
+        derived.step.parameters.values()
+    )
     for node, results in derived.step.nodes:
         if node in fixed:
             assert all(a is None or a in known for a in node.args)

@@ -52,14 +52,14 @@ def twice() -> Graph:
     return made.finish("g", {"z": made.one(ops.LayerNorm(1e-5), total, w, None)})
 
 
-def kinds(graph: Graph, aim: Target, folder: Path) -> list[str]:
+def kinds(graph: Graph, aim: Target, directory: Path) -> list[str]:
     """The operators that ONNX Runtime runs of a graph."""
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.optimized_model_filepath = str(directory / "optimized.onnx")
     options.log_severity_level = 4
     model = build_model(graph, aim).model.SerializeToString()
     onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return [n.op_type for n in onnx.load(folder / "optimized.onnx").graph.node]
+    return [n.op_type for n in onnx.load(directory / "optimized.onnx").graph.node]
 
 
 GRAPHS = [*(blocks(np.random.default_rng(seed)) for seed in range(12)), twice()]

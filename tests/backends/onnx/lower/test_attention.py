@@ -29,8 +29,8 @@ graph seen(x: float[batch, seq, 6], keep: keep[batch, seq]) -> (y: float[batch, 
 """
 
 
-def model(folder: Path, score: str, mask: str, result: str = "mixed") -> Graph:
-    path = folder / "seen.specc"
+def model(directory: Path, score: str, mask: str, result: str = "mixed") -> Graph:
+    path = directory / "seen.specc"
     text = SPEC.format(score=score, mask=mask, result=result)
     path.write_text(text, encoding="utf-8")
     return pass_pipeline.simplify_graph(elaborate_spec(open_spec(str(path)), "").graph)

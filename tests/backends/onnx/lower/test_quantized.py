@@ -31,7 +31,7 @@ def blocked(
     return QuantizationFormat(bits=bits, block=block, layout=layout, rounding=rounding)
 
 
-def wild(*shape: int) -> Rows:
+def has_extremes(*shape: int) -> Rows:
     """Rows a thousand times larger and smaller than others, and one of zeros."""
     x = normal(*shape)
     flat = x.reshape(-1, shape[-1])
@@ -49,7 +49,7 @@ def test_blocks(bits: int, block: int, wide: int, rounding: ActivationRoundingMo
     made = rounded_map(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
     session = open_quietly(made.model("ort-cpu"))
     for rows in (1, 3, 17):
-        given = {"x": wild(rows, wide)}
+        given = {"x": has_extremes(rows, wide)}
         agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given))
 
 
@@ -62,7 +62,7 @@ def test_blocks_of_zeros_add_nothing(bits: int) -> None:
     weight[:, 32:64] = 0
     weight[4] = 0
     made = rounded_map(weight, blocked(bits, 32))
-    given = {"x": wild(3, 96)}
+    given = {"x": has_extremes(3, 96)}
     (got,) = open_quietly(made.model("ort-cpu")).run(None, given)
     agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), [got])
     assert np.abs(got[:, 4]).max() < 1e-30
@@ -77,7 +77,7 @@ def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str)
     """
     made = rounded_map(normal(5, 21), form, ("b", "t"), normal(5) * 50)
     model = made.model(name, opset)
-    given = {"x": wild(2, 3, 21)}
+    given = {"x": has_extremes(2, 3, 21)}
     want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
     agree(want, open_quietly(model).run(None, given))
     plain = onnxruntime.SessionOptions()
@@ -90,7 +90,7 @@ def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str)
 def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> None:
     made = rounded_map(normal(40, 96), form)
     session = open_quietly(made.model("ort-cpu"))
-    x = wild(9, 96)
+    x = has_extremes(9, 96)
     together = session.run(None, {"x": x})[0]
     for n in range(len(x)):
         alone = session.run(None, {"x": x[n : n + 1]})[0]
@@ -121,5 +121,5 @@ def test_columns_in_blocks_are_the_standards(bits: int, wide: int) -> None:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     session = onnxruntime.InferenceSession(made.model("onnx", 21).SerializeToString(), options)
-    given = {"x": wild(3, wide)}
+    given = {"x": has_extremes(3, wide)}
     agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given))

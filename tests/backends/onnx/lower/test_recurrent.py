@@ -26,9 +26,9 @@ graph f(x: float[batch, seq, 3], keep: keep[batch, seq]{side}, first: float[batc
 LAYER = "gru(x, hidden=5, reset=after, layers=2, direction=both, keep=keep, start=first)"
 
 
-def spec(folder: Path, call: str, side: str = "", dims: str = "batch, seq") -> Opened:
-    (folder / "m.specc").write_text(SPEC.format(call=call, side=side, dims=dims))
-    return opened(str(folder / "m.specc"))
+def spec(directory: Path, call: str, side: str = "", dims: str = "batch, seq") -> Opened:
+    (directory / "m.specc").write_text(SPEC.format(call=call, side=side, dims=dims))
+    return opened(str(directory / "m.specc"))
 
 
 def model(found: Opened, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:

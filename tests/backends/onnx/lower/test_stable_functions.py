@@ -40,9 +40,9 @@ POINTS = np.concatenate(
 ).astype(np.float32)
 
 
-def compute(function: str, x: Array, folder: Path) -> tuple[Array, Array]:
+def compute(function: str, x: Array, directory: Path) -> tuple[Array, Array]:
     """Return the float32 result of the ONNX model and that of the reference."""
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(SPEC.format(function=function), encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
     session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
@@ -137,9 +137,9 @@ generate text of ids from logits {{ stop = 2 }}
 """
 
 
-def find_faults(text: str, folder: Path) -> list[str]:
+def find_faults(text: str, directory: Path) -> list[str]:
     """Return the codes of the causality proof of a generative spec."""
-    path = folder / "m.specc"
+    path = directory / "m.specc"
     path.write_text(text, encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
     return [fault.code for fault in check_causality(graph, "n", "ids", ["logits"])]

@@ -22,8 +22,10 @@ from specc.runtime.model_package import open_package
 EXTRAS = [ExtraFile("tokenizer.json", b"[1]", hashed=True), ExtraFile("genai_config.json", b"{}")]
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())} if folder.exists() else {}
+def content(directory: Path) -> dict[str, bytes]:
+    return (
+        {p.name: p.read_bytes() for p in sorted(directory.iterdir())} if directory.exists() else {}
+    )
 
 
 class Stopped(BaseException):
@@ -58,21 +60,21 @@ def attempts(
 ) -> Iterator[tuple[Path, dict[str, bytes]]]:
     """A folder after each attempt that failed, and what it held before, until one gets through."""
     for nth in range(1, 80):
-        folder = tmp_path / str(nth) / "pair"
-        folder.parent.mkdir()
+        directory = tmp_path / str(nth) / "pair"
+        directory.parent.mkdir()
         if existing:
-            packed(folder, seed=0, extras=EXTRAS[1:], load=False)
-        before = content(folder)
+            packed(directory, seed=0, extras=EXTRAS[1:], load=False)
+        before = content(directory)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
             for module in (output, platform):
                 context.setattr(module, "os", faulty)
             with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
-                packed(folder, seed=1, extras=EXTRAS, load=False)
+                packed(directory, seed=1, extras=EXTRAS, load=False)
         if faulty.left > 0:
             assert nth > 1, "nothing was made to fail"
             return
-        yield folder, before
+        yield directory, before
     raise AssertionError("it never got through")
 
 
@@ -89,9 +91,9 @@ def test_a_call_that_fails_leaves_what_was_there(
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     seen = 0
-    for folder, before in attempts(tmp_path, monkeypatch, call, full, existing):
-        assert content(folder) == before
-        assert folder.exists() == existing
+    for directory, before in attempts(tmp_path, monkeypatch, call, full, existing):
+        assert content(directory) == before
+        assert directory.exists() == existing
         seen += 1
     assert seen
 
@@ -99,9 +101,9 @@ def test_a_call_that_fails_leaves_what_was_there(
 def test_an_interrupt_leaves_the_former_package_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder, before in attempts(tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True):
-        assert content(folder) == before
-        open_package(folder, contents=True)
+    for directory, before in attempts(tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True):
+        assert content(directory) == before
+        open_package(directory, contents=True)
 
 
 @pytest.mark.parametrize("call", ["write", "replace", "fsync", "unlink"])
@@ -110,9 +112,9 @@ def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
 ) -> None:
     """Nothing is put back or cleared up: the folder stays as it was at that moment."""
     refused = whole = 0
-    for folder, before in attempts(tmp_path, monkeypatch, call, Stopped(), True):
+    for directory, before in attempts(tmp_path, monkeypatch, call, Stopped(), True):
         try:
-            package = open_package(folder, contents=True)
+            package = open_package(directory, contents=True)
         except Failed as failed:
             refused += 1
             (found,) = failed.diagnostics
@@ -120,7 +122,7 @@ def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
             assert any(f"`{name}`" in found.title for name in before)
         else:
             whole += 1
-            now = content(folder)
+            now = content(directory)
             if now[INDEX_FILE] == before[INDEX_FILE]:
                 assert all(now[name] == data for name, data in before.items())
             assert package.index.model == "pair"
@@ -131,6 +133,6 @@ def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
 def test_after_a_killed_run_the_package_can_be_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder, _ in attempts(tmp_path, monkeypatch, "replace", Stopped(), True):
-        packed(folder, seed=2, extras=EXTRAS[1:], load=False)
-        assert open_package(folder, contents=True).roles == ("encode", "score")
+    for directory, _ in attempts(tmp_path, monkeypatch, "replace", Stopped(), True):
+        packed(directory, seed=2, extras=EXTRAS[1:], load=False)
+        assert open_package(directory, contents=True).roles == ("encode", "score")

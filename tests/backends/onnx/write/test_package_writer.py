@@ -23,16 +23,16 @@ from specc.weights.formats.safetensors import write_safetensors
 IDS = np.array([[3, 1, 4], [9, 2, 6]])
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
+def names(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.iterdir())
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+def content(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(directory.iterdir())}
 
 
-def weights_file(folder: Path) -> Path:
-    (found,) = folder.glob("model-*.data")
+def weights_file(directory: Path) -> Path:
+    (found,) = directory.glob("model-*.data")
     return found
 
 
