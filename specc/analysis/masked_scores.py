@@ -93,7 +93,7 @@ def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
             # maxima may be at different positions.
             has_extremes = [r.has_extremes for r in standing.given]
             for axis in axes:
-                finite_axes = standing.at("peaks", axis)
+                finite_axes = standing.at("finite_axes", axis)
                 if (
                     any(finite_axes)
                     if not any(has_extremes)
@@ -101,7 +101,7 @@ def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
                 ):
                     yield axis
         case op if op.view or isinstance(op, ops.Cast) or _is_scaled(standing):
-            yield from (a for a in axes if any(standing.at("peaks", a)))
+            yield from (a for a in axes if any(standing.at("finite_axes", a)))
 
 
 def _is_scaled(standing: PaddedResult) -> bool:

@@ -151,7 +151,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
     )
 
 
-AxisFact: TypeAlias = Literal["zero", "low", "floor", "peaks", "repeated"]
+AxisFact: TypeAlias = Literal["zero", "low", "floor", "finite_axes", "repeated"]
 """A per-axis field of `PaddingFacts`."""
 
 

@@ -21,8 +21,8 @@ the values that it weighs may be anything:
     end
     gives
     %1 zero along 1
-    %2 wild, stained
-    %3 low along 1, floor along 1, peaks along 1, stained
+    %2 has_extremes, extreme_padding
+    %3 low along 1, floor along 1, finite_axes along 1, extreme_padding
     %4 zero along 1
     %5 zero along 1
 """

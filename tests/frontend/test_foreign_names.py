@@ -100,7 +100,7 @@ def said(tmp_path: Path, value: str) -> str:
         ("x.softmax(3)", "E0204", "`softmax`"),
         ("x.shape", "E0202", "length("),
         ("x.T", "E0202", "transpose("),
-        ("swish(x)", "E0204", "silu("),
+        ("swish(x)", "E0204", "`silu`"),
         ("softmax_causal(x)", "E0204", "masked_softmax("),
         ("masked_fill(x, 1)", "E0204", "where("),
         ("print(x)", "E0204", "--tap"),

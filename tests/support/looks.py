@@ -44,9 +44,9 @@ def attention(weights, queries=None, keys=None, scope="layers.0.attn", hidden=No
     )
 
 
-def looks(*maps: AttentionMap, picture=None, model="m", given="a text") -> AttentionMaps:
+def looks(*maps: AttentionMap, image=None, model="m", given="a text") -> AttentionMaps:
     """What a model looked at, as these maps."""
-    return AttentionMaps(model=model, given=given, maps=maps, picture=picture)
+    return AttentionMaps(model=model, given=given, maps=maps, image=image)
 
 
 def over(size: int = 8, side: int = 4, lead: int = 1, heads: int = 2) -> AttentionMaps:
@@ -56,4 +56,4 @@ def over(size: int = 8, side: int = 4, lead: int = 1, heads: int = 2) -> Attenti
     seen = axis(names, "seen", grid=PatchGrid(rows=side, columns=side, lead=lead))
     weights = np.random.default_rng(0).dirichlet(np.ones(count), (heads, count))
     pixels = np.random.default_rng(1).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    return looks(attention(weights, seen, seen), picture=pixels)
+    return looks(attention(weights, seen, seen), image=pixels)

@@ -89,4 +89,4 @@ def test_blocks_name_the_lines_that_say_so() -> None:
         assert line.text
     norm = block_at(root, "vit.layernorm")
     assert norm.meaning.startswith("`(x - mean) / sqrt(var + eps) * g + b`")
-    assert norm.gives == "[batch, 17, 48]"
+    assert norm.output_type == "[batch, 17, 48]"
