@@ -198,6 +198,18 @@ FAMILIES = {
         },
         image=(3, 16, 16),
     ),
+    "got_ocr2": Family(
+        "GotOcr2",
+        {
+            "text_config": TEXT | {"model_type": "qwen2", "tie_word_embeddings": True},
+            "vision_config": {
+                "hidden_size": 16, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 28, "patch_size": 4, "window_size": 3, "global_attn_indexes": [1], "mlp_dim": 20,
+            },
+            "image_token_index": IMAGE,
+        },
+        image=(3, 28, 28),
+    ),
     "mistral3": Family(
         "Mistral3",
         {

@@ -373,6 +373,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "florence2_vision": DAVIT,
     "aya_vision": IMAGE_TEXT | {"vision.image": 16, "text.head_dim": 8},
     "llava_next": IMAGE_TEXT | {"pinpoints": [[8, 16], [16, 8]]},
+    "got_ocr2": IMAGE_TEXT | {"vision.window": 1, "vision.global_layers": [1], "vision.width": 16},
     "internvl": IMAGE_TEXT,
     "mistral3": {k: v for k, v in IMAGE_TEXT.items() if k != "vision.image"} | {"merge": 1},
     "pixtral_vision": {k: v for k, v in IMAGE.items() if k != "image"},
