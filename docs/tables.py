@@ -47,8 +47,9 @@ MODEL_GROUPS = (
     (
         "Vision",
         "beit convnext deformable_detr deit depth_anything detr digits dinov2 "
-        "dinov3_convnext dinov3_vit dpt ijepa mask2former mobilenet_v2 poolformer regnet "
-        "resnet rt_detr sam segformer swin videomae vit vit_mae vit_segmenter vitpose yolos",
+        "dinov3_convnext dinov3_vit dpt ijepa mask2former mobilenet_v2 poolformer pvt_v2 "
+        "regnet resnet rt_detr sam segformer swin timesformer videomae vit vit_mae "
+        "vit_segmenter vitpose yolos",
     ),
     (
         "Audio",

@@ -101,6 +101,12 @@ MOBILE: dict[str, Any] = {
     "min_depth": 4,
     "expand_ratio": 2.0,
 }
+PYRAMID: dict[str, Any] = {
+    "hidden_sizes": [8, 8, 12, 16],
+    "depths": [1, 2, 1, 1],
+    "num_attention_heads": [1, 2, 2, 4],
+    "mlp_ratios": [2, 2, 3, 1],
+}
 DEPTH = ("predicted_depth",)
 DENSE: dict[str, Any] = {
     "image_size": 16,
@@ -278,6 +284,13 @@ CASES = {
         settings={**CLASSES, **MOBILE, "image_size": [48, 40], "output_stride": 8, "first_layer_is_expansion": False}),
     "mobilenet_v2 base": Seen(config="MobileNetV2Config", model="MobileNetV2Model", size=(33, 40), results=BASE, settings={
         **MOBILE, "image_size": [33, 40], "tf_padding": False, "expand_ratio": 1.7, "finegrained_output": False}),
+    "pvt_v2": Seen(config="PvtV2Config", model="PvtV2ForImageClassification", size=(64, 72),
+                   settings={**CLASSES, **PYRAMID, "image_size": [64, 72]}),
+    "pvt_v2 base, linear": Seen(config="PvtV2Config", model="PvtV2Model", size=(64, 64), results=("last_hidden_state",),
+                                settings={**PYRAMID, "image_size": [64, 64], "linear_attention": True, "qkv_bias": False}),
+    "timesformer": vit("TimesformerConfig", "TimesformerForVideoClassification", frames=3, settings={"num_frames": 3}),
+    "timesformer base, joint": vit("TimesformerConfig", "TimesformerModel", frames=2, results=("last_hidden_state",),
+                                   settings={"num_frames": 2, "attention_type": "joint_space_time", "qkv_bias": False}),
     "dpt": vit("DPTConfig", "DPTForDepthEstimation", settings=DENSE, size=(16, 16), results=DEPTH),
     "dpt, other size": vit("DPTConfig", "DPTForDepthEstimation", size=(32, 32), given={"image": 32}, results=DEPTH,
                            settings=DENSE | {"readout_type": "add", "use_batch_norm_in_fusion_residual": True}),

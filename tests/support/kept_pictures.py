@@ -240,6 +240,11 @@ VISION = {
     "dinov3_convnext": seeing(
         "DINOv3ConvNext", "Model", results="pooler_output", size=16, image_size=16, hidden_sizes=[4, 6], depths=[1, 1]
     ),
+    "pvt_v2": seeing(
+        "PvtV2", size=24, channels=1, num_channels=1, image_size=[24, 24], num_encoder_blocks=2, depths=[1, 1], hidden_sizes=[4, 6],
+        num_attention_heads=[1, 2], sr_ratios=[2, 1], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], num_labels=3,
+    ),
+    "timesformer": seeing("Timesformer", "ForVideoClassification", frames=2, **SEEN, num_frames=2),
     "mobilenet_v2": seeing(
         "MobileNetV2", size=32, channels=1, num_channels=1, image_size=32, depth_multiplier=0.1, depth_divisible_by=2, min_depth=2,
         expand_ratio=2.0, num_labels=3,
