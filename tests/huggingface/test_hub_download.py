@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -102,9 +102,25 @@ def local_hub(repository: dict[str, dict[str, bytes]]) -> Iterator[tuple[str, li
         server.server_close()
 
 
-def run_specc(
-    directory: Path, endpoint: str, *words: str, **more: str
-) -> subprocess.CompletedProcess[str]:
+COMMANDS = """
+import json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from specc.cli.main import main
+for line in sys.stdin:
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main(json.loads(line))
+    print(json.dumps([status, out.getvalue(), err.getvalue()]), flush=True)
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@contextmanager
+def run_specc(directory: Path, endpoint: str, **more: str) -> Iterator[Run]:
+    """A function that runs one command and returns its status and what it printed. All run in
+    one process, because `huggingface_hub` reads the environment when it is imported.
+    """
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
@@ -112,42 +128,52 @@ def run_specc(
         **more,
     }
     environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    return subprocess.run(
-        [sys.executable, "-m", "specc", *words],
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMANDS],
         cwd=directory,
         env=environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+
+        def run(*words: str) -> tuple[int, str, str]:
+            print(json.dumps(words), file=process.stdin, flush=True)
+            status, out, err = json.loads(process.stdout.readline())
+            return status, out, err
+
+        yield run
 
 
 def test_a_model_is_downloaded_once_and_can_be_pinned(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     repository = {COMMIT: model_files(tmp_path, 1), OLDER: model_files(tmp_path, 2)}
-    with local_hub(repository) as (endpoint, asked):
-        done = run_specc(tmp_path, endpoint, "compile", "hf:me/tiny", "-o", "m.onnx")
-        assert done.returncode == 0, done.stderr
+    with local_hub(repository) as (endpoint, asked), run_specc(tmp_path, endpoint) as run:
+        status, out, err = run("compile", "hf:me/tiny", "-o", "m.onnx")
+        assert status == 0, err
         assert (tmp_path / "m.onnx").exists()
-        assert f"hf:me/tiny@{COMMIT}" in done.stdout + done.stderr
+        assert f"hf:me/tiny@{COMMIT}" in out + err
         assert any(a.endswith("/model.safetensors") for a in asked)
         assert not any(a.endswith(".bin") for a in asked)
         asked.clear()
         pinned = f"hf:me/tiny@{COMMIT}"
-        done = run_specc(tmp_path, endpoint, "compile", pinned, "-o", "m.onnx")
-        assert done.returncode == 0, done.stderr
+        status, _, err = run("compile", pinned, "-o", "m.onnx")
+        assert status == 0, err
         assert not any(a.startswith("GET") and "resolve" in a for a in asked)
-        done = run_specc(tmp_path, endpoint, "compile", "hf:me/tiny@v1", "-o", "v1.onnx")
-        assert done.returncode == 0, done.stderr
-        assert OLDER in done.stdout + done.stderr
+        status, out, err = run("compile", "hf:me/tiny@v1", "-o", "v1.onnx")
+        assert status == 0, err
+        assert OLDER in out + err
         parameters = [(n.name, n.dims) for n in onnx.load(tmp_path / "v1.onnx").graph.initializer]
         assert any("layers.1." in name for name, _ in parameters)
-        done = run_specc(tmp_path, endpoint, "check", "hf:me/other")
-        assert done.returncode == 3
-        assert "E0806" in done.stderr
+        status, _, err = run("check", "hf:me/other")
+        assert status == 3
+        assert "E0806" in err
     # without a connection the cache is enough
-    done = run_specc(tmp_path, endpoint, "check", "hf:me/tiny", HF_HUB_OFFLINE="1")
-    assert done.returncode == 0, done.stderr
-    done = run_specc(tmp_path, endpoint, "check", "hf:me/other", HF_HUB_OFFLINE="1")
-    assert done.returncode == 3
-    assert "E0806" in done.stderr
+    with run_specc(tmp_path, endpoint, HF_HUB_OFFLINE="1") as run:
+        status, _, err = run("check", "hf:me/tiny")
+        assert status == 0, err
+        status, _, err = run("check", "hf:me/other")
+        assert status == 3
+        assert "E0806" in err
