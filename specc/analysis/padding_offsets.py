@@ -9,6 +9,7 @@ A length identifies the offset: `m + n` has one offset in a graph, or none if it
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -33,16 +34,18 @@ class PaddingOffsets:
     merged: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
     """Merged axes that contain a padded one, with the lengths of the axes that were merged."""
 
-    @property
+    @cached_property
     def joined(self) -> frozenset[Dim]:
         """The lengths of axes that also hold other positions."""
         return frozenset(self.before) - {self.rows}
 
     def behind(self, length: Dim) -> Dim:
         """Return the number of positions after those that may be padded."""
-        if length not in self.before:
-            return Dim.of(0)
-        return length - self.rows - self.before[length]
+        return self._after.get(length, Dim.of(0))
+
+    @cached_property
+    def _after(self) -> Mapping[Dim, Dim]:
+        return {length: length - self.rows - before for length, before in self.before.items()}
 
     def apart(self, length: Dim) -> bool:
         """Return True if padding may separate always-valid positions from the others."""
