@@ -28,7 +28,6 @@ axis does:
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 
 from specc.analysis.masked_scores import is_where_always_taken
 from specc.analysis.padding_constants import (
@@ -73,7 +72,6 @@ from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.types import Type
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
@@ -141,12 +139,6 @@ def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
     places = find_padding_offsets(graph, keep, side)
     lengths = find_padded_lengths(graph, places)
     return _PaddingWalk(keep=keep, side=side, lengths=lengths, places=places)
-
-
-@lru_cache(maxsize=256)
-def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node. Cached: each link of a node needs them."""
-    return node.infer_types()
 
 
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
@@ -266,14 +258,8 @@ class _PaddingWalk:
             merged=length in self.places.merged,
             apart=self.places.apart(length),
             ends=self.places.ends(length),
-            into_apart=self._into_apart(node, link),
+            into_apart=self.places.leads_apart(node, link),
         )
-
-    def _into_apart(self, node: Node, link: Dependence) -> bool:
-        """Return True if a link leads to an axis on which padding separates valid positions."""
-        if link.result_axis is None or link.kind == "all":
-            return False
-        return self.places.apart(_infer_types(node)[link.result].shape[link.result_axis])
 
     def visit(
         self, node: Node, value: Value, given: list[PaddingFacts], here: list[Dependence]

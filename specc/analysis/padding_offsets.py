@@ -9,7 +9,7 @@ A length identifies the offset: `m + n` has one offset in a graph, or none if it
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -53,6 +53,12 @@ class PaddingOffsets:
             return True
         first = self.before.get(length, 0) != 0 and self.side != "right"
         return first or (self.behind(length) != 0 and self.side != "left")
+
+    def leads_apart(self, node: Node, link: Dependence) -> bool:
+        """Return True if a link leads to an axis on which padding separates valid positions."""
+        if link.result_axis is None or link.kind == "all":
+            return False
+        return self.apart(_infer_types(node)[link.result].shape[link.result_axis])
 
     def ends(self, length: Dim) -> tuple[int | None, int | None]:
         """Return the number of always-valid positions before and after the padded ones; None if
@@ -117,6 +123,12 @@ class PaddingOffsets:
         first, last = int(self.side == "right"), int(self.side == "left")
         ends = before + first - stop, start - before - self.rows + last
         return any(is_never_negative(d, self.least) for d in ends)
+
+
+@lru_cache(maxsize=256)
+def _infer_types(node: Node) -> tuple[Type, ...]:
+    """Return the types of the results of a node. Cached: each link of a node needs them."""
+    return node.infer_types()
 
 
 def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:

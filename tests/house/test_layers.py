@@ -7,7 +7,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from support.measure import list_nodes
+from support.measure import iterate_statements, parse_module
 
 import specc
 
@@ -176,7 +176,7 @@ def part_of(module: str) -> str:
 def imports(path: Path) -> list[tuple[int, str]]:
     """Every import in a file, lazy and type-only ones included."""
     found = []
-    for node in list_nodes(path):
+    for node in iterate_statements(parse_module(path)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -92,9 +92,19 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
+FIRST_SEEDS = {
+    "no divisor is zero": 190,
+    "no value is infinite": 290,
+    "valid positions stay in place when sorted": 108,
+    "zero times NaN is zero": 190,
+}
+"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+
+
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    found = (compare_with_padding(seed) for seed in range(1500))
+    seeds = (FIRST_SEEDS.get(mistake, 0), *range(1500))
+    found = (compare_with_padding(seed) for seed in seeds)
     assert any(f and f.effect and not f.warned for f in found)

@@ -63,7 +63,7 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     while waiting:
         node, inside = waiting.pop()
         yield node, inside
-        for child in ast.iter_child_nodes(node):
+        for child in measure.iterate_children(node):
             named = isinstance(child, (*measure.FUNCTIONS, ast.ClassDef))
             here = f"{inside}.{child.name}".lstrip(".") if named else inside
             waiting.append((child, here))

@@ -137,6 +137,10 @@ SILENT = {
 }  # fmt: skip
 
 
+LEAVES = {ast.Name, ast.Constant, ast.Load, ast.Store, ast.alias}
+STATEMENT_FIELDS = {"body", "orelse", "finalbody", "handlers", "cases"}
+
+
 @dataclass
 class Measured:
     """What was counted in one file or in all."""
@@ -159,10 +163,26 @@ def parse_module(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-@cache
+def iterate_children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the children of a node; none for names and literals, which are most nodes."""
+    return iter(()) if type(node) in LEAVES else ast.iter_child_nodes(node)
+
+
 def list_nodes(path: Path) -> list[ast.AST]:
     """Return all nodes of the syntax tree of a file."""
-    return list(ast.walk(parse_module(path)))
+    nodes: list[ast.AST] = [parse_module(path)]
+    for node in nodes:
+        nodes += iterate_children(node)
+    return nodes
+
+
+def iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield all statements in a node, at any depth. Expressions contain none."""
+    for name in STATEMENT_FIELDS & {*node._fields}:
+        for child in getattr(node, name):
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from iterate_statements(child)
 
 
 def complexity(function: ast.AST) -> int:
@@ -181,7 +201,7 @@ def complexity(function: ast.AST) -> int:
             count += len(node.values) - 1
         elif isinstance(node, ast.comprehension):
             count += 1 + len(node.ifs)
-        waiting += ast.iter_child_nodes(node)
+        waiting += iterate_children(node)
     return count
 
 
@@ -239,8 +259,8 @@ def module_of(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[str]:
     """Every module or name that a file imports, lazily or not, but not for types alone."""
-    nodes = list_nodes(path)
-    typing = {n for node in nodes if _is_for_types(node) for n in ast.walk(node)}
+    nodes = [*iterate_statements(parse_module(path))]
+    typing = {n for node in nodes if _is_for_types(node) for n in iterate_statements(node)}
     for node in nodes:
         if node in typing:
             continue
