@@ -267,9 +267,11 @@ def test_outputs(name: str, head: str, places: Sequence[Sequence[int]], tmp_path
     )
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "beams"), [*((name, 1) for name in FAMILIES), (next(iter(FAMILIES)), 3)]
+)
 def test_generation(name: str, beams: int, tmp_path: Path) -> None:
+    """Beam search, which does not depend on the family, for the first only."""
     family = FAMILIES[name]
     theirs = family.save(tmp_path).double()
     how: dict[str, Any] = {"max_tokens": TOKENS}

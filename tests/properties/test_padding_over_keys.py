@@ -97,10 +97,21 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
+FIRST_SEEDS = {
+    "ranks beside rows": 55,
+    "rows counted as ranks": 138,
+    "whatever is sorted last": 98,
+    "zero whatever it meets": 83,
+    "all is held": 28,
+}
+"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+
+
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     if name == "is_sorted_last":
         monkeypatch.setattr(padding_constants, name, wrong)
-    assert any(fault(seed, side) for seed in range(400) for side in SIDES)
+    seeds = (FIRST_SEEDS.get(mistake, 0), *range(400))
+    assert any(fault(seed, side) for seed in seeds for side in SIDES)

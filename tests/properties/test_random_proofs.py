@@ -204,9 +204,18 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
 }
 
 
-def found(law: Law, graphs: int = 1500) -> bool:
+FIRST_SEEDS = {
+    "factors are forgotten": 366,
+    "every mask shows a row itself": 85,
+    "a maximum passes over anything": 109,
+    "zero times anything is zero": 479,
+}
+"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+
+
+def found(law: Law, graphs: int = 1500, first: int = 0) -> bool:
     """Whether a law finds a fault; a pass that crashes on a graph is caught too."""
-    for seed in range(graphs):
+    for seed in (first, *range(graphs)):
         try:
             if law(seed):
                 return True
@@ -224,7 +233,7 @@ def test_a_rule_taken_away_is_missed(mistake: str, monkeypatch: pytest.MonkeyPat
         # what it sees in a body, the search for loops that cannot be run in steps sees
         # too
         monkeypatch.setattr(cross_axis_loop_check, "_find_in_body", lambda *_: "")
-    missed = found(LAWS[law])
+    missed = found(LAWS[law], first=FIRST_SEEDS.get(mistake, 0))
     monkeypatch.undo()
     time_dataflow.trace_time_dataflow.cache_clear()
     assert missed, mistake

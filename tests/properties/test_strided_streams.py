@@ -160,6 +160,10 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
+FIRST_SEEDS = {"a row stands behind its chunk": 22, "all rows come at one pace": 146}
+"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+
+
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
@@ -173,7 +177,7 @@ def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatc
     ):
         cached.cache_clear()
     found = ""
-    for seed in range(400):
+    for seed in (FIRST_SEEDS.get(mistake, 0), *range(400)):
         try:
             found = difference(seed)
         except Exception as error:
