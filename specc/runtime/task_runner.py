@@ -1,7 +1,7 @@
 """Run a model for its task: text, pairs, questions or images in, predictions out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -25,6 +25,7 @@ from specc.preprocessing.text_batches import (
     batch_encodings,
     context_windows,
     encode_text,
+    find_mask_input,
     truncate_encoding,
 )
 from specc.preprocessing.text_codec import pad_rows
@@ -96,11 +97,14 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _texts)
     batch = make(task, record, given, options)
     graph = model.manifest.graph
-    arrays = _arrays(model, task, batch)
+    further = {n: v for n, v in inputs.items() if n in graph.inputs}
     if "image" in given:
-        arrays[_image_input(model)] = given["image"]
-    arrays |= {n: v for n, v in inputs.items() if n in graph.inputs}
-    results = model.run(**arrays)
+        further[_image_input(model)] = given["image"]
+    if further or _can_batch(model, task, batch):
+        results = model.run(**_arrays(model, task, batch) | further)
+    else:
+        each = [_arrays(model, task, replace(batch, rows=[row])) for row in batch.rows]
+        results = _stack_results([model.run(**arrays) for arrays in each])
     padded_left = model.input_signature.pads_left(task.text)
     scored = TaskResults(
         task=task,
@@ -112,6 +116,30 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         options={**options, "padded_left": padded_left},
     )
     return Predictions(results, task.kind, make_predictions(scored), batch.cut)
+
+
+def _can_batch(model: LoadedModel, task: Task, batch: _Batch) -> bool:
+    """Return whether the texts fit into one batch: the model masks padding, or they have one
+    length. The choices of a prompt always do.
+    """
+    graph = model.manifest.graph
+    one_length = len({len(row.ids) for row in batch.rows}) <= 1
+    masked = bool(find_mask_input(graph, task.text))
+    return one_length or masked or graph.inputs[task.text].type.rank != 2
+
+
+def _stack_results(each: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return results of single texts as those of a batch, padded with zeros."""
+    found: dict[str, Array] = {}
+    for name in each[0]:
+        arrays = [results[name] for results in each]
+        shape = np.max([array.shape for array in arrays], axis=0)
+        stacked = np.zeros((len(arrays), *shape[1:]), arrays[0].dtype)
+        for number, array in enumerate(arrays):
+            inside = tuple(slice(length) for length in array.shape[1:])
+            stacked[number][inside] = array[0]
+        found[name] = stacked
+    return found
 
 
 def _arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:

@@ -78,6 +78,18 @@ def test_text_classification(family: TextFamily, tmp_path: Path) -> None:
     assert_same(made.predictions, [one[:1] for one in wanted])
 
 
+UNMASKED = TextFamily("FNet", "wordpiece", {"type_vocab_size": 2}, segments=True)
+"""A family that cannot mask padding: the texts of a list are run one by one."""
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+@pytest.mark.parametrize(
+    "check", ["test_text_classification", "test_token_classification", "test_question_answering"]
+)
+def test_lists_of_a_model_without_a_mask(check: str, tmp_path: Path) -> None:
+    globals()[check](UNMASKED, tmp_path)
+
+
 @pytest.mark.parametrize(
     "problem", [{"num_labels": 1}, {"problem_type": "multi_label_classification"},
                 {"problem_type": "regression"}, {}], ids=str
