@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parity
 
 READ = supported_model_types()
 UNREAD = [
-    "convbert", "gemma3n", "janus", "mistral4", "mllama", "sam2", "swin2sr", "switch_transformers",
+    "funnel", "gemma3n", "janus", "mistral4", "mllama", "pop2piano", "sam2", "swin2sr",
 ]  # fmt: skip
 LIKE = {"swin2sr": {"swin", "swinv2"}}
 """By transformers' documentation these are variants of the others."""
