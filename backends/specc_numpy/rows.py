@@ -170,7 +170,8 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 
 
 def _weigh_pixels(op: ops.GridSample, at: Array, size: int) -> list[tuple[Array, Array]]:
-    """Return the pixels of one axis that points in -1 to 1 read, with their weights."""
+    """Return the pixels of one axis that points in -1 to 1 read, with their weights; NaN is -1."""
+    at = np.where(np.isnan(at), -1.0, at)
     at = (at + 1) / 2 * (size - 1) if op.align_corners else ((at + 1) * size - 1) / 2
     if op.padding_mode == "reflection":
         edge = 0.0 if op.align_corners else 0.5

@@ -210,8 +210,8 @@ def find_position_constants(graph: Graph) -> dict[str, int]:
     found: dict[str, int] = {}
 
     def add(lengths: frozenset[Dim], number: float) -> None:
-        size = int(-(-abs(number) // 1))
         if 1 < abs(number) <= MAX_THRESHOLD:
+            size = int(-(-abs(number) // 1))
             for length in lengths:
                 for symbol in length.symbols():
                     reached = _find_reaching_length(length, symbol, size)

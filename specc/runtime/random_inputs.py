@@ -8,7 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_length_limits, find_min_lengths
-from specc.analysis.value_ranges import find_uniform_value, skip_views
+from specc.analysis.value_ranges import find_constant_fraction, skip_views
 from specc.artifact.generation_facts import GenerationFacts
 from specc.ir import ops
 from specc.ir.array import Array
@@ -138,7 +138,7 @@ def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
             for operand, other in (node.args, node.args[::-1]):
-                ids, number = skip_views(operand, ops.Cast), find_uniform_value(other)
+                ids, number = skip_views(operand, ops.Cast), find_constant_fraction(other)
                 if ids is not None and ids.node is None and number is not None:
                     found.setdefault(ids, []).append(int(number))
     return found

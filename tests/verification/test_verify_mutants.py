@@ -35,6 +35,7 @@ graph g(ids: int[batch, n], keep: keep[batch, n] right) -> (y: float[batch, n, 8
   x = embedding(where(ids == 17, 0, ids), size=20, dim=8) @ e
   x = where(insert(ids == 17, axis=2), 1.0, x)
   x = x + (embedding(min(positions(keep), 11), size=12, dim=8) @ p)
+  x = where(insert(float(positions(keep)) < inf, axis=2), x, 0.0)
   blocks = (n + 3) // 4
   z = split(pad(x, after=4 * blocks - n), into=[blocks, 4], axis=1)
   return x, sum(z, axis=2)
