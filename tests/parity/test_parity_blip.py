@@ -148,3 +148,61 @@ def test_generation(head: str, seed: int, beams: int, tmp_path: Path) -> None:
         settings |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     assert [list(r[0].tokens) for r in ours.generate(**given, **settings).results()] == wanted
     assert len({token for text in wanted for token in text}) > 3, "too few different tokens"
+
+
+BLIP2: dict[str, Any] = {
+    "text_config": {
+        "model_type": "opt", "vocab_size": 31, "hidden_size": 16, "ffn_dim": 20, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "max_position_embeddings": 40, "word_embed_proj_dim": 16, "bos_token_id": 1,
+        "eos_token_id": STOP, "pad_token_id": 1,
+    },
+    "vision_config": CONFIG["vision_config"],
+    "qformer_config": {
+        "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20,
+    },
+    "num_query_tokens": 4, "image_token_index": 30,
+}  # fmt: skip
+
+
+def saved_blip2(head: str, folder: Path, seed: int = 0) -> Any:
+    """Return BLIP-2 with OPT and random weights, saved in `folder`."""
+    kind = getattr(transformers, f"Blip2{head}")
+    theirs = randomized(kind(transformers.Blip2Config(**BLIP2)), seed)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    return kind.from_pretrained(folder).eval().double()
+
+
+@pytest.mark.parametrize("head", ["ForConditionalGeneration", "Model"])
+def test_blip2(head: str, tmp_path: Path) -> None:
+    """Logits of BLIP-2, and generation for prompts that are padded on the left."""
+    theirs = saved_blip2(head, tmp_path, seed=1)
+    ours = loaded(str(tmp_path), tmp_path)
+    given = samples(IMAGES | TEXT, {"seq": (9, 5, 6)})
+    for row in given.rows:
+        row["input_ids"] = np.maximum(row["input_ids"], 3)
+        row["input_ids"][:4] = 30
+
+    def run(x: Inputs) -> dict[str, Any]:
+        keep = x["attention_mask"]
+        ids = torch.where(keep, x["input_ids"], 1)
+        given = {"input_ids": ids, "attention_mask": keep.long()}
+        return {"logits": theirs(pixel_values=x["pixel_values"], **given).logits}
+
+    assert_published(ours, given, run, {"logits": "seq"}, ("left", "right"))
+    if head == "Model":
+        return
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
+    x = given.together("left", extra=0)
+    ids = np.where(x["attention_mask"], x["input_ids"], 1)
+    with torch.no_grad():
+        made = theirs.generate(
+            torch.tensor(x["pixel_values"]).double(),
+            torch.tensor(ids),
+            torch.tensor(x["attention_mask"]).long(),
+            do_sample=False,
+            max_new_tokens=TOKENS,
+        )
+    wanted = [ended(row[-TOKENS:].tolist(), STOP) for row in made]
+    answers = specc.load(tmp_path / "package", threads=1).generate(**x, max_tokens=TOKENS)
+    assert [list(row[0].tokens) for row in answers.results()] == wanted

@@ -69,6 +69,7 @@ OTHERWISE = {
     "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
     "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),
     "Siglip2Model": frozenset({"logits_per_image", "logits_per_text"}),
+    "Blip2Model": SCORES,
     "BlipModel": frozenset({"logits_per_image", "logits_per_text"}),
     "OwlViTModel": frozenset({"logits_per_image", "logits_per_text"}),
     "Owlv2Model": frozenset({"logits_per_image", "logits_per_text"}),
@@ -81,7 +82,8 @@ OTHERWISE = {
 }
 """Bodies that give something other than states."""
 NOT_BUILT = {
-    "PerceiverModel": "what it gives hangs on a preprocessor and a decoder that no config.json names"
+    "Blip2ForImageTextRetrieval": "its Q-Former takes texts, which the spec's does not",
+    "PerceiverModel": "what it gives hangs on a preprocessor and a decoder that no config.json names",
 }
 """Classes that no graph is made for, each with its reason (docs/families.md)."""
 

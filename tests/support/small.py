@@ -367,6 +367,17 @@ FAMILIES: dict[str, dict[str, object]] = {
     "paligemma": IMAGE_TEXT,
     "idefics3": IMAGE_TEXT | {"vision.image": 16},
     "blip": BLIP,
+    "blip_2": {
+        **{f"vision.{k}": v for k, v in IMAGE.items() if k != "channels"},
+        **{f"text.{k}": v for k, v in (WORDS | {"word_embed_dim": 16}).items()},
+        "queries": 3,
+        "d": 8,
+        "heads": 2,
+        "layers": 2,
+        "hidden": 12,
+        "image_token": 16,
+        "stop": [2],
+    },
     "blip_text": WORDS,
     "blip_vision": {k: v for k, v in IMAGE.items() if k != "channels"},
     "siglip2": {
