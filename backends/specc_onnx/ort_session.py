@@ -91,7 +91,7 @@ class OrtModel:
         given = self.fitting(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as beside:
-            running = beside.submit(self._run, given, options)
+            running = beside.submit(self._run_session, given, options)
             try:
                 results = running.result()
             except KeyboardInterrupt:
@@ -160,7 +160,9 @@ class OrtModel:
         except Exception as error:  # as above
             _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
 
-    def _run(self, given: Mapping[str, Array], options: onnxruntime.RunOptions) -> list[Array]:
+    def _run_session(
+        self, given: Mapping[str, Array], options: onnxruntime.RunOptions
+    ) -> list[Array]:
         """All outputs; the mode is that of the thread that runs it."""
         with flush_denormals():
             results: list[Array] = self.session.run(list(self.outputs), given, options)

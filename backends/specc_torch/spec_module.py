@@ -66,7 +66,7 @@ class SpecModule(nn.Module):
                         graph, root, _merge_tied_values(root, self.ties, values or {}), seed
                     )
                 )
-            self._place(name, made[root])
+            self._place_parameter(name, made[root])
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.parameters())
@@ -76,7 +76,7 @@ class SpecModule(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """Return the outputs by name. Raise E0907 and E0910 to E0913 for inputs that do not fit."""
-        place = self._here()
+        place = self._make_context()
         known = {n: self._taken(n, x, place) for n, x in inputs.items()}
         if self.defaults is not None:
             absent = [n for n in self.defaults.outputs if n not in known]
@@ -92,7 +92,7 @@ class SpecModule(nn.Module):
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter under its full name in the spec, tied ones under each of theirs."""
         for name in self.graph.parameters:
-            scope, leaf = self._scope(name)
+            scope, leaf = self._get_scope(name)
             found = scope._parameters[leaf]
             assert found is not None, f"{name} was removed"
             yield name, found
@@ -110,7 +110,7 @@ class SpecModule(nn.Module):
         about = {**(metadata or {}), **AS_SPECIFIED}
         write_safetensors(path, tensors, about, force=force)
 
-    def _scope(self, name: str) -> tuple[nn.Module, str]:
+    def _get_scope(self, name: str) -> tuple[nn.Module, str]:
         *path, leaf = name.split(".")
         scope: nn.Module = self
         for part in path:
@@ -119,7 +119,7 @@ class SpecModule(nn.Module):
             scope = inner
         return scope, leaf
 
-    def _place(self, name: str, parameter: nn.Parameter) -> None:
+    def _place_parameter(self, name: str, parameter: nn.Parameter) -> None:
         """Put a parameter under its dotted name; `add_module` would refuse names like `type`."""
         *path, leaf = name.split(".")
         scope: nn.Module = self
@@ -127,7 +127,7 @@ class SpecModule(nn.Module):
             scope = scope._modules.setdefault(part, Scope())  # type: ignore[assignment]
         scope._parameters[leaf] = parameter
 
-    def _here(self) -> ForwardContext:
+    def _make_context(self) -> ForwardContext:
         for parameter in self.parameters():
             return ForwardContext({}, parameter.dtype, parameter.device, self.training)
         return ForwardContext({}, torch.get_default_dtype(), torch.device("cpu"), self.training)

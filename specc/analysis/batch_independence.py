@@ -73,11 +73,11 @@ class _BatchAxis:
                 if isinstance(node.op, ops.Scan)
                 else None
             )
-            if inside or self._mixes(node, results):
+            if inside or self._mixes_elements(node, results):
                 spoilt.update(results)
                 yield inside or (graph, node)
 
-    def _mixes(self, node: Node, results: tuple[Value, ...]) -> bool:
+    def _mixes_elements(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Return True if a node passes values from one batch element to another, or its result
         depends on the batch size.
         """
@@ -98,15 +98,15 @@ class _BatchAxis:
             case ops.Scan():
                 return self._scan_mixes(node, node.op, results)
         attributes = tuple(node.op.attributes().values())
-        return self._says(attributes) or self._crosses(node, results)
+        return self._mentions_batch(attributes) or self._crosses_batch(node, results)
 
-    def _says(self, value: object) -> bool:
+    def _mentions_batch(self, value: object) -> bool:
         """Return True if an attribute is or contains a length with the batch size."""
         if isinstance(value, Dim):
             return self.said(value)
-        return isinstance(value, tuple) and any(map(self._says, value))
+        return isinstance(value, tuple) and any(map(self._mentions_batch, value))
 
-    def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
+    def _crosses_batch(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Return True if the batch axis is not read elementwise, or comes from no operand."""
         made = {
             (r, n)

@@ -106,7 +106,7 @@ class _MaskSplitter:
         grid, negated = asked
         node = grid.value.node
         if grid.query is None or grid.key is None:
-            return self._alone(grid, negated)
+            return self._find_global_tokens(grid, negated)
         if node is None:
             return MaskParts(FULL_INTERVAL)
         if (inner := follow_view(grid)) is not None:
@@ -129,7 +129,7 @@ class _MaskSplitter:
                 return taken | (left & (yield _PartsQuestion(no, negated)))
         return MaskParts(find_grid_band(grid, negated=negated))
 
-    def _alone(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
+    def _find_global_tokens(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
         """Return the parts of a condition that does not compare queries with keys."""
         inner: QueryKeyGrid | None = grid
         while inner is not None and not negated:

@@ -189,7 +189,7 @@ class _BandSearch:
     def holds(self, grid: QueryKeyGrid, negated: bool) -> Interval:
         """Return where the grid, or its negation, can be true."""
         asked = _NonZeroQuestion(grid, negated)
-        return solve_memoized(asked, self._rule, self.intervals, self.budget, FULL_INTERVAL)
+        return solve_memoized(asked, self._find_rule, self.intervals, self.budget, FULL_INTERVAL)
 
     def affine(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
         """Return the grid as a linear function of times."""
@@ -199,9 +199,9 @@ class _BandSearch:
         """Return True if the grid may be NaN where another factor is zero."""
         return solve_memoized(grid, solve_zero_divisor, self.breaking, self.budget, True)
 
-    def _rule(self, question: _BandQuestion) -> _BandSolver:
+    def _find_rule(self, question: _BandQuestion) -> _BandSolver:
         if isinstance(question, _ComparisonQuestion):
-            return (yield from self._below(*question))
+            return (yield from self._bound_below(*question))
         grid, negated = question
         node = grid.value.node
         if node is None:
@@ -216,7 +216,7 @@ class _BandSearch:
         # Of numbers only "is nonzero" is known; the opposite may hold anywhere.
         return FULL_INTERVAL if negated else (yield from self._non_zero(grid, node, operands))
 
-    def _below(self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool) -> _BandSolver:
+    def _bound_below(self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
         # <= a and x <= b. Each half is a separate comparison.
         match left.value.node:
@@ -262,7 +262,7 @@ class _BandSearch:
                     return FULL_INTERVAL
                 return (yield _NonZeroQuestion(grid.at(mask, *ATTENTION_GRID_AXES), False))
             case ops.Arith(fn="mul"):
-                return (yield from self._product(*operands))
+                return (yield from self._multiply_intervals(*operands))
             case ops.Arith(fn="div"):
                 unsure = can_be_zero(operands[1]) or self.breaks(operands[1])
                 return FULL_INTERVAL if unsure else (yield _NonZeroQuestion(operands[0], False))
@@ -272,7 +272,7 @@ class _BandSearch:
                 return (yield _NonZeroQuestion(operands[0], False))
         return FULL_INTERVAL
 
-    def _product(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
+    def _multiply_intervals(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
         """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
         pairs = (one, other), (other, one)
         hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.breaks(b)]

@@ -188,8 +188,8 @@ class _PaddingWalk:
         states = dict(known)
         for node, results in graph.nodes:
             given = [states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
-            if isinstance(node.op, ops.Scan) and not self._along(node, node.op):
-                looped = self._looped(node, node.op, given, states)
+            if isinstance(node.op, ops.Scan) and not self._runs_along_padding(node, node.op):
+                looped = self._follow_loop(node, node.op, given, states)
                 states.update(zip(results, looped, strict=True))
                 continue
             found = find_dependences(node, results)
@@ -199,11 +199,11 @@ class _PaddingWalk:
                 states[value] = self.visit(node, value, given, here)
         return states
 
-    def _along(self, node: Node, op: ops.Scan) -> bool:
+    def _runs_along_padding(self, node: Node, op: ops.Scan) -> bool:
         """Return True if a loop runs along the padded axis."""
         return op.row(node).type.shape[op.axis] in self.lengths
 
-    def _looped(
+    def _follow_loop(
         self,
         node: Node,
         op: ops.Scan,
@@ -236,7 +236,7 @@ class _PaddingWalk:
         return self.keep.type.shape[-1]
 
     @property
-    def _alike(self) -> bool:
+    def _has_equal_ranks(self) -> bool:
         """True if ranks of valid positions equal their indices: padding comes last."""
         return self.side == "right" and not self.places.joined
 
@@ -277,12 +277,12 @@ class _PaddingWalk:
             keep=self.keep,
             lengths=self.lengths,
             joined=self.places.joined,
-            after=self._alike and not any(r.reversed for r in given),
+            after=self._has_equal_ranks and not any(r.reversed for r in given),
         )
         counts = _collect_padding_counts(standing)
         turned = infer_rotation(node, [s.turned for s in given], counts)
-        padding_source = self._dirt(standing, here, counts, turned)
-        count = self._count(standing, counts)
+        padding_source = self._find_source(standing, here, counts, turned)
+        count = self._count_padding(standing, counts)
         rows = infer_padding_facts(standing)
         if self.finite:
             rows = replace(rows, broken=False, infinite_signs=frozenset())
@@ -305,7 +305,7 @@ class _PaddingWalk:
         counted = length in self.lengths and not self.places.among(length)
         return count == EVERY_POSITION or (self.side == "right" and counted)
 
-    def _dirt(
+    def _find_source(
         self,
         standing: PaddedResult,
         here: list[Dependence],
@@ -318,7 +318,7 @@ class _PaddingWalk:
         for rows in given:
             if rows.padding_source:
                 return rows.padding_source
-        if self._counted(node, given, counts) or (turned and turned.shown):
+        if self._is_counted(node, given, counts) or (turned and turned.shown):
             return PaddingSource(node, counted=True)
         if is_order_mixed(node, given, [k for k in here if self.padded(node, k)], self.inside):
             return PaddingSource(node)
@@ -328,9 +328,11 @@ class _PaddingWalk:
                 reading = self.reading(node, link, given)
                 if not is_unaffected_by_padding(reading):
                     return PaddingSource(node, shifted=reading.shifted, reading=reading)
-        return None if self._alike or not has_mixed_ranks(standing) else PaddingSource(node)
+        return (
+            None if self._has_equal_ranks or not has_mixed_ranks(standing) else PaddingSource(node)
+        )
 
-    def _counted(
+    def _is_counted(
         self, node: Node, given: Sequence[PaddingFacts], counts: list[PaddingCount]
     ) -> bool:
         """Return True if the result of an op depends on the number of padded positions."""
@@ -342,7 +344,9 @@ class _PaddingWalk:
                 # wherever it is; in a table it is another one.
                 elsewhere = node.args[0].type.shape[axis] not in self.lengths
                 return bool(counts[0]) or counts[0] is None or elsewhere
-            case ops.Scan() if self._along(node, node.op) and self._made_inside(node.op.body):
+            case ops.Scan() if self._runs_along_padding(node, node.op) and self._made_inside(
+                node.op.body
+            ):
                 return True
         return is_padding_exposed(node, counts, self.length)
 
@@ -352,12 +356,12 @@ class _PaddingWalk:
             not self.lengths.isdisjoint(r.type.shape) for _, results in body.nodes for r in results
         )
 
-    def _count(self, standing: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
+    def _count_padding(self, standing: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
         node, operand = standing.node, standing.node.first
         match node.op:
             case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
-            case ops.Sort(axis=axis) if standing.value.index and not self._alike:
+            case ops.Sort(axis=axis) if standing.value.index and not self._has_equal_ranks:
                 if operand and operand.type.shape[axis] in self.lengths:
                     return None  # which positions are where, masked ones included
                 return infer_padding_count(node, counts, self.length)

@@ -187,14 +187,14 @@ class PaddedResult:
         found: list[bool] = []
         for n, rows in enumerate(self.given):
             known: frozenset[int] = getattr(rows, what)
-            found.append(any(k.operand_axis in known for k in self._links(n, axis)))
+            found.append(any(k.operand_axis in known for k in self._list_links(n, axis)))
         return found
 
     def along(self, axis: int) -> list[bool]:
         """Return, per operand, whether it has the axis; the others are broadcast along it."""
-        return [bool(self._links(n, axis)) for n in range(len(self.given))]
+        return [bool(self._list_links(n, axis)) for n in range(len(self.given))]
 
-    def _links(self, operand: int, axis: int) -> list[Dependence]:
+    def _list_links(self, operand: int, axis: int) -> list[Dependence]:
         return [k for k in self.keeps if k.operand == operand and k.result_axis == axis]
 
 

@@ -36,14 +36,14 @@ class PaddingLeak:
         """The op that first makes NaN or infinity at padded positions."""
         node = self.node
         while True:
-            made = [a for a in node.args if a and not self._finite(a)]
+            made = [a for a in node.args if a and not self._is_finite(a)]
             if not made:
                 return node
             first = made[0].node
             assert first is not None, "an input is finite"
             node = first
 
-    def _finite(self, value: Value) -> bool:
+    def _is_finite(self, value: Value) -> bool:
         """Return True if a value introduces no NaN or infinity."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
         return constant or self.facts(value).finite

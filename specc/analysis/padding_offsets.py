@@ -81,7 +81,7 @@ class PaddingOffsets:
             return link
         length = operand.type.shape[link.operand_axis]
         if isinstance(node.op, ops.Merge | ops.Split):
-            to_axis = self._regrouped(node, link.operand_axis)
+            to_axis = self._regroup_offsets(node, link.operand_axis)
             kept = to_axis is not None
             return replace(link, kind="same", result_axis=to_axis) if kept else link
         if not _is_splice(node.op, link.operand_axis):
@@ -94,7 +94,7 @@ class PaddingOffsets:
                 return replace(link, kind="same", result_axis=link.operand_axis)
         return make_shift_dependence(node, link) or link
 
-    def _regrouped(self, node: Node, axis: int) -> int | None:
+    def _regroup_offsets(self, node: Node, axis: int) -> int | None:
         """Return the result axis in which padded positions stay in order when batch and positions
         are merged or split, or None.
         """

@@ -102,9 +102,9 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             query, key = (None if a == axis else a for a in (q, k))
             return grid.at(x, query, key)
         case ops.Split(axis=axis, sizes=sizes):
-            return _reshaped(grid, x, axis, len(sizes), 1)
+            return _match_reshape(grid, x, axis, len(sizes), 1)
         case ops.Merge(axis=axis, count=count):
-            return _reshaped(grid, x, axis, 1, count)
+            return _match_reshape(grid, x, axis, 1, count)
     return grid.at(x, q, k) if _is_transparent_view(grid, node, x) else None
 
 
@@ -123,7 +123,9 @@ def _follow_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
     return grid
 
 
-def _reshaped(grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int) -> QueryKeyGrid | None:
+def _match_reshape(
+    grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int
+) -> QueryKeyGrid | None:
     """Return the grid of `x`, of which `read` axes at `axis` became `made`; None if one of them is
     the query or key axis.
     """

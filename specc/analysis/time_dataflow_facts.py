@@ -191,7 +191,7 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
 def find_length_use(body: Graph, related: frozenset[str]) -> Node | None:
     """Return the first node of a body with the length in an attribute."""
     for node, _ in body.nodes:
-        if any(_mentions(v, related) for v in _iterate_attributes(node)):
+        if any(_mentions_symbol(v, related) for v in _iterate_attributes(node)):
             return node
     return None
 
@@ -213,10 +213,10 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
         case ops.Range(length=dim) | ops.Expand(length=dim):
             rows = clock.head(dim) is not None
         case ops.Slice(axis=axis, start=start, stop=stop):
-            rows = _is_axis_end(node, axis, stop) and not _mentions(start, clock.related)
+            rows = _is_axis_end(node, axis, stop) and not _mentions_symbol(start, clock.related)
         case ops.Stride(axis=axis, start=start, stop=stop, step=step):
             rows = _is_axis_end(node, axis, stop) and not any(
-                _mentions(d, clock.related) for d in (start, step)
+                _mentions_symbol(d, clock.related) for d in (start, step)
             )
         case ops.Resize():
             return False  # every position is read, which implies this
@@ -225,12 +225,12 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
         case _:
             rows = False
     said = node.op.attributes().values()
-    return not rows and any(_mentions(v, clock.related) for v in said)
+    return not rows and any(_mentions_symbol(v, clock.related) for v in said)
 
 
-def _mentions(value: object, related: frozenset[str]) -> bool:
+def _mentions_symbol(value: object, related: frozenset[str]) -> bool:
     if isinstance(value, tuple):
-        return any(_mentions(v, related) for v in value)
+        return any(_mentions_symbol(v, related) for v in value)
     return isinstance(value, Dim) and bool(value.symbols() & related)
 
 

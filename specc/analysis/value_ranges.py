@@ -123,11 +123,11 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
         case ops.Constant(value=number):
             return float(number), float(number)
         case ops.Pointwise(fn=fn):
-            return _function(fn, given[0])
+            return _bound_function(fn, given[0])
         case ops.Arith(fn=fn):
             return _compute_arithmetic_range(fn, node, *given)
         case ops.Where():
-            return _merge_ranges([_refined(node, n, g) for n, g in enumerate(given) if n])
+            return _merge_ranges([_refine_range(node, n, g) for n, g in enumerate(given) if n])
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
@@ -135,13 +135,13 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
-            return _folded(node, given[0])
+            return _bound_reduction(node, given[0])
         case ops.Delay(first=first):
             return _merge_ranges([given[0], (float(first), float(first))])
     return UNBOUNDED_RANGE
 
 
-def _folded(node: Node, given: ValueRange) -> ValueRange:
+def _bound_reduction(node: Node, given: ValueRange) -> ValueRange:
     """Return the bounds of an op over several elements."""
     match node.op:
         case ops.Reduce(fn="sum", axis=axis) if is_max_subtracted_exp(node.first, axis):
@@ -156,18 +156,18 @@ def _folded(node: Node, given: ValueRange) -> ValueRange:
     return UNBOUNDED_RANGE
 
 
-def _function(fn: str, given: ValueRange) -> ValueRange:
+def _bound_function(fn: str, given: ValueRange) -> ValueRange:
     """Bounds of a function of one element."""
     if fn == "neg":
         return -given[1], -given[0]
     if fn in INCREASING_FUNCTIONS:
-        return _rising(fn, given[0], FUNCTION_RANGES[fn][1])
+        return _bound_increasing(fn, given[0], FUNCTION_RANGES[fn][1])
     if fn == "abs" and given[0] >= 0:
         return given
     return FUNCTION_RANGES.get(fn, UNBOUNDED_RANGE)
 
 
-def _refined(node: Node, operand: int, given: ValueRange) -> ValueRange:
+def _refine_range(node: Node, operand: int, given: ValueRange) -> ValueRange:
     """Bounds of one side of a `where` whose condition compares it, or what a number was
     added to, with a number: `where(x > 0, x + 1, …)`.
     """
@@ -187,7 +187,7 @@ def _refined(node: Node, operand: int, given: ValueRange) -> ValueRange:
     return given
 
 
-def _rising(fn: str, low: float, high: float) -> ValueRange:
+def _bound_increasing(fn: str, low: float, high: float) -> ValueRange:
     """Bounds of a function that grows with its operand; below -80 single precision
     holds no number above 0 for an exponential.
     """

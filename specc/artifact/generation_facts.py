@@ -142,38 +142,38 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
     """Return the facts of a package with this step graph. Raise E0831 if they do not match."""
     data = about.get(METADATA_KEY)
     if not isinstance(data, dict):
-        _damaged(path, "its generation settings are missing")
+        _fail_damaged(path, "its generation settings are missing")
     fields = JsonFields(
-        data, complain=lambda place, what: _damaged(path, f"`{'.'.join(place)}` {what}")
+        data, complain=lambda place, what: _fail_damaged(path, f"`{'.'.join(place)}` {what}")
     )
     generation = parse_generation(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
-        _damaged(path, "`generation` is broken")
+        _fail_damaged(path, "`generation` is broken")
     graphs = read_graphs(text, path)
-    chunks = _chunks(fields, step, path)
-    signature = _signature(graphs, generation, step, path, tokens=chunks is None)
+    chunks = _read_chunks(fields, step, path)
+    signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
     context = integer_of(fields.get_optional("context"))
     return GenerationFacts(
         generation=generation,
         signature=signature,
         defaults=graphs.get(DEFAULTS_GRAPH_NAME),
-        states=_states(fields, signature, step, path),
+        states=_read_states(fields, signature, step, path),
         reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
-        static_inputs=_names(fields, "handed", step, path),
-        whole=_names(fields, "whole", step, path),
+        static_inputs=_read_names(fields, "handed", step, path),
+        whole=_read_names(fields, "whole", step, path),
         first=fields.text("first") if fields.has("first") else "",
         context=context if context is not None and context > 0 else None,
         table=str(fields.get_optional("table") or "")[:200],
-        random_init=_chance(fields),
-        in_place=_names(fields, "in_place", step, path),
+        random_init=_read_random_init(fields),
+        in_place=_read_names(fields, "in_place", step, path),
         bounds=bounds_from_json(fields.get_optional("bounds")),
         apart=fields.get_optional("apart") is True,
         chunks=chunks,
     )
 
 
-def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
+def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
     """Return the chunks of a stream; None for generation."""
     told = fields.get_optional("chunks")
     if told is None:
@@ -181,24 +181,24 @@ def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
     both = told if isinstance(told, dict) else {}
     rows, made = integer_of(both.get("rows")), both.get("made")
     if rows is None or rows < 1 or not isinstance(made, dict):
-        _damaged(path, "`chunks` is broken")
+        _fail_damaged(path, "`chunks` is broken")
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in made.items()}
     except DimError:
-        _damaged(path, "`chunks` has an invalid length")
+        _fail_damaged(path, "`chunks` has an invalid length")
     if not lengths.keys() <= step.outputs.keys():
-        _damaged(path, "`chunks` names a result that the step does not return")
+        _fail_damaged(path, "`chunks` names a result that the step does not return")
     alone = both.get("alone")
     return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
 
 
-def _chance(fields: JsonFields) -> RandomWeights | None:
+def _read_random_init(fields: JsonFields) -> RandomWeights | None:
     """Return which weights are random, if any."""
     seed, count = (integer_of(fields.get_optional(key)) for key in ("seed", "drawn"))
     return None if seed is None else RandomWeights(seed, max(count or 0, 0))
 
 
-def _signature(
+def _read_signature(
     graphs: Mapping[str, Graph],
     generation: GenerateSection,
     step: Graph,
@@ -212,12 +212,12 @@ def _signature(
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.growing
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
-        _damaged(path, "the generated input is missing")
+        _fail_damaged(path, "the generated input is missing")
     drawn_from = generation.source in step.outputs
     rank = signature.inputs[growing].type.rank
     if not drawn_from or rank < 2 or (tokens and rank != 2):
         what = "tokens are drawn from" if tokens else "is streamed"
-        _damaged(path, f"the result that {what} is missing")
+        _fail_damaged(path, f"the result that {what} is missing")
     return signature
 
 
@@ -234,22 +234,24 @@ def check_encoder_outputs(
     # Both ways: the step needs a value that nobody produces, or `encode` one that nobody gives.
     missing = [*sorted((static_inputs | initial) - set(gives)), *sorted(set(takes) - inputs)]
     if missing:
-        _damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")
+        _fail_damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")
 
 
-def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple[DecodeState, ...]:
+def _read_states(
+    data: JsonFields, signature: Graph, step: Graph, path: str
+) -> tuple[DecodeState, ...]:
     """Return the states of a step: pairs of inputs and outputs with known lengths."""
     # Two states with one name would share a buffer, and one would be lost.
     states = tuple(_read_state(one, step, path) for one in data.listed("states"))
     names, afters = {s.name for s in states}, {s.next for s in states}
     if min(len(names), len(afters)) < len(states):
-        _damaged(path, "a state is listed twice")
+        _fail_damaged(path, "a state is listed twice")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
         # a state that `encode` returns has its size from there
         if not state.initial and not {s for d in fixed for s in d.symbols()} <= told:
-            _damaged(
+            _fail_damaged(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
@@ -258,7 +260,7 @@ def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     """Return one state, checked against the ports and types of the step."""
     if not isinstance(data, dict):
-        _damaged(path, "a state is broken")
+        _fail_damaged(path, "a state is broken")
     name, after = data.get("name"), data.get("next")
     if (
         not isinstance(name, str)
@@ -266,16 +268,16 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         or name not in step.inputs
         or after not in step.outputs
     ):
-        _damaged(path, f"the step has no state `{escape_text(str(name))[:200]}`")
+        _fail_damaged(path, f"the step has no state `{escape_text(str(name))[:200]}`")
     broken = f"the state `{escape_text(name)[:200]}` is broken"
-    fields = JsonFields(data, complain=lambda *_: _damaged(path, broken))
+    fields = JsonFields(data, complain=lambda *_: _fail_damaged(path, broken))
     type_ = step.inputs[name].type
     return DecodeState(
         name=name,
         next=after,
         type=type_,
-        batch=_axis(fields, "batch", type_),
-        rows=_axis(fields, "rows", type_),
+        batch=_read_axis(fields, "batch", type_),
+        rows=_read_axis(fields, "rows", type_),
         most=fields.integer("most", 0, INTEGER_BOUND) if fields.has("most") else inf,
         initial=fields.text("initial"),
         role=fields.choice("role", STATE_ROLES),
@@ -283,21 +285,21 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     )
 
 
-def _axis(data: JsonFields, key: str, type_: Type) -> int | None:
+def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
     """Return an axis of a state; None if it has none of this kind."""
     return data.integer(key, 0, type_.rank - 1) if data.has(key) else None
 
 
-def _names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
+def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
     """Return a list of inputs of the step."""
     names = data.listed(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
-            _damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")
+            _fail_damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")
     return tuple(map(str, names))
 
 
-def _damaged(path: str, why: str) -> NoReturn:
+def _fail_damaged(path: str, why: str) -> NoReturn:
     raise_error(
         "E0831",
         f"the package `{path}` cannot generate",

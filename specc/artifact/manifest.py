@@ -247,18 +247,18 @@ def parse_manifest(text: str, path: str) -> Manifest:
         raise_error(
             "E0917", f"the description inside `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
-    data = open_record(text, FORMAT_VERSION, "model", partial(_damaged, path))
+    data = open_record(text, FORMAT_VERSION, "model", partial(_fail_damaged, path))
     graphs = read_graphs(data.text("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph that computes absent inputs is next to its model; alone, a model happens to have this
     # name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        _damaged(path, "it has no graph")
+        _fail_damaged(path, "it has no graph")
     scoring = _decoded_graph(data, path)
     stored = data.string_map("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
-        _damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
+        _fail_damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
     return Manifest(
         name=data.text("model"),
         doc=data.text("doc"),
@@ -273,12 +273,12 @@ def parse_manifest(text: str, path: str) -> Manifest:
         target=data.text("target"),
         opset=as_exact_integer(data.get_optional("opset")) or 0,
         version=data.text("specc"),
-        attentions=_attentions(data, path),
+        attentions=_read_attentions(data, path),
         decodes=data.table("decodes") if "decodes" in data.names() else None,
         scoring=scoring and _with_ties(scoring, stored),
         streaming=_streaming_from(data.get_optional("streaming")),
         precision=data.table("precision") if "precision" in data.names() else {},
-        rounded=_rounded(data, scoring or graph, path),
+        rounded=_read_quantized_weights(data, scoring or graph, path),
     )
 
 
@@ -301,7 +301,9 @@ def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
     return replace(graph, parameter_facts=facts)
 
 
-def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWeight]:
+def _read_quantized_weights(
+    data: JsonFields, graph: Graph, path: str
+) -> dict[str, QuantizedWeight]:
     """Return the quantized weights; each is a matrix of the graph."""
     if "precision" not in data.names() or not data.table("precision"):
         return {}
@@ -312,19 +314,19 @@ def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWe
         value = graph.parameters.get(name)
         # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
-            _damaged(path, f"it has no matrix `{escape_text(name)}` that could be quantized")
+            _fail_damaged(path, f"it has no matrix `{escape_text(name)}` that could be quantized")
     return {name: _parse_quantized_weight(each.child(name)) for name in each.names()}
 
 
-def _attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
+def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """Return the metadata of each attention; models of earlier versions have none."""
     found = []
     for one in data.listed("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
-            _damaged(path, "its list of attentions is broken")
+            _fail_damaged(path, "its list of attentions is broken")
         found.append(one)
     return tuple(found)
 
 
-def _damaged(path: str, why: str) -> NoReturn:
+def _fail_damaged(path: str, why: str) -> NoReturn:
     raise_error("E0917", f"the description inside `{path}` cannot be used: {why}")

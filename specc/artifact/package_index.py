@@ -197,10 +197,10 @@ class PackageIndex:
         }
         # Sorted and without dates: compiling twice gives the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
-        return _sealed(text.encode(errors="backslashreplace") + b"\n")
+        return _seal_index(text.encode(errors="backslashreplace") + b"\n")
 
 
-def _sealed(data: bytes) -> bytes:
+def _seal_index(data: bytes) -> bytes:
     """Return the bytes of an index with their own hash, computed over zeros in its place."""
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
@@ -215,7 +215,7 @@ def is_unmodified(data: bytes) -> bool:
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
-    return _sealed(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
+    return _seal_index(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
 
 
 def is_plain_file_name(name: str) -> bool:
@@ -250,22 +250,24 @@ def read_index(directory: Path, *, contents: bool = False) -> PackageIndex:
         )
     index = parse_index(data, escape_text(str(where)))
     if contents and not is_unmodified(data):
-        _damaged(escape_text(str(where)), "its content has changed since the package was written")
+        _fail_damaged(
+            escape_text(str(where)), "its content has changed since the package was written"
+        )
     return index
 
 
 def parse_index(data: bytes, where: str) -> PackageIndex:
     """Parse an index; `where` names it in messages. Raise E0831 if it is invalid."""
-    found = open_record(data, FORMAT_VERSION, "package", partial(_damaged, where))
-    files = _files(found, where)
+    found = open_record(data, FORMAT_VERSION, "package", partial(_fail_damaged, where))
+    files = _read_files(found, where)
     index = PackageIndex(
         model=found.text("model"),
         graphs=found.string_map("graphs"),
         files=files,
         version=found.text("specc"),
         extras=found.string_map("extras"),
-        kept=_kept(found, files, where),
-        linked=_linked(found, where),
+        kept=_read_kept_files(found, files, where),
+        linked=_read_linked_checkpoints(found, where),
         about=found.table("about"),
         sources=found.string_map("sources"),
         every_load=found.get_optional("every_load") is True,
@@ -274,7 +276,7 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
     return index
 
 
-def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
+def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
     """Return the package's own files, which have plain names."""
     found = {}
     for name, facts in _at_most(data.table("files"), where).items():
@@ -284,37 +286,37 @@ def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
             ) and is_sha256(digest):
                 found[name] = FileDigest(size, digest)
             case _:
-                _damaged(where, f"`{escape_text(name)[:200]}` has no size or no hash")
+                _fail_damaged(where, f"`{escape_text(name)[:200]}` has no size or no hash")
     # Names are joined to the directory later; none may lead outside. Checked once, here.
     for name in found:
         if not is_plain_file_name(name):
-            _damaged(where, f"`{escape_text(name)[:200]}` is not a plain file name")
+            _fail_damaged(where, f"`{escape_text(name)[:200]}` is not a plain file name")
     return found
 
 
-def _kept(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
+def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
     """Return the files that a new package keeps."""
     listed = data.listed("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
-        _damaged(where, "`kept` is not a list of its files")
+        _fail_damaged(where, "`kept` is not a list of its files")
     return names
 
 
-def _linked(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
+def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
     """Return the checkpoints that weights are read from, in or below the directory."""
     found = parse_weight_files(_at_most(data.table("linked"), where))
     if found is None:
-        _damaged(where, "`linked` has a file without size or hashes")
+        _fail_damaged(where, "`linked` has a file without size or hashes")
     for path in found:
         if not is_path_below(path):
-            _damaged(where, f"`{escape_text(path)[:200]}` is not inside it")
+            _fail_damaged(where, f"`{escape_text(path)[:200]}` is not inside it")
     return found
 
 
 def _at_most(listed: dict[str, object], where: str) -> dict[str, object]:
     if len(listed) > MAX_FILES:
-        _damaged(where, f"it lists more than {MAX_FILES} files")
+        _fail_damaged(where, f"it lists more than {MAX_FILES} files")
     return listed
 
 
@@ -322,13 +324,13 @@ def _check_roles(index: PackageIndex, where: str) -> None:
     """Check that every role has its own file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
-            _damaged(where, f"`{escape_text(role)[:200]}` is a file it does not describe")
+            _fail_damaged(where, f"`{escape_text(role)[:200]}` is a file it does not describe")
     # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
-        _damaged(where, f"it names more than {MAX_GRAPHS} graphs, or a duplicate")
+        _fail_damaged(where, f"it names more than {MAX_GRAPHS} graphs, or a duplicate")
     if not index.graphs:
-        _damaged(where, "it names no graph")
+        _fail_damaged(where, "it names no graph")
 
 
 def read_former_index(directory: Path) -> PackageIndex | None:
@@ -359,7 +361,7 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     return found
 
 
-def _damaged(where: str, why: str) -> NoReturn:
+def _fail_damaged(where: str, why: str) -> NoReturn:
     title = f"the package cannot be opened: `{where}` cannot be used"
     raise_error(
         "E0831",

@@ -56,7 +56,7 @@ class CrashJournal:
             journal = CrashJournal(path, lock=lock_journal(path))
         except BlockingIOError:
             return CrashJournal(path, shared=True)
-        found = _last(path)
+        found = _read_last_line(path)
         if isinstance(found, dict):
             died, now = found.get("died"), found.get("now")
             told = died.items() if isinstance(died, dict) else ()
@@ -140,7 +140,7 @@ def append_journal_line(path: Path, line: str) -> None:
         raise_os_error(error, path)
 
 
-def _last(path: Path) -> object:
+def _read_last_line(path: Path) -> object:
     """Return the last complete line; None without a journal."""
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -198,7 +198,7 @@ class BlockRunner:
         # started rows are in the journal, so that the next worker knows a row that crashed this one
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{number:06}.now") as journal:
             with translate_os_errors(Path(self.plan.files[self.plan.blocks[number].file].path)):
-                table = self._read(number)
+                table = self._read_columns(number)
             count = self.plan.blocks[number].rows
             block = OpenBlock(
                 model=self.model,
@@ -214,7 +214,7 @@ class BlockRunner:
             journal.close()
         return block.done
 
-    def _read(self, number: int) -> Rows:
+    def _read_columns(self, number: int) -> Rows:
         """Return the columns that are needed. Raise E0881 for a file that has changed."""
         block = self.plan.blocks[number]
         file = self.plan.files[block.file]
@@ -258,20 +258,20 @@ class OpenBlock:
             if isinstance(row, InputRow):
                 good.append(row)
             else:
-                self._fail(number, row)
+                self._record_error(number, row)
         self.report(self.done.rows - len(good))
         # sequences end at different times, so that their batches are not fixed in advance
         if self.model.flows:
             good = self._generate(good)
         memory = self.model.formulas.memory
         for batch in make_batches(good, self.padded, self.limits, memory):
-            self._count(*count_padding(batch, self.padded))
+            self._count_rows(*count_padding(batch, self.padded))
             self._batch(batch)
             self.report(len(batch))
         # batches are sorted by length, the list of errors by row
         self.done.errors.sort()
 
-    def _count(self, places: int, padding: int) -> None:
+    def _count_rows(self, places: int, padding: int) -> None:
         self.done.places += places
         self.done.padding += padding
 
@@ -298,14 +298,14 @@ class OpenBlock:
         for index, made in batch.write((first + row.number, row) for row in rows):
             number = index - first
             if isinstance(made, Failed):
-                self._fail(number, made.diagnostics[0])
+                self._record_error(number, made.diagnostics[0])
             else:
-                self.done.work += self._work(lengths[number], made)
+                self.done.work += self._estimate_work(lengths[number], made)
                 self.values[number] = texts.written.values(made)
             self.report(1)
-        self._count(batch.fed, batch.fed - batch.used)
+        self._count_rows(batch.fed, batch.fed - batch.used)
 
-    def _work(self, length: int, made: Sequence[GenerationResult]) -> int:
+    def _estimate_work(self, length: int, made: Sequence[GenerationResult]) -> int:
         """Return the multiply-adds of a generated text with its prompt."""
         taking, count = self.model.taking, len(made[0].tokens)
         # prompt and generated tokens are one sequence of one input
@@ -327,7 +327,7 @@ class OpenBlock:
         # a process crashed in this batch before: only row by row shows which row it was
         if self.journal.fatal(numbers):
             title = "the process crashed twice while computing this row"
-            return self._retry(batch, Diagnostic(CRASHED_ROW_CODE, title))
+            return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))
         self.journal.begin(numbers)
         try:
             began = time.perf_counter()
@@ -338,18 +338,18 @@ class OpenBlock:
             for row, value in zip(batch, made, strict=True):
                 self.values[row.number] = value
         except Failed as failed:
-            return self._retry(batch, failed.diagnostics[0])
+            return self._retry_rows(batch, failed.diagnostics[0])
         return None
 
-    def _retry(self, batch: Sequence[InputRow], fault: Diagnostic) -> None:
+    def _retry_rows(self, batch: Sequence[InputRow], fault: Diagnostic) -> None:
         """Compute the rows of a failed batch one by one; a single row has the error."""
         if len(batch) == 1:
-            return self._fail(batch[0].number, fault)
+            return self._record_error(batch[0].number, fault)
         for row in batch:
             self._batch([row])
         return None
 
-    def _fail(self, number: int, fault: Diagnostic) -> None:
+    def _record_error(self, number: int, fault: Diagnostic) -> None:
         """Record the error of a row."""
         notes = f": {fault.notes[0]}" if fault.notes and fault.code != UNREADABLE_ROW_CODE else ""
         text = escape_text(f"{fault.title}{notes}")[:MAX_TEXT]

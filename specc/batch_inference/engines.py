@@ -42,16 +42,16 @@ def run_worker(directory: str) -> None:
     assert plan is not None, "the parent process has written the plan"
     try:
         blocks = BlockRunner.open(plan, out)
-        _say(answers, ready=True)
-        for number in _asked():
+        _send_report(answers, ready=True)
+        for number in _iterate_requests():
             counted = _Told(answers)
             done = blocks.do(number, counted.count)
             counted.now()
-            _say(answers, done=done.to_json())
+            _send_report(answers, done=done.to_json())
     except Failed as failed:
         first = failed.diagnostics[0]
         told = [first.code, first.title, list(first.notes), list(first.helps)]
-        _say(answers, failed=told)
+        _send_report(answers, failed=told)
     except Exception:
         traceback.print_exc()
         os._exit(1)  # the listening thread would delay an orderly exit
@@ -74,11 +74,11 @@ class _Told:
     def now(self) -> None:
         """Report the rows that have not been reported."""
         if self.rows:
-            _say(self.answers, rows=self.rows)
+            _send_report(self.answers, rows=self.rows)
         self.rows, self.last = 0, time.monotonic()
 
 
-def _asked() -> Iterator[int]:
+def _iterate_requests() -> Iterator[int]:
     """Yield the requested blocks. The process exits when stdin closes."""
     numbers: SimpleQueue[int] = SimpleQueue()
 
@@ -94,7 +94,7 @@ def _asked() -> Iterator[int]:
         yield number
 
 
-def _say(answers: TextIO, **what: object) -> None:
+def _send_report(answers: TextIO, **what: object) -> None:
     answers.write(json.dumps(what) + "\n")
     answers.flush()
 
@@ -163,15 +163,15 @@ class LocalEngine:
         with selectors.DefaultSelector() as answers:
             try:
                 for _ in range(min(self.workers, len(self.waiting))):
-                    self._start(answers)
+                    self._start_worker(answers)
                 while self.alive:
                     for key, _ in answers.select():
                         worker: _Worker = key.data
-                        yield from self._hear(worker, answers)
+                        yield from self._handle_message(worker, answers)
             finally:
-                self._stop()
+                self._stop_workers()
 
-    def _start(self, answers: selectors.BaseSelector) -> None:
+    def _start_worker(self, answers: selectors.BaseSelector) -> None:
         # the current `sys.path`, even if it was only changed at run time
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
@@ -184,31 +184,33 @@ class LocalEngine:
         worker = _Worker(process=process)
         self.alive.append(worker)
         answers.register(worker.answers, selectors.EVENT_READ, worker)
-        self._next(worker)
+        self._assign_block(worker)
 
-    def _next(self, worker: _Worker) -> None:
+    def _assign_block(self, worker: _Worker) -> None:
         """Gives a process its next block, or lets it end."""
         worker.block = self.waiting.popleft() if self.waiting else None
-        worker.reported, worker.journal = 0, self._journal(worker.block)
+        worker.reported, worker.journal = 0, self._read_journal(worker.block)
         worker.ask(END_MARKER if worker.block is None else worker.block)
 
-    def _journal(self, block: int | None) -> bytes:
+    def _read_journal(self, block: int | None) -> bytes:
         """Path of the journal of a block in progress."""
         with suppress(OSError):
             return (self.out / PLAN_DIRECTORY / f"{block or 0:06}.now").read_bytes()
         return b""
 
-    def _hear(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
+    def _handle_message(
+        self, worker: _Worker, answers: selectors.BaseSelector
+    ) -> Iterator[BlockProgress]:
         """Handle a message of a worker; an empty one means that it exited."""
         data = os.read(worker.answers.fileno(), 1 << 16)
         *lines, worker.rest = (worker.rest + data).split(b"\n")
         for line in lines:
-            yield from self._take(worker, json.loads(line))
+            yield from self._take_progress(worker, json.loads(line))
         if not data:
             answers.unregister(worker.answers)
-            yield from self._ended(worker, answers)
+            yield from self._handle_exit(worker, answers)
 
-    def _take(self, worker: _Worker, said: dict[str, object]) -> Iterator[BlockProgress]:
+    def _take_progress(self, worker: _Worker, said: dict[str, object]) -> Iterator[BlockProgress]:
         match said:
             case {"ready": True}:
                 worker.ready = True
@@ -219,12 +221,14 @@ class LocalEngine:
             case {"done": dict() as done}:
                 self.crashes = 0
                 yield BlockProgress(done=BlockStatistics.from_fields(JsonFields(done)))
-                self._next(worker)
+                self._assign_block(worker)
             case {"failed": [str() as code, str() as title, list() as n, list() as h]}:
                 fault = Diagnostic(code, title, notes=tuple(n), helps=tuple(h))
                 raise Failed(fault)
 
-    def _ended(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
+    def _handle_exit(
+        self, worker: _Worker, answers: selectors.BaseSelector
+    ) -> Iterator[BlockProgress]:
         """Handle the exit of a worker: another one takes its block."""
         status = worker.end()
         self.alive.remove(worker)
@@ -232,13 +236,13 @@ class LocalEngine:
             return
         yield BlockProgress(rows=-worker.reported)
         self.waiting.appendleft(worker.block)
-        blamed = worker.ready and self._journal(worker.block) != worker.journal
+        blamed = worker.ready and self._read_journal(worker.block) != worker.journal
         self.crashes = 0 if blamed else self.crashes + 1
         if self.crashes >= MAX_CRASHES:
-            _hopeless(worker, status)
-        self._start(answers)
+            _fail_repeated_crashes(worker, status)
+        self._start_worker(answers)
 
-    def _stop(self) -> None:
+    def _stop_workers(self) -> None:
         """Kill all workers."""
         for worker in self.alive:
             worker.process.kill()
@@ -246,7 +250,7 @@ class LocalEngine:
         self.alive.clear()
 
 
-def _hopeless(worker: _Worker, status: int) -> NoReturn:
+def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
     """E0883: another process would die as well."""
     work, see = "exit before they start", "to run one row: specc run MODEL …"
     if worker.ready:
@@ -309,7 +313,7 @@ class RayEngine:
 
     def run(self, numbers: Sequence[int]) -> Iterator[BlockProgress]:
         """Does blocks, in any order. E0888 without Ray or without its cluster."""
-        ray = self._started()
+        ray = self._start_ray()
         yield BlockProgress(ready=True)
         try:
             data = ray.data.from_items([{"id": n} for n in numbers])
@@ -331,7 +335,7 @@ class RayEngine:
         finally:
             ray.shutdown()
 
-    def _started(self) -> Any:
+    def _start_ray(self) -> Any:
         """Ray, at work."""
         ray = self.check()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -341,7 +345,7 @@ class RayEngine:
         try:
             ray.init(address=self.address or "local", **options)
         except (ConnectionError, RuntimeError, ValueError) as fault:
-            self._unreached(str(fault).strip().splitlines()[0])
+            self._fail_unreachable(str(fault).strip().splitlines()[0])
         return ray
 
     def check(self) -> Any:
@@ -371,9 +375,9 @@ class RayEngine:
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as fault:
-            self._unreached(str(fault))
+            self._fail_unreachable(str(fault))
 
-    def _unreached(self, why: str) -> NoReturn:
+    def _fail_unreachable(self, why: str) -> NoReturn:
         raise_error(
             "E0888",
             f"the Ray cluster `{escape_text(self.address) or 'local'}` cannot be reached",

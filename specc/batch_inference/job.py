@@ -126,7 +126,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
     _check_errors(job, report)
     watch(report)
     with _noting_complete_parts(report):
-        for progress in _progress(job, plan, out, todo):
+        for progress in _run_engine(job, plan, out, todo):
             report.rows += progress.rows
             if progress.ready and report.ready is None:
                 report.ready = time.monotonic()
@@ -160,10 +160,10 @@ def _noting_complete_parts(report: JobReport) -> Iterator[None]:
 def _check_engine(job: JobRequest, out: Path) -> None:
     """E0888 for an engine that is not there, before anything is written."""
     if job.engine == "ray":
-        _ray(job, out).check()
+        _run_on_ray(job, out).check()
 
 
-def _ray(job: JobRequest, out: Path) -> RayEngine:
+def _run_on_ray(job: JobRequest, out: Path) -> RayEngine:
     return RayEngine(out, job.workers, job.address, job.gpus)
 
 
@@ -184,14 +184,14 @@ def _check_empty(out: Path) -> None:
         )
 
 
-def _progress(
+def _run_engine(
     job: JobRequest, plan: JobPlan, out: Path, todo: Sequence[int]
 ) -> Iterator[BlockProgress]:
     """Run the job with the requested engine."""
     if not todo:
         return
     if job.engine == "ray":
-        yield from _ray(job, out).run(todo)
+        yield from _run_on_ray(job, out).run(todo)
     elif job.engine == "serial":
         blocks = BlockRunner.open(plan, out)
         yield BlockProgress(ready=True)
@@ -216,13 +216,13 @@ def _check_errors(job: JobRequest, report: JobReport) -> None:
         _errors_of(report)
         raise_error(
             "E0887",
-            f"{_rows(report.errors)} no result; at most {job.most_errors} are allowed",
+            f"{_format_rows(report.errors)} no result; at most {job.most_errors} are allowed",
             notes=[f"they are in `{escape_text(report.out / ERRORS_FILE)}`"],
             helps=["correct the rows, or allow more: --max-errors N"],
         )
 
 
-def _rows(count: int) -> str:
+def _format_rows(count: int) -> str:
     return "1 row has" if count == 1 else f"{count} rows have"
 
 

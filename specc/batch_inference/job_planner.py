@@ -67,10 +67,10 @@ class JobRequest:
 
 def make_plan(job: JobRequest) -> JobPlan:
     """Plan a job. Raise E0870 to E0885 for data that cannot be read, mapped or written."""
-    files = _files(job)
+    files = _list_files(job)
     columns = _table(files)
     to = _format_to(job, files)
-    chosen = dict(job.columns) or _obvious(job, columns)
+    chosen = dict(job.columns) or _infer_columns(job, columns)
     for name, column in chosen.items():
         if column not in columns:
             _no_column(column, columns, f"the input `{name}`")
@@ -83,7 +83,7 @@ def make_plan(job: JobRequest) -> JobPlan:
         provider=job.provider,
     )
     results = (*model.result_columns(), ERROR_COLUMN)
-    kept = _kept(job, columns, chosen, results)
+    kept = _select_kept_columns(job, columns, chosen, results)
     blocks: list[RowBlock] = []
     for number, path in enumerate(files):
         with translate_os_errors(path):
@@ -91,7 +91,7 @@ def make_plan(job: JobRequest) -> JobPlan:
     return JobPlan(
         model=os.path.abspath(job.model),
         model_hash=hash_model(Path(job.model)),
-        files=tuple(_absolute(path) for path in files),
+        files=tuple(_resolve_file(path) for path in files),
         blocks=tuple(blocks),
         columns=chosen,
         kept=kept,
@@ -107,7 +107,7 @@ def make_plan(job: JobRequest) -> JobPlan:
     )
 
 
-def _files(job: JobRequest) -> list[Path]:
+def _list_files(job: JobRequest) -> list[Path]:
     """Return the input files, without parts that this job wrote to the same directory."""
     files, out = find_files(job.data), Path(job.out).resolve()
     # a directory without a plan contains no output of a job
@@ -116,7 +116,7 @@ def _files(job: JobRequest) -> list[Path]:
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
 
 
-def _absolute(path: Path) -> PlannedFile:
+def _resolve_file(path: Path) -> PlannedFile:
     return describe_file(Path(os.path.abspath(path)))
 
 
@@ -130,7 +130,7 @@ def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
         with translate_os_errors(path):
             found = {c.name: c.kind for c in reader.columns(path)}
         lacks = isinstance(reader, JsonLinesFile)
-        both = _joined(known, found, lacked=lacked, lacks=lacks)
+        both = _merge_columns(known, found, lacked=lacked, lacks=lacks)
         lacked = lacked and lacks
         odd = sorted(n for n, kind in both.items() if kind is None)
         if odd:
@@ -144,7 +144,7 @@ def _widen_null(kind: ColumnType) -> ColumnType:
     return ColumnType("json") if kind.of == NULL_TYPE else kind
 
 
-def _joined(
+def _merge_columns(
     known: Mapping[str, ColumnType], found: Mapping[str, ColumnType], *, lacked: bool, lacks: bool
 ) -> dict[str, ColumnType | None]:
     """Merge the columns of files; None for a conflict. `lacked`, `lacks`: earlier files, this
@@ -154,7 +154,7 @@ def _joined(
     for name in {**known, **found}:
         before = known.get(name, found.get(name) if lacked else None)
         here = found.get(name, known.get(name) if lacks else None)
-        made[name] = _both(before, here)
+        made[name] = _merge_kinds(before, here)
     return made
 
 
@@ -168,7 +168,7 @@ def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
     )
 
 
-def _both(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None:
+def _merge_kinds(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None:
     """Return the kind of a column that has these kinds in two files; None for a conflict."""
     if one is None or other is None or one == other:
         return other if one is not None else None
@@ -196,7 +196,7 @@ def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
     return to
 
 
-def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
+def _infer_columns(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
     """Return inputs named like columns, else `text` or `image` for the only open input. Raise
     E0880.
     """
@@ -212,10 +212,10 @@ def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, s
     open_inputs = find_text_inputs(opened) or asked
     if usual and len(open_inputs) == 1:
         return {open_inputs[0]: usual}
-    _untold(columns, asked)
+    _fail_unmapped(columns, asked)
 
 
-def _untold(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> NoReturn:
+def _fail_unmapped(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> NoReturn:
     """E0880, with an option to paste for each input: of a single column with its name."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
@@ -243,7 +243,7 @@ def _describe_columns(columns: Mapping[str, TableColumn]) -> str:
     return f"the columns are {', '.join(map(escape_text, columns))}"
 
 
-def _kept(
+def _select_kept_columns(
     job: JobRequest,
     columns: Mapping[str, TableColumn],
     read: Mapping[str, str],

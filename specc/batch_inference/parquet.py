@@ -54,7 +54,7 @@ class ParquetFile:
     opened: dict[Path, Arrow] = field(default_factory=dict)
     group: tuple[Path, int, tuple[str, ...], Arrow] | None = None
 
-    def _file(self, path: Path) -> Arrow:
+    def _open_file(self, path: Path) -> Arrow:
         if path not in self.opened:
             try:
                 self.opened[path] = import_pyarrow("pyarrow.parquet").ParquetFile(path)
@@ -71,7 +71,7 @@ class ParquetFile:
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
         """The columns of its schema. E0870 for two of one name."""
-        schema = self._file(path).schema_arrow
+        schema = self._open_file(path).schema_arrow
         names = schema.names
         if twice := [n for n in names if names.count(n) > 1]:
             raise_error(
@@ -80,11 +80,11 @@ class ParquetFile:
                 notes=[f"it has two columns of the name `{escape_text(twice[0])}`"],
                 helps=["rename one of them"],
             )
-        return tuple(TableColumn(f.name, _kind(f.type)) for f in schema)
+        return tuple(TableColumn(f.name, _get_kind(f.type)) for f in schema)
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
         """Yield blocks of at most `rows` rows, none across two groups."""
-        metadata = self._file(path).metadata
+        metadata = self._open_file(path).metadata
         found, start = [], 0
         for group in range(metadata.num_row_groups):
             count = metadata.row_group(group).num_rows
@@ -101,7 +101,7 @@ class ParquetFile:
         key = (path, block.group, tuple(columns))
         if self.group is None or self.group[:3] != key:
             try:
-                table = self._file(path).read_row_group(block.group, list(columns))
+                table = self._open_file(path).read_row_group(block.group, list(columns))
             except (OSError, ValueError) as fault:
                 raise_error(
                     "E0870",
@@ -111,32 +111,32 @@ class ParquetFile:
                 )
             self.group = (*key, table)
         part = self.group[3].slice(block.at, block.rows)
-        return {name: _read(name, part.column(name)) for name in columns}
+        return {name: _convert_values(name, part.column(name)) for name in columns}
 
 
-def _read(name: str, column: Arrow) -> list[object]:
+def _convert_values(name: str, column: Arrow) -> list[object]:
     """Convert values to Python objects, one by one if there is no bulk conversion."""
     try:
-        if _finer(column.type):
-            return [_value(name, value) for value in column]
+        if _has_nanoseconds(column.type):
+            return [_convert_value(name, value) for value in column]
         return list(column.to_pylist())
     except (ValueError, OverflowError):
-        return [_value(name, value) for value in column]
+        return [_convert_value(name, value) for value in column]
 
 
-def _finer(type: Arrow) -> bool:
+def _has_nanoseconds(type: Arrow) -> bool:
     """Return whether times are in nanoseconds, which pyarrow converts as other packages allow."""
     types = import_pyarrow().types
     timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(timed) and type.unit == "ns"
 
 
-def _value(name: str, value: Arrow) -> object:
+def _convert_value(name: str, value: Arrow) -> object:
     """A value; as text where Python counts no such times, and `BadRow` if that fails."""
     if not value.is_valid:
         return None
     with suppress(ValueError, OverflowError):
-        if not _finer(value.type):
+        if not _has_nanoseconds(value.type):
             return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(import_pyarrow().string()).as_py())
@@ -145,13 +145,13 @@ def _value(name: str, value: Arrow) -> object:
     return BadRow(f"`{name}` contains no readable {value.type}")
 
 
-def _kind(type: Arrow) -> ColumnType:
+def _get_kind(type: Arrow) -> ColumnType:
     """Return the column type of an Arrow type; lists of other types are `json`."""
     pa = import_pyarrow()
     of = pa.types
     fixed = of.is_fixed_size_list(type)
     if fixed or of.is_list(type) or of.is_large_list(type):
-        inner = _kind(type.value_type)
+        inner = _get_kind(type.value_type)
         size = type.list_size if fixed else None
         return inner if inner.of == "json" else ColumnType(inner.of, (size, *inner.sizes))
     kinds = {
@@ -160,13 +160,13 @@ def _kind(type: Arrow) -> ColumnType:
         "i64": of.is_integer(type),
         "f32": of.is_float32(type) or of.is_float16(type),
         "f64": of.is_float64(type),
-        "text": str(type) in ARROW_STRING_TYPES or _texts(type),
+        "text": str(type) in ARROW_STRING_TYPES or _has_dictionary(type),
         "binary": str(type) in ARROW_BINARY_TYPES or of.is_fixed_size_binary(type),
     }
     return ColumnType(next((kind for kind, fits in kinds.items() if fits), "json"))
 
 
-def _texts(type: Arrow) -> bool:
+def _has_dictionary(type: Arrow) -> bool:
     """Return whether values are indices into a dictionary."""
     types = import_pyarrow().types
     return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
@@ -175,8 +175,8 @@ def _texts(type: Arrow) -> bool:
 def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[object]]) -> bytes:
     """A Parquet file of one row group; equal rows give equal bytes."""
     pa = import_pyarrow()
-    arrays = [_column(c.kind, rows[c.name]) for c in columns]
-    names = [_utf8(c.name) for c in columns]
+    arrays = [_convert_column(c.kind, rows[c.name]) for c in columns]
+    names = [_decode_utf8(c.name) for c in columns]
     schema = pa.schema([(n, a.type) for n, a in zip(names, arrays, strict=True)])
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(arrays, schema=schema)
@@ -197,7 +197,7 @@ def _type(kind: ColumnType) -> Arrow:
     return made
 
 
-def _column(kind: ColumnType, values: Sequence[object]) -> Arrow:
+def _convert_column(kind: ColumnType, values: Sequence[object]) -> Arrow:
     """Return values of a column as an Arrow array."""
     lists = _array_lists(kind, values)
     if lists is not None:
@@ -208,7 +208,7 @@ def _column(kind: ColumnType, values: Sequence[object]) -> Arrow:
     try:
         return import_pyarrow().array(plain, type=_type(kind))
     except UnicodeEncodeError:
-        return import_pyarrow().array([_utf8(v) for v in plain], type=_type(kind))
+        return import_pyarrow().array([_decode_utf8(v) for v in plain], type=_type(kind))
 
 
 def _array_lists(kind: ColumnType, values: Sequence[object]) -> Arrow | None:
@@ -219,33 +219,33 @@ def _array_lists(kind: ColumnType, values: Sequence[object]) -> Arrow | None:
         return None
     # a null fixed-size list still has elements
     is_null_free = kind.sizes[0] is None or not any(lacking)
-    return _lists(kind, arrays, lacking) if is_null_free else None
+    return _convert_lists(kind, arrays, lacking) if is_null_free else None
 
 
-def _utf8(value: Arrow) -> Arrow:
+def _decode_utf8(value: Arrow) -> Arrow:
     """Texts with halves of characters written as JSON writes them."""
     if isinstance(value, list):
-        return [_utf8(item) for item in value]
+        return [_decode_utf8(item) for item in value]
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value
 
 
-def _lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Arrow:
+def _convert_lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Arrow:
     """Convert arrays to nested Arrow lists without Python objects; `lacking` rows are null."""
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
     made = pa.array(flat, type=_type(ColumnType(kind.of)))
     for axis in reversed(range(1, len(kind.sizes))):
         lengths = [np.repeat(a.shape[axis], math.prod(a.shape[:axis])) for a in arrays]
-        made = _cut(made, kind.sizes[axis], np.concatenate(lengths), None)
+        made = _split_lists(made, kind.sizes[axis], np.concatenate(lengths), None)
     outer = iter([len(array) for array in arrays])
     rows = np.array([0 if none else next(outer) for none in lacking])
     mask = pa.array(lacking) if any(lacking) else None
-    return _cut(made, kind.sizes[0], rows, mask)
+    return _split_lists(made, kind.sizes[0], rows, mask)
 
 
-def _cut(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
+def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
     """Values as lists: each of `size`, or of lengths of their own."""
     pa = import_pyarrow()
     if size is not None:

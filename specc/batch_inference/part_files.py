@@ -95,7 +95,7 @@ def encode_part(
         try:
             lines.append(JSON_ENCODER.encode(cells))
         except ValueError:  # NaN or infinity
-            lines.append(JSON_ENCODER.encode(_json(cells)))
+            lines.append(JSON_ENCODER.encode(_to_json_text(cells)))
             nulls += 1
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"), nulls
 
@@ -105,26 +105,27 @@ def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[objec
     for column in columns:
         if column.kind.of == "json" and not column.kind.sizes:
             values[column.name] = [
-                None if v is None else JSON_ENCODER.encode(_json(v)) for v in values[column.name]
+                None if v is None else JSON_ENCODER.encode(_to_json_text(v))
+                for v in values[column.name]
             ]
 
 
-def _json(value: object) -> object:
+def _to_json_text(value: object) -> object:
     """Convert a value to JSON: NaN and infinity to null, bytes to base64."""
     match value:
         # table readers do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():
-            return [_json(item) for item in value]
+            return [_to_json_text(item) for item in value]
         case dict():
-            return {str(k): _json(v) for k, v in value.items()}
+            return {str(k): _to_json_text(v) for k, v in value.items()}
         case bool() | int() | float() | str() | None:
             return value
-    return _json(_other(value))
+    return _to_json_text(_to_json_fallback(value))
 
 
-def _other(value: object) -> object:
+def _to_json_fallback(value: object) -> object:
     """Return a value that JSON lacks: arrays as lists, bytes as base64, others as text."""
     value = plain_value(value)
     match value:
@@ -136,6 +137,6 @@ def _other(value: object) -> object:
 
 
 JSON_ENCODER = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, default=_other
+    ensure_ascii=False, allow_nan=False, check_circular=False, default=_to_json_fallback
 )
 """Shared encoder; it raises ValueError for NaN and infinity."""

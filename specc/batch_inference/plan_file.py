@@ -115,17 +115,17 @@ def read_plan(out: Path) -> JobPlan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
-        _damaged(path)
+        _fail_damaged(path)
     except OSError as error:
         fix = "make the directory readable, or write to another one"
         raise_unreadable(path, describe_os_error(error), fix)
     try:
         return _plan_of(parse_strict_json(text))
     except (InvalidJson, ValueError, KeyError, TypeError, AttributeError):
-        _damaged(path)
+        _fail_damaged(path)
 
 
-def _damaged(path: Path) -> NoReturn:
+def _fail_damaged(path: Path) -> NoReturn:
     raise_error(
         "E0876",
         f"the plan `{escape_text(path)}` is damaged",
@@ -141,7 +141,7 @@ def _plan_of(data: object) -> JobPlan:
         model=str(data["model"]),
         model_hash=str(data["model_hash"]),
         files=tuple(PlannedFile(str(p), int(b), int(c)) for p, b, c in data["files"]),
-        blocks=tuple(_block(*map(int, numbers)) for numbers in data["blocks"]),
+        blocks=tuple(_read_block(*map(int, numbers)) for numbers in data["blocks"]),
         columns={str(k): str(v) for k, v in data["columns"].items()},
         kept=_columns(data["kept"]),
         results=_columns(data["results"]),
@@ -155,7 +155,7 @@ def _plan_of(data: object) -> JobPlan:
     )
 
 
-def _block(file: int, start: int, rows: int, at: int, size: int, group: int) -> RowBlock:
+def _read_block(file: int, start: int, rows: int, at: int, size: int, group: int) -> RowBlock:
     return RowBlock(file=file, start=start, rows=rows, at=at, bytes=size, group=group)
 
 
@@ -176,12 +176,12 @@ def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
         raise_error(
             "E0875",
             f"`{escape_text(out)}` contains another job",
-            notes=list(_told(found, wanted, apart)),
+            notes=list(_describe_differences(found, wanted, apart)),
             helps=["write to another directory with -o, or remove this one"],
         )
 
 
-def _told(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
+def _describe_differences(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
     """Describe the differences, with both values if they are short."""
     a, b = found.as_json(), wanted.as_json()
     for key in apart:

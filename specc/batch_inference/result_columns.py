@@ -77,7 +77,7 @@ class GraphResults:
                     notes=[f"it is {type}"],
                     helps=["choose other outputs: --raw NAME"],
                 )
-            yield from _columns(name, record, type)
+            yield from _list_columns(name, record, type)
 
     @property
     def attends(self) -> bool:
@@ -121,14 +121,14 @@ class GraphResults:
             {
                 column: value
                 for name, record in self.plan()
-                for column, value in _values(
-                    name, record, self._own(name, outputs[name][at], row, padded)
+                for column, value in _format_values(
+                    name, record, self._select_row(name, outputs[name][at], row, padded)
                 )
             }
             for at, row in enumerate(rows)
         ]
 
-    def _own(self, name: str, value: Array, row: InputRow, padded: "LengthPadding") -> Array:
+    def _select_row(self, name: str, value: Array, row: InputRow, padded: "LengthPadding") -> Array:
         """Return the part of an output that belongs to one row, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padded.cut(value, self._of_attention(name), row)
@@ -144,7 +144,7 @@ class LengthPadding:
 
     def cut(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
         """Return a result without the padding of each axis."""
-        own = self._lengths(row)
+        own = self._compute_lengths(row)
         for axis, dim in enumerate(shape):
             try:
                 length = dim.at(own)
@@ -152,12 +152,12 @@ class LengthPadding:
                 continue  # a length that does not depend on the row
             if length < value.shape[axis]:
                 # growing sequences are padded on the left, so that their ends are aligned
-                left = any(self.sides[n] for n in self._behind(dim))
+                left = any(self.sides[n] for n in self._find_padded_inputs(dim))
                 start = value.shape[axis] - length if left else 0
                 value = value.take(range(start, start + length), axis)
         return value
 
-    def _lengths(self, row: InputRow) -> dict[str, int]:
+    def _compute_lengths(self, row: InputRow) -> dict[str, int]:
         """Return the run-time lengths of a single row."""
         # each padded input determines the length of its second axis
         found = {}
@@ -173,14 +173,14 @@ class LengthPadding:
                 continue
         return {**facts, **found}
 
-    def _behind(self, dim: Dim) -> list[str]:
+    def _find_padded_inputs(self, dim: Dim) -> list[str]:
         """The padded inputs that decide a length."""
         symbols = dim.symbols()
         inputs = self.graph.inputs
         return [n for n in self.sides if symbols & inputs[n].type.shape[1].symbols()]
 
 
-def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
+def _list_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
     match record:
         # usually a plain column, which every table reader can group by
         case LabelsOutput(top=1):
@@ -198,11 +198,11 @@ def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColu
             yield TableColumn(name, ColumnType(type.dtype, sizes))
 
 
-def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[str, object]]:
+def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[str, object]]:
     """Format the values of one row. Raise E0916 for values that do not match `reading`."""
     match record:
         case LabelsOutput():
-            labels, shares = _best(record, value)
+            labels, shares = _select_best_labels(record, value)
             one = record.top == 1
             yield f"{name}.label", labels[0] if one else labels
             yield f"{name}.share", shares[0] if one else shares
@@ -219,7 +219,7 @@ def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[st
             )
 
 
-def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
+def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
     """Return the most probable labels of one row and their probabilities."""
     scores = value.reshape(-1, value.shape[-1])
     if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):

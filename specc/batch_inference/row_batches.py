@@ -60,9 +60,9 @@ class RowReader:
     def padded(self) -> tuple[str, ...]:
         """Return the inputs whose lengths may differ within a batch."""
         graph = self.input_signature.graph
-        return tuple(n for n in self.columns if find_mask_input(graph, n) or self._prompt(n))
+        return tuple(n for n in self.columns if find_mask_input(graph, n) or self._is_prompt(n))
 
-    def _prompt(self, name: str) -> bool:
+    def _is_prompt(self, name: str) -> bool:
         """Return whether it is the generated input, which is padded on the declared side."""
         return (
             self.writes
@@ -77,29 +77,29 @@ class RowReader:
         # the column is read at once for all valid rows
         some = [number for number in range(count) if number not in broken]
         columns = {
-            name: self._column(name, [table[column][number] for number in some])
+            name: self._convert_column(name, [table[column][number] for number in some])
             for name, column in self.columns.items()
         }
         made = {
-            number: _row(number, {n: c[at] for n, c in columns.items()})
+            number: _convert_row(number, {n: c[at] for n, c in columns.items()})
             for at, number in enumerate(some)
         }
         return [broken.get(number) or made[number] for number in range(count)]
 
-    def _column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
+    def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
         """Return the values of a column or their errors, row by row."""
-        together = self._together(name, values)
+        together = self._convert_at_once(name, values)
         if together is not None:
             return [*together]
         found: list[Array | Diagnostic] = []
         for value in values:
             try:
-                found.append(self._array(name, value))
+                found.append(self._convert_array(name, value))
             except Failed as failed:
                 found.append(failed.diagnostics[0])
         return found
 
-    def _together(self, name: str, values: Sequence[object]) -> list[Array] | None:
+    def _convert_at_once(self, name: str, values: Sequence[object]) -> list[Array] | None:
         """Convert a column at once, in half the time; None if a value needs to be converted by
         itself.
         """
@@ -114,7 +114,7 @@ class RowReader:
                 return _whole_numbers(values, type_.dtype, name)
         return None
 
-    def _array(self, name: str, value: object) -> Array:
+    def _convert_array(self, name: str, value: object) -> Array:
         """Convert one row of an input. Raise E09xx."""
         record = self.input_signature.reading.of_input(name)
         if value is None:
@@ -123,16 +123,16 @@ class RowReader:
             if not is_multi_image_input(
                 self.input_signature.graph, self.input_signature.reading, name
             ):
-                return _pixels(value, record)
+                return _decode_pixels(value, record)
             several = value if isinstance(value, list) else [value]
-            return np.stack([_pixels(one, record) for one in several or [None]])
+            return np.stack([_decode_pixels(one, record) for one in several or [None]])
         if isinstance(record, TEXT_READINGS) and isinstance(value, str):
             return encode_text_ids(value, record)
         made = nested_array(value, f"the column `{self.columns[name]}`")
         wanted = self.input_signature.graph.inputs[name].type.rank - 1
         if made.ndim != wanted:
-            title = f"the column `{self.columns[name]}` has {_axes(made.ndim)} here"
-            note = f"`{name}` needs {_axes(wanted)}"
+            title = f"the column `{self.columns[name]}` has {_format_axes(made.ndim)} here"
+            note = f"`{name}` needs {_format_axes(wanted)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
         # as alone: together with others it would be converted to their type
         return cast_exactly(made, self.input_signature.graph.inputs[name].type.dtype, name)
@@ -142,7 +142,7 @@ class RowReader:
         graph, made = self.input_signature.graph, dict[str, object]()
         for name in self.columns:
             some = [row.arrays[name] for row in rows]
-            if name in self.padded and self._prompt(name):
+            if name in self.padded and self._is_prompt(name):
                 made[name] = [list(map(int, ids)) for ids in some]
             elif name in self.padded:
                 growing = self.input_signature.growing
@@ -152,7 +152,7 @@ class RowReader:
         return made
 
 
-def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diagnostic:
+def _convert_row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diagnostic:
     """Return a row or its first error."""
     arrays = {n: value for n, value in made.items() if not isinstance(value, Diagnostic)}
     if len(arrays) == len(made):
@@ -163,14 +163,14 @@ def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diag
 def _all_broken(table: Rows) -> dict[int, Diagnostic]:
     """Return the rows that cannot be read from their file."""
     return {
-        number: _broken(table, number)
+        number: _find_errors(table, number)
         for values in table.values()
         for number, value in enumerate(values)
         if isinstance(value, BadRow)
     }
 
 
-def _broken(table: Rows, number: int) -> Diagnostic:
+def _find_errors(table: Rows, number: int) -> Diagnostic:
     """Return the first read error of a row."""
     why = next(v.why for c in table.values() if isinstance(v := c[number], BadRow))
     return Diagnostic(UNREADABLE_ROW_CODE, f"the row cannot be read: {why}")
@@ -185,11 +185,11 @@ def _whole_numbers(values: Sequence[object], dtype: str, name: str) -> list[Arra
     return split_rows(cast_exactly(np.array(flat, np.int64), dtype, name), lists)
 
 
-def _axes(count: int) -> str:
+def _format_axes(count: int) -> str:
     return {0: "a number", 1: "a list"}.get(count, f"lists in lists, {count} deep")
 
 
-def _pixels(value: object, record: ImageRecord) -> Array:
+def _decode_pixels(value: object, record: ImageRecord) -> Array:
     """Decode an image from its path or bytes, as tables contain them."""
     # an image column of the `datasets` library
     if isinstance(value, dict):
@@ -239,7 +239,7 @@ def make_batches(
                 count <= limits.cap
                 and places <= limits.tokens
                 and little_padding
-                and _bears(memory, limits, count, longest)
+                and _fits_memory(memory, limits, count, longest)
             )
             if batch and not fits:
                 found.append(batch)
@@ -249,7 +249,7 @@ def make_batches(
     return found
 
 
-def _bears(memory: Cost, limits: BatchLimits, count: int, longest: int) -> bool:
+def _fits_memory(memory: Cost, limits: BatchLimits, count: int, longest: int) -> bool:
     """Return whether rows fit in memory; a full batch is asked first, as fewer rows take less."""
     full = memory(limits.cap, longest) <= limits.memory
     return full or memory(count, longest) <= limits.memory
@@ -277,7 +277,7 @@ class CostFormulas:
     def of(graph: Graph) -> "CostFormulas":
         """Return the live sizes at each node, and the total work."""
         batch = batch_symbol(graph)
-        sizes = {_beside(node, results) for node, results in graph.nodes}
+        sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
             batch=(batch.name or "") if batch is not None else "",
             sizes=tuple(sorted(sizes, key=str)),
@@ -311,7 +311,7 @@ class CostFormulas:
         return self.found[key]
 
 
-def _beside(node: Node, results: Sequence[Value]) -> Dim:
+def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
     """Count the elements that a node reads and writes; of attention also its weights."""
     held = [a for a in node.args if a is not None and a.node is not None]
     numbers = [multiply_dims(v.type.shape) for v in (*held, *results)]

@@ -132,7 +132,7 @@ class RowModel:
                     helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
         # sequences that begin with a start token need no prompt column
-        begins = self.writes and self._begins()
+        begins = self.writes and self._needs_no_prompt()
         beside = {find_mask_input(input_signature.graph, n) for n in self.columns}
         for name in input_signature.asked:
             first = begins and name == input_signature.growing
@@ -143,7 +143,7 @@ class RowModel:
                     helps=[f"map one: --column COLUMN={name}"],
                 )
 
-    def _begins(self) -> bool:
+    def _needs_no_prompt(self) -> bool:
         """Return whether generation needs no prompt."""
         writer = self.opened.writer
         start = self.settings.get("start")
@@ -187,10 +187,10 @@ class RowModel:
     @cached_property
     def formulas(self) -> CostFormulas:
         """Return the cost of a batch, estimated from the full-forward graph."""
-        return CostFormulas.of(self._graph)
+        return CostFormulas.of(self._select_graph)
 
     @property
-    def _graph(self) -> Graph:
+    def _select_graph(self) -> Graph:
         scoring = self.opened.scoring
         # a model with the decoding loop has no whole graph to compute costs from
         if scoring is not None and scoring.manifest.decodes is None:
@@ -203,10 +203,10 @@ class RowModel:
             made = self.texts.begun(rows, first).results()
             return [self.results.values(row) for row in made]
         inputs = self.taking.inputs(rows)
-        outputs = self._outputs(inputs)
-        return self.results.values(outputs, rows, self._padding)
+        outputs = self._run_outputs(inputs)
+        return self.results.values(outputs, rows, self._find_padding)
 
-    def _outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+    def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return all outputs of a batch, with attention weights if requested."""
         whole = self.opened.whole
         if not (isinstance(self.results, GraphResults) and self.results.attends):
@@ -215,7 +215,7 @@ class RowModel:
         return {**outputs, **{f"{ATTENTION_PREFIX}{name}": w for name, w in maps.items()}}
 
     @cached_property
-    def _padding(self) -> LengthPadding:
+    def _find_padding(self) -> LengthPadding:
         graph, growing = self.input_signature.graph, self.input_signature.growing
         sides = {}
         for name in self.taking.padded:

@@ -73,13 +73,13 @@ def split_blocks(
         count, after = count + 1, line.after
         taken += bool(full(line.data))
         if count == rows:
-            blocks.append(_block(file, start, taken, at, after))
+            blocks.append(_read_block(file, start, taken, at, after))
             start, at, count, taken = start + taken, after, 0, 0
-    blocks.append(_block(file, start, taken, at, after))
+    blocks.append(_read_block(file, start, taken, at, after))
     return [block for block in blocks if block.rows]
 
 
-def _block(file: int, start: int, rows: int, at: int, after: int) -> RowBlock:
+def _read_block(file: int, start: int, rows: int, at: int, after: int) -> RowBlock:
     return RowBlock(file=file, start=start, rows=rows, at=at, bytes=after - at)
 
 
@@ -91,7 +91,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
     return data.removeprefix(BYTE_ORDER_MARK) if block.at == 0 else data
 
 
-def _split(data: bytes) -> list[bytes]:
+def _split_lines(data: bytes) -> list[bytes]:
     """Lines without their ends; an end at the end of all begins no further line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(data)]
 
@@ -109,10 +109,12 @@ class TextLinesFile:
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
         """The lines of a block."""
-        return {"text": [_text(line) for line in _split(read_block_bytes(path, block))]}
+        return {
+            "text": [_decode_text(line) for line in _split_lines(read_block_bytes(path, block))]
+        }
 
 
-def _text(line: bytes) -> str | BadRow:
+def _decode_text(line: bytes) -> str | BadRow:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as fault:
@@ -127,7 +129,7 @@ class JsonLinesFile:
         found: dict[str, str] = {}
         before: dict[str, type] = {}
         for line in read_lines(path):
-            value = _object(line.data) if line.data.strip() else {}
+            value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, BadRow) else value).items():
                 # most values have the type of the previous row; not for integers, since large ones
                 # have another type
@@ -143,14 +145,14 @@ class JsonLinesFile:
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
         """Return the objects of a block as columns; missing keys are null."""
-        rows = [_object(x) for x in _split(read_block_bytes(path, block)) if x.strip()]
+        rows = [_parse_object(x) for x in _split_lines(read_block_bytes(path, block)) if x.strip()]
         return {
             name: [r if isinstance(r, BadRow) else r.get(name) for r in rows] for name in columns
         }
 
 
-def _object(line: bytes) -> dict[str, Json] | BadRow:
-    text = _text(line)
+def _parse_object(line: bytes) -> dict[str, Json] | BadRow:
+    text = _decode_text(line)
     if isinstance(text, BadRow):
         return text
     try:
@@ -167,17 +169,17 @@ class CsvFile:
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
         """Column names of the first row."""
-        names, _ = self._head(path)
+        names, _ = self._read_header(path)
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
-    def _head(self, path: Path) -> tuple[list[str], int]:
+    def _read_header(self, path: Path) -> tuple[list[str], int]:
         """Return the names, and where the next row begins. Raise E0872 for a first row without
         names.
         """
-        record = next(_records(path), None)
+        record = next(_split_records(path), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")
-            names = _fields(text.rstrip("\r\n"))
+            names = _read_fields(text.rstrip("\r\n"))
         except (UnicodeDecodeError, csv.Error):
             names = []
         if record is None or not all(names) or len(set(names)) < len(names) or not names:
@@ -191,15 +193,15 @@ class CsvFile:
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
         """Yield blocks of records after the header row."""
-        _, begin = self._head(path)
-        records = _records(path)
+        _, begin = self._read_header(path)
+        records = _split_records(path)
         next(records)
         return split_blocks(records, file, rows, begin)
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
         """The records of a block."""
-        names, _ = self._head(path)
-        rows = [_values(r, names) for r in _in_block(read_block_bytes(path, block))]
+        names, _ = self._read_header(path)
+        rows = [_read_values(r, names) for r in _in_block(read_block_bytes(path, block))]
         places = {name: n for n, name in enumerate(names)}
         return {
             name: [r if isinstance(r, BadRow) else r[places[name]] for r in rows]
@@ -207,17 +209,17 @@ class CsvFile:
         }
 
 
-def _records(path: Path) -> Iterator[FileLine]:
+def _split_records(path: Path) -> Iterator[FileLine]:
     """The records of a file, of which one may go over several lines."""
-    return _joined(read_lines(path))
+    return _join_lines(read_lines(path))
 
 
 def _in_block(data: bytes) -> Iterator[bytes]:
-    for record in _joined(FileLine(line, 0) for line in io.BytesIO(data)):
+    for record in _join_lines(FileLine(line, 0) for line in io.BytesIO(data)):
         yield record.data.rstrip(b"\r\n")
 
 
-def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
+def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
     """Yield lines, joined until every quote is closed; blank ones are skipped."""
     record, after, size, inside = list[bytes](), 0, 0, False
     for line in lines:
@@ -225,7 +227,7 @@ def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             continue
         record.append(line.data)
         after, size = line.after, size + len(line.data)
-        inside = _open(line.data, inside)
+        inside = _is_open_quote(line.data, inside)
         if not inside:
             yield FileLine(b"".join(record), after)
             record, size = [], 0
@@ -235,18 +237,18 @@ def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
         yield FileLine(b"".join(record), after)
 
 
-def _open(line: bytes, inside: bool) -> bool:
+def _is_open_quote(line: bytes, inside: bool) -> bool:
     """Return whether a quoted value continues on the next line."""
     found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if inside else line)]
     return bool(found) and not found[-1]
 
 
-def _values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
-    text = _text(record)
+def _read_values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
+    text = _decode_text(record)
     if isinstance(text, BadRow):
         return text
     try:
-        values = _fields(text)
+        values = _read_fields(text)
     except csv.Error as fault:
         return BadRow(f"the row cannot be read: {fault}")
     if len(values) != len(names):
@@ -254,6 +256,6 @@ def _values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
     return values
 
 
-def _fields(text: str) -> list[str]:
+def _read_fields(text: str) -> list[str]:
     csv.field_size_limit(MAX_ROW_BYTES)
     return next(csv.reader([text], strict=True), [""])

@@ -60,10 +60,10 @@ class _Walk:
         """Copy every node of a graph, in order."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
-                self._note(WeightMatrix(name), self.now[x])
+                self._record_activation(WeightMatrix(name), self.now[x])
             args = [a and self.now[a] for a in node.args]
             if isinstance(node.op, ops.Scan):
-                new = self._loop(node, node.op, names)
+                new = self._copy_loop(node, node.op, names)
             else:
                 new = self.made.add(node.op, *args)
             if isinstance(node.op, ops.Route):
@@ -71,18 +71,18 @@ class _Walk:
                 for name, expert, value in collect_expert_activations(
                     self.made, node, there, names
                 ):
-                    self._note(WeightMatrix(name, expert), value)
+                    self._record_activation(WeightMatrix(name, expert), value)
             self.now.update(zip(results, new, strict=True))
 
-    def _note(self, matrix: WeightMatrix, value: Value) -> None:
+    def _record_activation(self, matrix: WeightMatrix, value: Value) -> None:
         values = self.activations_of.setdefault(matrix, [])
         if value not in values:
             values.append(value)
 
-    def _loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
+    def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
         """Copy a loop that collects activations in its body."""
         inner = _Walk(builder := Builder(), builder.copy_ports(op.body))
-        inner.nodes(op.body, _inside(node, op, names))
+        inner.nodes(op.body, _tap_body(node, op, names))
         args = [a and self.now[a] for a in node.args]
         more = inner.rows(node, op)
         if not more:
@@ -95,10 +95,12 @@ class _Walk:
         for matrix, values in inner.activations_of.items():
             for value in values:
                 if value in seen:
-                    self._note(matrix, self._turned(seen[value], op.axis))
+                    self._record_activation(
+                        matrix, self._transpose_activation(seen[value], op.axis)
+                    )
         return *new[:first], *new[behind:]
 
-    def _turned(self, value: Value, axis: int) -> Value:
+    def _transpose_activation(self, value: Value, axis: int) -> Value:
         """What a loop collected, the axis of its turns in front of the one that is
         multiplied: a loop around it takes the first axis for that of the batch.
         """
@@ -133,7 +135,7 @@ class _Walk:
         return replace(op, body=body)
 
 
-def _inside(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
+def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
     """Return the names of weights for the values of a body."""
     inside = list(op.body.inputs.values())[op.scanned + op.carries :]
     known = {}
@@ -178,12 +180,12 @@ def collect_expert_activations(
         for _, value in _iterate_products(op.body, names)
     }
     for expert in range(count):
-        activations_of = {v: _sent(made, op, b, args, expert) for v, b in bodies.items()}
+        activations_of = {v: _tap_expert(made, op, b, args, expert) for v, b in bodies.items()}
         for name, value in _iterate_products(op.body, names):
             yield name, expert, activations_of[value]
 
 
-def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
+def _tap_expert(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
     """Return the activations of one expert."""
     given = op.parts(args)
     number = made.one(ops.Constant(expert, given.ids.type.dtype))
@@ -242,12 +244,12 @@ def find_weight_readers(
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
     found = expose_loop_activations(graph, {v: n for v, n in names.items() if n in wanted})
-    tap_points = _spots(found.activations_of, wanted)
+    tap_points = _find_tap_points(found.activations_of, wanted)
     held = {matrix.name for names in tap_points.values() for matrix in names}
     return WeightReaders(found.graph, tap_points, tuple(n for n in wanted if n not in held))
 
 
-def _spots(
+def _find_tap_points(
     activations_of: Mapping[WeightMatrix, list[Value]], wanted: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
     """Return the weights by their activations, in the order of `wanted`."""

@@ -31,15 +31,17 @@ def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterato
     for one that holds no inputs of the model.
     """
     count = 0
-    for place, record in _records(path):
-        for sample in _batches(_prepared(record, place, input_signature), input_signature):
+    for place, record in _read_records(path):
+        for sample in _batch_inputs(
+            _prepare_sequences(record, place, input_signature), input_signature
+        ):
             count += 1
             yield sample
     if not count:
-        _misfit(path, "it is empty", input_signature)
+        _fail_misfit(path, "it is empty", input_signature)
 
 
-def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the inputs of each run, with their location."""
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
@@ -56,10 +58,10 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
         if not line.strip():
             continue
         place = f"{escape_text(path)}, line {number}"
-        yield place, _object(line, place)
+        yield place, _read_object(line, place)
 
 
-def _object(line: bytes, place: str) -> Mapping[str, object]:
+def _read_object(line: bytes, place: str) -> Mapping[str, object]:
     """Return the inputs of one line, by name. Raise E0854, or E0906 for invalid JSON."""
     helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
     try:
@@ -72,7 +74,7 @@ def _object(line: bytes, place: str) -> Mapping[str, object]:
     return value
 
 
-def _prepared(
+def _prepare_sequences(
     record: Mapping[str, object], place: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
     """Return arrays for every input of one run. Raise E0854."""
@@ -83,18 +85,18 @@ def _prepared(
     }
     for name, value in record.items():
         if isinstance(value, list) and not value:
-            _misfit(place, f"`{escape_text(name)}` is empty", input_signature)
+            _fail_misfit(place, f"`{escape_text(name)}` is empty", input_signature)
     try:
         made = input_signature.prepared(given)
     except Failed as failed:
-        _misfit(place, failed.diagnostics[0].title, input_signature)
+        _fail_misfit(place, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
-        if why := _useless(name, array, input_signature.graph.input_facts[name].keep):
-            _misfit(place, why, input_signature)
+        if why := _explain_useless(name, array, input_signature.graph.input_facts[name].keep):
+            _fail_misfit(place, why, input_signature)
     return made
 
 
-def _useless(name: str, array: Array, keep: str) -> str:
+def _explain_useless(name: str, array: Array, keep: str) -> str:
     """Return why an input is useless for calibration; "" if it is not."""
     if not array.size:
         return f"`{name}` is empty"
@@ -118,7 +120,7 @@ def _with_batch(value: object, rank: int) -> object:
     return [value] if numbers and depth == rank - 1 else value
 
 
-def _batches(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
+def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     # without one batch axis for all inputs it is unknown which elements belong together
@@ -136,7 +138,7 @@ def _has_one_batch_axis(input_signature: ModelInputs) -> bool:
     return len(leading) == 1 and None not in leading
 
 
-def _misfit(place: str, why: str, input_signature: ModelInputs) -> NoReturn:
+def _fail_misfit(place: str, why: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0854."""
     wanted = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
@@ -164,7 +166,7 @@ def generate_samples(package: Path, input_signature: ModelInputs, count: int) ->
         fail_no_generated_text()
     for start in range(0, count, GENERATED_BATCH_SIZE):
         rows = min(GENERATED_BATCH_SIZE, count - start)
-        for text in _written(writer, rows, start):
+        for text in _generate_sequences(writer, rows, start):
             yield input_signature.prepared(text)
 
 
@@ -180,10 +182,10 @@ def fail_no_generated_text() -> NoReturn:
     )
 
 
-def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Array]]:
+def _generate_sequences(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Array]]:
     """Yield generated sequences with their inputs, each a batch of one."""
     growing = writer.input_signature.growing
-    given = _begun(writer, rows, seed)
+    given = _make_start_inputs(writer, rows, seed)
     long = min(SAMPLE_TOKENS, writer.context or SAMPLE_TOKENS)
     writing = writer.generate(
         **given,
@@ -203,12 +205,14 @@ def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Arra
         yield {**others, growing: whole[None, :long]}
 
 
-def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
+def _make_start_inputs(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
     """Return random inputs for `rows` sequences, with a start token if needed."""
     input_signature, generation = writer.input_signature, writer.generation
     graph, growing = input_signature.graph, input_signature.growing
     bounds = {name: bound.high for name, bound in input_signature.bounds.items()}
-    sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in _symbols(graph)}
+    sizes = {
+        s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in _list_symbols(graph)
+    }
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": rows, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
@@ -219,7 +223,7 @@ def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
     return given
 
 
-def _symbols(graph: Graph) -> set[str]:
+def _list_symbols(graph: Graph) -> set[str]:
     """Return the names of all lengths of the inputs."""
     shapes = [value.type.shape for value in graph.inputs.values()]
     return {s for shape in shapes for d in shape for s in d.symbols()}

@@ -35,7 +35,7 @@ def add_list_arguments(parser: ArgumentParser) -> None:
 def run_list(given: Namespace) -> int:
     """Print one line each."""
     kinds = [given.kind] if given.kind else LISTED_KINDS
-    listed = {kind: dict(sorted(_rows(kind).items())) for kind in kinds}
+    listed = {kind: dict(sorted(_list_rows(kind).items())) for kind in kinds}
     items = [
         {"kind": kind, "name": name, "doc": doc}
         for kind, rows in listed.items()
@@ -51,7 +51,7 @@ def run_list(given: Namespace) -> int:
     return 0
 
 
-def _rows(kind: str) -> dict[str, str]:
+def _list_rows(kind: str) -> dict[str, str]:
     if kind == "specs":
         return {name: read_title(path) for name, path in list_builtin_specs().items()}
     if kind == "types":
@@ -170,11 +170,11 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
         text, doc = READING_DOCS[name]
         made.append(NameDocumentation(kind="reading", text=text, doc=doc))
     if not made:
-        _unknown(name, library)
+        _fail_unknown(name, library)
     return made
 
 
-def _unknown(name: str, library: SpecLibrary) -> NoReturn:
+def _fail_unknown(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204, suggesting a similar name."""
     known = [*BUILTINS, *library.standard_names(), *READING_DOCS]
     helps = suggest_similar_name(name, known, "see `specc list`")

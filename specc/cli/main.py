@@ -185,16 +185,16 @@ def entry() -> NoReturn:
 def main(words: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        command, arguments = _parse(words)
+        command, arguments = _parse_arguments(words)
     except UsageError as wrong:
-        return _misused(wrong, words)
+        return _fail_usage(wrong, words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is imported
-        return _interrupted(stop)
+        return _handle_interrupt(stop)
     except Exception:
         if asked := get_pending_termination():
-            return _interrupted(asked)
+            return _handle_interrupt(asked)
         raise
     said = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet))
     try:
@@ -206,34 +206,34 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stop:
-        return _interrupted(stop)
+        return _handle_interrupt(stop)
     except BrokenPipeError:
         _drop_output()
         return 141
     except Exception as error:
         if asked := get_pending_termination():
-            return _interrupted(asked)
+            return _handle_interrupt(asked)
         if arguments.debug:
             raise
-        return _failed(error, arguments)
+        return _print_failure(error, arguments)
     finally:
         terminal.OUTPUT_STYLE.reset(said)
 
 
-def _failed(error: Exception, arguments: argparse.Namespace) -> int:
+def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
     """Print the error that stopped a command."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return exit_code_for(error.diagnostics)
     if isinstance(error, OSError | MemoryError):
         _drop_output()
-        print_diagnostics([_environment(error)], arguments.format, arguments.color)
+        print_diagnostics([_describe_environment_error(error)], arguments.format, arguments.color)
         return 3
     print_diagnostics([_our_own(error)], arguments.format, arguments.color)
     return ErrorFamily.BUG.value
 
 
-def _misused(wrong: UsageError, words: Sequence[str]) -> int:
+def _fail_usage(wrong: UsageError, words: Sequence[str]) -> int:
     """Print a usage error in the requested format."""
     print_diagnostics(wrong.diagnostics, _form_asked(words), "auto")
     return exit_code_for(wrong.diagnostics)
@@ -265,7 +265,7 @@ INTERRUPTED = "interrupted", 130
 """Message and exit status of Ctrl-C."""
 
 
-def _interrupted(stop: KeyboardInterrupt) -> int:
+def _handle_interrupt(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
     who, status = (
         ("terminated", stop.status) if isinstance(stop, ProcessTerminated) else INTERRUPTED
@@ -287,7 +287,7 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _environment(error: OSError | MemoryError) -> Diagnostic:
+def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
     """Convert a system error without a diagnostic of its own."""
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
@@ -297,7 +297,9 @@ def _environment(error: OSError | MemoryError) -> Diagnostic:
     return Diagnostic("E0805", f"operating system error{what}: {words[:1].lower()}{words[1:]}")
 
 
-def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+def _parse_arguments(
+    words: Sequence[str],
+) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
     if not words:
         build_parser().print_help(sys.stderr)
         raise SystemExit(2)
@@ -313,13 +315,13 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
     module = import_module(HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][0])
     made = _parser_of(name, module)
-    command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_stem(name)}"]
+    command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_get_command_name(name)}"]
     # arguments after `--` are not options; only the full parser handles that
     parse = made.parse_args if "--" in words else made.parse_intermixed_args
     return command, parse(words[1:])
 
 
-def _stem(name: str) -> str:
+def _get_command_name(name: str) -> str:
     """Return a command's name as its functions have it: `run_check`, `add_check_arguments`."""
     return name.removeprefix("_")
 
@@ -330,7 +332,7 @@ def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
     made = ArgumentParser(
         prog=f"specc {name}", description=summary[:1].upper() + summary[1:], allow_abbrev=False
     )
-    vars(module)[f"add_{_stem(name)}_arguments"](made)
+    vars(module)[f"add_{_get_command_name(name)}_arguments"](made)
     add_common_options(made)
     if name in EXAMPLES:
         made.epilog = f"Example: specc {EXAMPLES[name]}" + (

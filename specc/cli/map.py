@@ -139,7 +139,7 @@ def run_map(given: Namespace) -> int:
     status = int(bool(report.rows) and report.errors == report.rows)
     if print_json_result("map", report_as_json(report)):
         return status
-    _tell(report)
+    _print_report(report)
     if report.computed:
         # the duration is a note, omitted with --quiet
         print_done(format_times(report), aside=True)
@@ -194,7 +194,7 @@ class _Line:
     def show(self, report: JobReport) -> None:
         """Update the line; print the plan's notes first."""
         if not self.begun:
-            for note in _notes(report.plan):
+            for note in _iterate_notes(report.plan):
                 print_note(note)
         self.begun = True
         if self.terminal:
@@ -208,7 +208,7 @@ class _Line:
             print(file=sys.stderr)
 
 
-def _notes(plan: JobPlan) -> Iterator[str]:
+def _iterate_notes(plan: JobPlan) -> Iterator[str]:
     """Yield why generation runs in fixed batches, and that batch elements affect each other."""
     if plan.waits:
         yield (
@@ -253,7 +253,7 @@ def format_times(report: JobReport) -> str:
     return f"{', '.join(parts)}; {computed}"
 
 
-def _tell(report: JobReport) -> None:
+def _print_report(report: JobReport) -> None:
     """Print a one-line report."""
     count = len(report.plan.blocks)
     parts = "1 part" if count == 1 else f"{count} parts"

@@ -74,7 +74,7 @@ def run_new(given: Namespace) -> int:
                 REMOVE_FIELD_COMMENT,
                 UNCOMMENT_FIELD_COMMENT,
             ),
-            below=_below(yaml),
+            below=_format_next_steps(yaml),
             sign=sign,
         )
         file = write_instance(beginning)
@@ -110,7 +110,7 @@ def spec_name(stem: str) -> str:
     return plain if plain[:1].isalpha() else f"my_{plain}"
 
 
-def _below(yaml: bool) -> tuple[str, ...]:
+def _format_next_steps(yaml: bool) -> tuple[str, ...]:
     """Return the next steps as comments."""
     said = "Path of the trained weights, next to this file, for `specc compile`:"
     if yaml:

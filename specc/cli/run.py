@@ -150,21 +150,21 @@ def _run_opened(
     outputs = parse_run_outputs(given, [*list_model_files(opened), *map(Path, read.files)])
     outputs.check()
     if given.chunk_size or (opened.streamer is not None and opened.scoring is None):
-        _stream(opened, read.inputs, outputs, given.chunk_size)
+        _stream_chunks(opened, read.inputs, outputs, given.chunk_size)
     elif given.chat is not None:
         said = {
             **read.inputs,
-            input_signature.growing: [encode_chat(input_signature, _messages(given.chat))],
+            input_signature.growing: [encode_chat(input_signature, _read_messages(given.chat))],
         }
         _write(opened, opened.begin(said, settings), outputs)
     elif computes_at_once(opened, read.inputs, settings):
-        _compute(opened, read, outputs)
+        _run_graph(opened, read, outputs)
     else:
         _write(opened, opened.begin(read.inputs, settings), outputs)
     return 0
 
 
-def _messages(given: str) -> object:
+def _read_messages(given: str) -> object:
     """Parse a chat of the command line: a text, or a file of messages. E0802 and E0425."""
     if not given.startswith("@"):
         return given
@@ -177,7 +177,7 @@ def _messages(given: str) -> object:
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
-def _compute(opened: OpenedModel, read: RunInputs, outputs: RunOutputs) -> None:
+def _run_graph(opened: OpenedModel, read: RunInputs, outputs: RunOutputs) -> None:
     """Run a full forward and show the postprocessed results."""
     model = opened.whole
     if outputs.attention:
@@ -207,7 +207,7 @@ def _show(
     outputs.save(results)
 
 
-def _stream(
+def _stream_chunks(
     opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, rows: int
 ) -> None:
     """Run on chunks of `rows` time steps. Raise E0977 for other models, and for `--attention`."""

@@ -73,32 +73,32 @@ class _Words:
         # The suffix decides, never whether such a file exists: the same arguments must mean the
         # same everywhere.
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
-            return self._arrays(name, word)
+            return self._read_arrays(name, word)
         if isinstance(record, TEXT_READINGS):
-            return self._add(name, self._text(word, record))
+            return self._add_value(name, self._read_text(word, record))
         if isinstance(record, ImageRecord):
-            return self._add(name, self._pictures(name, word, record))
+            return self._add_value(name, self._pictures(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
-            return self._add(name, _sound(word, record))
+            return self._add_value(name, _read_audio(word, record))
         given = self.model.graph.inputs[name].type
         # ids are tokenized text: text given here needs a reading in the spec
         ids = given.dtype == "i64" and len(given.shape) == 2
         otherwise = READ_AS_TEXT.format(name) if ids else ""
         left = self.model.pads_left(name)
-        numbers = _numbers(word, name, otherwise, left=left)
+        numbers = _read_numbers(word, name, otherwise, left=left)
         if numbers is None:
-            return self._arrays(name, word)
-        return self._add(name, numbers)
+            return self._read_arrays(name, word)
+        return self._add_value(name, numbers)
 
-    def _add(self, name: str, piece: "Piece") -> None:
+    def _add_value(self, name: str, piece: "Piece") -> None:
         self.pieces.setdefault(name, []).append(piece)
 
-    def _arrays(self, name: str, word: str) -> None:
+    def _read_arrays(self, name: str, word: str) -> None:
         """Add the arrays of a file: named ones to their inputs, an unnamed one to `name`."""
         self.files.append(word)
         try:
-            found = dict(_values(word))
+            found = dict(_read_values(word))
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802" or not isinstance(
                 self.model.reading.of_input(name), TEXT_READINGS
@@ -107,7 +107,7 @@ class _Words:
             fail_missing_file(word)
         # Keys that name inputs go there, whichever input the file was given for.
         for key in [k for k in found if k in self.model.graph.inputs]:
-            self._add(key, self._piece(key, found.pop(key), word))
+            self._add_value(key, self._read_piece(key, found.pop(key), word))
         if len(found) > 1:
             helps = [f"the inputs are {', '.join(self.model.graph.inputs)}"]
             raise_error(
@@ -117,13 +117,13 @@ class _Words:
                 helps=helps,
             )
         for value in found.values():
-            self._add(name, self._piece(name, value, word))
+            self._add_value(name, self._read_piece(name, value, word))
 
-    def _piece(self, name: str, value: object, word: str) -> "Piece":
+    def _read_piece(self, name: str, value: object, word: str) -> "Piece":
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.of_input(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
-            return _Rows(_rows(value, record, escape_text(word)))
+            return _Rows(_encode_rows(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
@@ -135,20 +135,20 @@ class _Words:
             return array
         return _Rows([array] if array.ndim == 1 else list(array))
 
-    def _text(self, word: str, record: TextReading) -> _Rows:
+    def _read_text(self, word: str, record: TextReading) -> _Rows:
         """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
         itself.
         """
         if word == STDIN_NAME or word.startswith("@"):
-            return _Rows([encode_text_ids(line, record) for line in self._lines(word)])
+            return _Rows([encode_text_ids(line, record) for line in self._read_lines(word)])
         listed = parse_json_items(word, ("[",))
         if listed is None:
             return _Rows([encode_text_ids(word, record)])
-        return _Rows(_rows(listed, record, escape_text(word)[:60]))
+        return _Rows(_encode_rows(listed, record, escape_text(word)[:60]))
 
     def _pictures(self, name: str, word: str, record: ImageRecord) -> "Piece":
         """Load an image by its path, or a JSON list of paths: those of one text."""
-        listed = parse_json_items(word, ("[",)) if _several(self.model, name) else None
+        listed = parse_json_items(word, ("[",)) if _takes_several(self.model, name) else None
         told = [word] if listed is None else listed
         paths = [path for path in told if isinstance(path, str)]
         if not paths or len(paths) < len(told):
@@ -163,7 +163,7 @@ class _Words:
         read = np.concatenate([normalize_image(pixels, record) for pixels in decoded])
         return read if listed is None else _Rows([read])
 
-    def _lines(self, word: str) -> list[str]:
+    def _read_lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
             raise_error("E0910", "standard input can be read for one input only")
         found = read_lines(word)
@@ -171,7 +171,7 @@ class _Words:
         return found
 
 
-def _sound(word: str, record: Sound) -> "Piece":
+def _read_audio(word: str, record: Sound) -> "Piece":
     """Load audio: samples, which may differ in length from others, or a spectrogram."""
     heard = read_sound(word, record)
     return _Rows([heard]) if isinstance(record, Waveform) else heard[None]
@@ -181,7 +181,7 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     """Parse `name=word`, or words in the order of the inputs; several for one form a batch."""
     names = [s.name for s in model.specs]
     taken = _Words(model)
-    named = [_named(word, names) for word in arguments]
+    named = [_split_name(word, names) for word in arguments]
     said = {name for name, _ in named}
     asked = [name for name in model.asked if name not in said]
     # several positional texts are a batch if only one input is missing
@@ -189,13 +189,13 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     waiting = iter(asked)
     for name, word in named:
         target = name or next(waiting, batch)
-        if not target or not (name or _fits(model, target, word)):
+        if not target or not (name or _fits_input(model, target, word)):
             fail_too_many_arguments(word, model.asked, many=len(asked) > 1)
         taken.take(target, word)
-    return RunInputs(_batches(model, taken.pieces), tuple(taken.files), tuple(taken.sizes))
+    return RunInputs(_split_batches(model, taken.pieces), tuple(taken.files), tuple(taken.sizes))
 
 
-def _fits(model: ModelInputs, target: str, word: str) -> bool:
+def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
     """Return whether an unnamed argument may be for an input: after a text, none may be for the
     generated tokens, which no tokenizer encodes.
     """
@@ -207,17 +207,17 @@ def _fits(model: ModelInputs, target: str, word: str) -> bool:
     return not texts or file or word.startswith("[")
 
 
-def _batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
+def _split_batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
     """Return an array per input; a given mask takes precedence over one from padding."""
     found: dict[str, Array] = {}
     for name, parts in pieces.items():
-        for key, array in _batch(model, name, parts).items():
+        for key, array in _batch_values(model, name, parts).items():
             if key == name or key not in found:
                 found[key] = array
     return found
 
 
-def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
+def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
     """Split `name=word`. Raise E0910 for a misspelled input name."""
     name, equals, rest = word.partition("=")
     if equals and name in names:
@@ -239,20 +239,20 @@ def _text_batch(model: ModelInputs, name: str, texts: Sequence["_Rows"]) -> dict
     return batch_rows(model.graph, name, rows, growing=model.growing)
 
 
-def _batch(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
+def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
     """Batch the pieces of an input, with a padding mask if there is padding."""
     texts = [piece for piece in pieces if isinstance(piece, _Rows)]
-    if texts and _several(model, name):
-        return {name: merge_images(model.graph, name, [*_each(pieces)])}
+    if texts and _takes_several(model, name):
+        return {name: merge_images(model.graph, name, [*_iterate_values(pieces)])}
     arrays = [piece for piece in pieces if not isinstance(piece, _Rows)]
     if not arrays:
         return _text_batch(model, name, texts)
     if len(pieces) == 1:
         return {name: arrays[0]}
-    return {name: _concatenate(name, arrays, bool(texts))}
+    return {name: _concatenate_values(name, arrays, bool(texts))}
 
 
-def _concatenate(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:
+def _concatenate_values(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:
     """Concatenate the arrays of an input along the batch axis. Raise E0912 if they do not fit."""
     shapes = sorted({a.shape[1:] for a in arrays})
     if with_texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
@@ -260,11 +260,11 @@ def _concatenate(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:
     return np.concatenate(arrays)
 
 
-def _several(model: ModelInputs, name: str) -> bool:
+def _takes_several(model: ModelInputs, name: str) -> bool:
     return is_multi_image_input(model.graph, model.reading, name)
 
 
-def _each(pieces: Sequence["Piece"]) -> Iterator[Array]:
+def _iterate_values(pieces: Sequence["Piece"]) -> Iterator[Array]:
     """Yield the images of every text: if some are lists, a single one is a text's too."""
     for piece in pieces:
         yield from piece.rows if isinstance(piece, _Rows) else [piece]
@@ -280,7 +280,7 @@ def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
     )
 
 
-def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Array]:
+def _encode_rows(listed: Sequence[object], record: TextReading, where: str) -> list[Array]:
     """Encode a list of ids, of such lists, or of texts."""
     texts = [item for item in listed if isinstance(item, str)]
     if listed and len(texts) == len(listed):
@@ -290,7 +290,7 @@ def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Arr
     return [nested_array(listed, f"the list {where}")]
 
 
-def _values(path: str) -> Mapping[str, object]:
+def _read_values(path: str) -> Mapping[str, object]:
     """Return arrays or JSON values of a file by name; "" names a single one."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
@@ -301,7 +301,7 @@ def _values(path: str) -> Mapping[str, object]:
 READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
-def _numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Array | None:
+def _read_numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Array | None:
     """Parse numbers as JSON, a list or one; None for a file name. E0906 for anything else, with
     `otherwise` as a further fix.
     """

@@ -82,7 +82,7 @@ class RunOutputs:
         """Reject invalid output paths before anything is computed."""
         for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
             if path:
-                self._place(path, kind)
+                self._check_path(path, kind)
         if self.attention.lower().endswith(".png"):
             require_pillow()
 
@@ -112,11 +112,11 @@ class RunOutputs:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.arrays, ARRAYS_OUTPUT, buffer.getvalue())
 
-    def _place(self, path: str, kind: OutputKind) -> Path:
+    def _check_path(self, path: str, kind: OutputKind) -> Path:
         return resolve_output_path(path, kind, inputs=self.inputs, force=self.force)
 
     def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
-        write_file_atomically(self._place(path, kind), [content])
+        write_file_atomically(self._check_path(path, kind), [content])
         print_done(f"{escape_text(path)} written", aside=True)
 
 
@@ -189,17 +189,17 @@ def run_for_task(
             _no_option(flag, task)
     if given.similarity and task.kind != "sentence-similarity":
         _no_option("--similarity", task)
-    made = run_task(opened.whole, {**_inputs(read), **told})
+    made = run_task(opened.whole, {**_convert_inputs(read), **told})
     if made.truncated:
         print_note(
             f"{made.truncated} texts are longer than {task.max_length} tokens and were truncated"
         )
-    _print(made, compare=given.similarity)
+    _print_results(made, compare=given.similarity)
     outputs.save(made)
     return 0
 
 
-def _inputs(read: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
+def _convert_inputs(read: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
     """Convert the values by slot; images as a list of paths."""
     return {name: list(values) for name, values in read.items()}
 
@@ -210,7 +210,7 @@ def _no_option(flag: str, task: Task) -> None:
     )
 
 
-def _print(made: Predictions, *, compare: bool) -> None:
+def _print_results(made: Predictions, *, compare: bool) -> None:
     """Print the predictions as one JSON line, or as text."""
     lines = [*predicted_lines(made.task, made.predictions)]
     found: dict[str, object] = {
@@ -239,20 +239,20 @@ def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
             lead = " " * len(lead)
 
 
-def _score(value: float) -> str:
+def _format_score(value: float) -> str:
     """Format a probability in percent; a value outside 0 to 1 as a number."""
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
 def _label_lines(ranked: Sequence[Facts]) -> Iterator[str]:
-    yield from align_columns([(escape_text(r["label"]), _score(r["score"])) for r in ranked])
+    yield from align_columns([(escape_text(r["label"]), _format_score(r["score"])) for r in ranked])
 
 
 def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
     rows = [
         (
             escape_text(str(s.get("entity_group", s.get("entity")))),
-            _score(s["score"]),
+            _format_score(s["score"]),
             f"{s['start']}-{s['end']}",
             escape_text(s["word"]),
         )
@@ -264,7 +264,8 @@ def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
 def _answer_lines(found: Facts) -> Iterator[str]:
     answers = [found] if isinstance(found, Mapping) else found
     rows = [
-        (_score(a["score"]), f"{a['start']}-{a['end']}", escape_text(a["answer"])) for a in answers
+        (_format_score(a["score"]), f"{a['start']}-{a['end']}", escape_text(a["answer"]))
+        for a in answers
     ]
     yield from align_columns(rows)
 
@@ -274,7 +275,7 @@ def _candidate_lines(found: Sequence[Facts]) -> Iterator[str]:
     for some in each:
         yield from align_columns(
             [
-                (escape_text(c["token_str"]), _score(c["score"]), escape_text(c["sequence"]))
+                (escape_text(c["token_str"]), _format_score(c["score"]), escape_text(c["sequence"]))
                 for c in some
             ]
         )

@@ -96,19 +96,19 @@ def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]
     files: list[Path] = []
     found: Words = {}
     slots = {slot.name: slot for slot in task.slots}
-    named = [_named(word, slots) for word in words]
+    named = [_split_named_inputs(word, slots) for word in words]
     waiting = [s for s in task.slots if s.name not in {n for n, _ in named}]
     for name, word in named:
         slot = slots[name] if name else _next_slot(waiting, found)
         if slot is None:
             fail_too_many_arguments(word, [*slots], many=True)
-        for value in _values(slot, word, files):
+        for value in _list_values(slot, word, files):
             for key, item in _by_name(slot, value, slots):
                 found.setdefault(key, []).append(item)
     return found, files
 
 
-def _named(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
+def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
     """Split `NAME=VALUE` if NAME is a slot."""
     name, equals, rest = word.partition("=")
     return (name, rest) if equals and name in slots else ("", word)
@@ -123,7 +123,7 @@ def _next_slot(waiting: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
     return None
 
 
-def _values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
+def _list_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
     """Yield the values of an argument: a path, the lines of a file, JSON items, or the argument
     itself.
     """

@@ -59,7 +59,7 @@ def check_drawing_options(given: Namespace) -> bool:
         )
     for path, kind in ((given.html, HTML_OUTPUT), (given.svg, DRAWING_OUTPUT)):
         if path:
-            resolve_output_path(path, kind, inputs=_inputs(given), force=given.force)
+            resolve_output_path(path, kind, inputs=_list_input_files(given), force=given.force)
     return True
 
 
@@ -73,12 +73,12 @@ def write_drawings(given: Namespace, architecture: ArchitectureView) -> None:
         if not path:
             continue
         content = make(architecture).encode("utf-8")
-        at = resolve_output_path(path, kind, inputs=_inputs(given), force=given.force)
+        at = resolve_output_path(path, kind, inputs=_list_input_files(given), force=given.force)
         write_file_atomically(at, [content])
         print_done(f"{escape_text(path)} written", aside=True)
 
 
-def _inputs(given: Namespace) -> Sequence[Path]:
+def _list_input_files(given: Namespace) -> Sequence[Path]:
     """Return the input files, which outputs must not overwrite."""
     return [Path(p) for p in (given.spec, given.own, given.config) if p]
 
@@ -94,34 +94,34 @@ def graph_as_json(graph: Graph, at: Mapping[str, int], own: Dim) -> dict[str, ob
     """
     return {
         "graph": graph.name,
-        "inputs": [_typed(n, v.type, at) for n, v in graph.inputs.items()],
-        "results": [_typed(n, v.type, at) for n, v in graph.outputs.items()],
+        "inputs": [_format_typed(n, v.type, at) for n, v in graph.inputs.items()],
+        "results": [_format_typed(n, v.type, at) for n, v in graph.outputs.items()],
         "parameters": own.number,
-        "tree": _part(summarize_graph(graph, at), at),
+        "tree": _convert_part(summarize_graph(graph, at), at),
     }
 
 
-def _part(part: SummaryNode, at: Mapping[str, int]) -> dict[str, object]:
+def _convert_part(part: SummaryNode, at: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope; its totals count `repeats` repeated layers."""
     work = part.all_work()
     return {
         "name": part.name,
         "op": part.op if not part.parts else "",
         "times": part.repeats,
-        "shape": [_plain(d, at) for d in part.type.shape] if part.type else None,
-        "weights": _plain(part.all_weights(), at),
-        "multiply_adds": _plain(work - part.all_spared(), at),
-        "all_at_once": _plain(work, at),
-        "parts": [_part(inner, at) for inner in part.parts.values()],
+        "shape": [_format_dim(d, at) for d in part.type.shape] if part.type else None,
+        "weights": _format_dim(part.all_weights(), at),
+        "multiply_adds": _format_dim(work - part.all_spared(), at),
+        "all_at_once": _format_dim(work, at),
+        "parts": [_convert_part(inner, at) for inner in part.parts.values()],
     }
 
 
-def _typed(name: str, type: Type, at: Mapping[str, int]) -> dict[str, object]:
-    shape = [_plain(dim, at) for dim in type.shape]
+def _format_typed(name: str, type: Type, at: Mapping[str, int]) -> dict[str, object]:
+    shape = [_format_dim(dim, at) for dim in type.shape]
     return {"name": name, "dtype": type.dtype, "shape": shape}
 
 
-def _plain(dim: Dim, at: Mapping[str, int]) -> int | str:
+def _format_dim(dim: Dim, at: Mapping[str, int]) -> int | str:
     """Convert to an integer, or a formula in the notation of the language."""
     dim = dim.substitute(at)
     return str(dim) if dim.number is None else dim.number
@@ -159,19 +159,19 @@ def run_show(given: Namespace) -> int:
     overview. `--html` and `--svg` write a file.
     """
     if check_drawing_options(given):
-        return _draw(given)
+        return _draw_architecture(given)
     as_ir = given.ir or given.print_after
     if _is_whole_package(given) and not as_ir:
         from specc.runtime.model_package import format_package_overview, open_package
 
-        return _say("\n".join(format_package_overview(open_package(given.spec))))
+        return _print_text("\n".join(format_package_overview(open_package(given.spec))))
     manifest = _manifest_of(given)
     if manifest is not None and manifest.decodes is not None:
         if given.print_after:
             _no_pass(given.print_after, "none runs on a standalone generator")
-        return _say("\n".join(_itself(manifest)))
+        return _print_text("\n".join(_describe_generator(manifest)))
     if as_ir:
-        return _say(format_ir(*_behind(given, manifest).graphs()).rstrip("\n"))
+        return _print_text(format_ir(*_behind(given, manifest).graphs()).rstrip("\n"))
     graph, own = load_graph(given, manifest)
     at = parse_sizes(given.dims, graph)
     lines = format_tree(graph, at, _count(graph, own))
@@ -180,33 +180,33 @@ def run_show(given: Namespace) -> int:
     return 0
 
 
-def _draw(given: Namespace) -> int:
+def _draw_architecture(given: Namespace) -> int:
     """Write the requested diagrams."""
-    write_drawings(given, _architecture(given))
+    write_drawings(given, _load_architecture(given))
     written = [*filter(None, (given.html, given.svg))]
     print_json_result("show", {"written": written})
     return 0
 
 
-def _say(text: str) -> int:
+def _print_text(text: str) -> int:
     """Print a text, as JSON for programs."""
     if not print_json_result("show", {"text": text}):
         print(text)
     return 0
 
 
-def _architecture(given: Namespace) -> ArchitectureView:
+def _load_architecture(given: Namespace) -> ArchitectureView:
     """Return the architecture to draw, of a spec or of a compiled model."""
     if _is_whole_package(given):
-        manifests = _manifests(given.spec)
+        manifests = _load_manifests(given.spec)
         first = next(iter(manifests.values()))
         graphs = {role: each.graph for role, each in manifests.items()}
-        return _drawn(given, first.name, first.doc, graphs, _counted(given, first))
+        return _load_drawn_graph(given, first.name, first.doc, graphs, _counted(given, first))
     manifest = _manifest_of(given)
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(given), given.graph)
         count = _count(model.graph, count_own_parameters(model.graph))
-        return _drawn(given, model.name, model.doc, list_model_graphs(model), count)
+        return _load_drawn_graph(given, model.name, model.doc, list_model_graphs(model), count)
     if manifest.decodes is not None:
         raise_error(
             "E0956",
@@ -214,7 +214,7 @@ def _architecture(given: Namespace) -> ArchitectureView:
             helps=["draw its spec, or a package of it, compiled with `--graphs all`"],
         )
     graphs = {WHOLE_MODEL: manifest.graph}
-    return _drawn(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
+    return _load_drawn_graph(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
 
 
 def _counted(given: Namespace, manifest: "Manifest") -> str:
@@ -222,14 +222,14 @@ def _counted(given: Namespace, manifest: "Manifest") -> str:
     return _count(*load_graph(given, manifest))
 
 
-def _drawn(
+def _load_drawn_graph(
     given: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
 ) -> ArchitectureView:
     at = parse_sizes(given.dims, next(iter(graphs.values())))
     return ArchitectureView(name=name, doc=doc, graphs=graphs, count=count, at=at)
 
 
-def _manifests(path: str) -> "dict[str, Manifest]":
+def _load_manifests(path: str) -> "dict[str, Manifest]":
     """Return the manifests of a package's drawable graphs, the full forward first."""
     from specc.runtime.model_package import open_package
 
@@ -340,7 +340,7 @@ def _manifest_of(given: Namespace) -> "Manifest | None":
     return read_compiled_manifest(given.spec, given.graph)
 
 
-def _itself(manifest: "Manifest") -> list[str]:
+def _describe_generator(manifest: "Manifest") -> list[str]:
     """Describe a standalone generator, which has no graph to show."""
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"

@@ -157,15 +157,15 @@ class ProgressLine:
         self.count += size
         now = time.monotonic()
         if now - self.begun > PROGRESS_DELAY and now - self.shown > REDRAW_INTERVAL:
-            self._show(now)
+            self._show_line(now)
 
     def end(self) -> None:
         """Print the final count, if any was printed before."""
         if self.shown:
-            self._show(time.monotonic())
+            self._show_line(time.monotonic())
             sys.stderr.write("\n")
 
-    def _show(self, now: float) -> None:
+    def _show_line(self, now: float) -> None:
         self.shown = now
         # return to the start of the line and erase it
         sys.stderr.write(f"\r\x1b[K{self.text(now - self.begun)}")

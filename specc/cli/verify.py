@@ -93,11 +93,11 @@ def run_verify(given: Namespace) -> int:
     )
     found = VerifyResults()
     try:
-        _compare(given, opened, found)
+        _compare_rounds(given, opened, found)
         if given.strict:
             _check_covered(found)
         if given.baseline:
-            _beside(given, opened, found)
+            _compare_baseline(given, opened, found)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         told = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
@@ -141,7 +141,7 @@ def _check_options(given: Namespace) -> None:
             )
 
 
-def _compare(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
+def _compare_rounds(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
     """Run the rounds, printing one line each."""
     rounds = iterate_opened_rounds(opened, seed=given.seed, rounds=given.rounds)
     try:
@@ -176,7 +176,7 @@ def _check_covered(found: VerifyResults) -> None:
         )
 
 
-def _beside(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
+def _compare_baseline(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
     """Print the quantization error by layer and output. Raise E0856 above a threshold."""
     full = open_compiled(given.baseline, graph=given.graph, provider=given.execution_provider)
     compared = QuantizationComparison(opened.full, full.full)

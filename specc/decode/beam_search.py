@@ -91,15 +91,15 @@ def search_beams(
     lengths = prompt_lengths(prompt, keep)
     prompts = prompt_tokens(prompt, keep) if settings.reads_texts else []
     while True:
-        place = _place(live, lengths, prompts)
-        parents = _advance(live, logits, seen, settings, place, ends)
+        place = _locate_beams(live, lengths, prompts)
+        parents = _advance_beams(live, logits, seen, settings, place, ends)
         # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
-        rows = _going(live, parents)
+        rows = _list_parents(live, parents)
         live = [search for search in live if not search.over]
         if not live:
             return [s.found[: settings.num_return_sequences] for s in searches]
-        newest = _newest(live)
+        newest = _select_newest(live)
         stepper.reorder(rows)
         seen = _seen_now(seen, rows, newest)
         texts = [search.row for search in live for _ in search.beams]
@@ -107,7 +107,7 @@ def search_beams(
         logits = check_logits(stepper.step(newest[:, None]), every, texts)
 
 
-def _place(
+def _locate_beams(
     live: Sequence[_Search], lengths: Ints, prompts: Sequence[Sequence[int]]
 ) -> DecodePosition:
     """Return the position of the beams of all searches."""
@@ -117,7 +117,7 @@ def _place(
     return DecodePosition(step=len(beams[0].tokens), prompts=lengths[rows], texts=texts)
 
 
-def _newest(searches: Sequence[_Search]) -> Ints:
+def _select_newest(searches: Sequence[_Search]) -> Ints:
     """Return i64[total beams]: the newest token of each beam, which is fed next."""
     return np.array([b.tokens[-1] for s in searches for b in s.beams], np.int64)
 
@@ -131,13 +131,13 @@ def _seen_now(seen: Bools | None, rows: Ints, newest: Ints) -> Bools | None:
     return now
 
 
-def _going(searches: Sequence[_Search], parents: Sequence[Sequence[int]]) -> Ints:
+def _list_parents(searches: Sequence[_Search], parents: Sequence[Sequence[int]]) -> Ints:
     """Return the parent rows of the beams of unfinished searches."""
     pairs = zip(searches, parents, strict=True)
     return np.array([r for s, p in pairs if not s.over for r in p], np.int64)
 
 
-def _advance(
+def _advance_beams(
     searches: Sequence[_Search],
     logits: Floats,
     seen: Bools | None,
@@ -200,21 +200,21 @@ def _sorted_out(
         # an end among the later candidates is not kept: transformers considers them only to find
         # enough beams that continue
         elif place < settings.num_beams:
-            search.found.append(_finished(beam, ended, settings))
+            search.found.append(_finish_hypotheses(beam, ended, settings))
     # stable: the first of equal scores
     search.found = sorted(search.found, key=lambda h: -h.score)[: settings.num_beams]
     going = going[: settings.num_beams]
     search.beams = [beam for _, beam in going]
-    search.over = not going or _decided(search, settings)
+    search.over = not going or _is_decided(search, settings)
     return [row for row, _ in going]
 
 
-def _finished(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
-    score = _normalized(beam.score, len(beam.tokens), settings)
+def _finish_hypotheses(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
+    score = _normalize_score(beam.score, len(beam.tokens), settings)
     return BeamHypothesis(beam.tokens, score, ended, beam.log_probs if settings.log_probs else None)
 
 
-def _normalized(score: float, length: int, settings: GenerationSettings) -> float:
+def _normalize_score(score: float, length: int, settings: GenerationSettings) -> float:
     """Return `score / length ** length_penalty` as float32, at least `MIN_SCORE`."""
     # NaN, from a power that overflowed, must not rank first
     with np.errstate(all="ignore"):
@@ -223,7 +223,7 @@ def _normalized(score: float, length: int, settings: GenerationSettings) -> floa
         )
 
 
-def _decided(search: _Search, settings: GenerationSettings) -> bool:
+def _is_decided(search: _Search, settings: GenerationSettings) -> bool:
     """Return whether a full list of finished hypotheses is final.
 
     With `early_stopping` it is as soon as it is full. Otherwise it is when the best beam cannot
@@ -237,4 +237,4 @@ def _decided(search: _Search, settings: GenerationSettings) -> bool:
     leader = search.beams[0]
     farthest = settings.early_stopping == "never" and settings.length_penalty > 0
     length = settings.max_tokens if farthest else len(leader.tokens)
-    return _normalized(leader.score, length, settings) <= search.found[-1].score
+    return _normalize_score(leader.score, length, settings) <= search.found[-1].score

@@ -65,10 +65,10 @@ class Detokenizer:
         new = text[self._given : sure]
         self._given = max(self._given, sure)
         if sure == len(text) and len(self._tokens) > WINDOW:
-            self._shorten()
-        return self._passed(new)
+            self._trim_history()
+        return self._emit_pending(new)
 
-    def _shorten(self) -> None:
+    def _trim_history(self) -> None:
         """Drop old tokens, unless that would split a character."""
         kept = self._tokens[-CONTEXT:]
         text = self._decode(kept)
@@ -79,12 +79,12 @@ class Detokenizer:
         """Return the text held back, at the end of the sequence."""
         if self.stopped:
             return ""
-        rest = self._passed(self._decode(self._tokens)[self._given :])
+        rest = self._emit_pending(self._decode(self._tokens)[self._given :])
         held, self._held = "" if self.stopped else self._held, ""
         self._tokens, self._given = [], 0
         return rest + held
 
-    def _passed(self, new: str) -> str:
+    def _emit_pending(self, new: str) -> str:
         waiting = self._held + new
         found = find_stop(waiting, self._stops)
         if found is not None:
@@ -192,7 +192,7 @@ def decode_steps(
     texts = prompt_tokens(prompt, keep) if settings.reads_texts else []
     for step in range(settings.max_tokens):
         place = DecodePosition(step=step, prompts=lengths, texts=texts)
-        uniform = _uniform(settings, numbers, step)
+        uniform = _draw_uniform(settings, numbers, step)
         chosen = choose_next_tokens(logits, seen, settings, place, uniform)
         tokens = np.where(ended, settings.filler, chosen)
         scores = token_log_probs(logits, chosen, ended) if settings.log_probs else None
@@ -210,7 +210,7 @@ def decode_steps(
         logits = check_logits(stepper.step(tokens[:, None]), ~ended)
 
 
-def _uniform(settings: GenerationSettings, numbers: Sequence[int], step: int) -> Floats | None:
+def _draw_uniform(settings: GenerationSettings, numbers: Sequence[int], step: int) -> Floats | None:
     """Return the sampling uniforms of rows with these numbers; None without sampling, or for batch
     indices.
     """

@@ -142,9 +142,11 @@ def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSet
     if faults := [*check_spec_settings(said), *_given_faults(wanted)]:
         raise Failed(*faults)
     values = _joined(said, wanted)
-    if faults := _clashes(values["strategy"], wanted, values):
+    if faults := _find_conflicts(values["strategy"], wanted, values):
         raise Failed(*faults)
-    return GenerationSettings(**{name: _plain(name, value) for name, value in values.items()})
+    return GenerationSettings(
+        **{name: _to_plain_values(name, value) for name, value in values.items()}
+    )
 
 
 def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
@@ -163,10 +165,10 @@ def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
 def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, Any]:
     """Merge the settings of spec and caller by Python name; values are checked already."""
     kind, inside = parse_strategy(said.get("strategy") or "greedy")
-    strategy = wanted.get("strategy") or _meant(wanted) or kind
-    values: dict[str, Any] = _named(GENERAL_OPTIONS, said)
+    strategy = wanted.get("strategy") or _infer_strategy(wanted) or kind
+    values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, said)
     if strategy == kind:
-        values |= _named(STRATEGY_OPTIONS[str(kind)], inside)
+        values |= _rename_settings(STRATEGY_OPTIONS[str(kind)], inside)
     values |= {**wanted, "strategy": strategy}
     if strategy == "beam":
         # five requested sequences without further settings need five beams
@@ -176,14 +178,14 @@ def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[st
     return values
 
 
-def _named(
+def _rename_settings(
     options: Mapping[str, GenerationOption], said: Mapping[str, object]
 ) -> dict[str, object]:
     """Rename a spec's settings to Python names."""
     return {options[w].name: value for w, value in said.items() if value is not None}
 
 
-def _meant(wanted: Mapping[str, object]) -> str | None:
+def _infer_strategy(wanted: Mapping[str, object]) -> str | None:
     """Return the strategy that the given options imply, if unique.
 
     A seed alone implies none, nor does `renormalize_logits`, which has no effect outside beam
@@ -197,7 +199,7 @@ def _meant(wanted: Mapping[str, object]) -> str | None:
     return next(iter(owners))[0] if len(owners) == 1 else None
 
 
-def _clashes(
+def _find_conflicts(
     strategy: str, wanted: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
     """Return E0733 for options of another strategy, and for more sequences than beams."""
@@ -216,23 +218,23 @@ def _clashes(
     return found
 
 
-def _plain(name: str, value: Any) -> Any:
+def _to_plain_values(name: str, value: Any) -> Any:
     """Convert a checked value for `GenerationSettings`."""
     kind = _SETTING_TYPES[name]
     if name == "start":
-        return tuple(map(int, _several(value)))
+        return tuple(map(int, _as_list(value)))
     if name in ("begin", "bad_words_ids"):
-        return tuple(tuple(map(int, _several(place))) for place in value)
+        return tuple(tuple(map(int, _as_list(place))) for place in value)
     if name in LIST_SETTINGS:
         # stop strings are combined with stop tokens
-        many = (v if isinstance(v, str) else int(v) for v in _several(value))
+        many = (v if isinstance(v, str) else int(v) for v in _as_list(value))
         return tuple(dict.fromkeys(many))
     if kind is float:
         return float(value)
     return int(value) if kind is int else value
 
 
-def _several(value: Any) -> Iterable[Any]:
+def _as_list(value: Any) -> Iterable[Any]:
     """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list | tuple) else (value,)
 

@@ -26,9 +26,9 @@ def fail_bad_value(
         return None
     return Diagnostic(
         "E0732",
-        f"`{word}` cannot be {_said(value)}: it is {option.values.range}",
-        _label(span),
-        helps=_instead(option, value),
+        f"`{word}` cannot be {_format_value(value)}: it is {option.values.range}",
+        _make_label(span),
+        helps=_suggest_instead(option, value),
     )
 
 
@@ -37,16 +37,18 @@ def fail_unknown_setting(
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `what` completes "there is no …"."""
     # the name in another program is more helpful than a similarly spelled one
-    foreign = next((name for name in known if word in _foreign(name)), None)
+    foreign = next((name for name in known if word in _suggest_foreign(name)), None)
     meant = foreign or did_you_mean(word, known)
-    helps = (format_suggestion(meant),) if meant else _elsewhere(word, known, "strategy" in what)
-    title = f"unknown {what} `{_shown(word)}`"
-    return Diagnostic("E0731", title, _label(span), helps=helps)
+    helps = (
+        (format_suggestion(meant),) if meant else _suggest_owner(word, known, "strategy" in what)
+    )
+    title = f"unknown {what} `{_quote_name(word)}`"
+    return Diagnostic("E0731", title, _make_label(span), helps=helps)
 
 
-def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
+def _suggest_owner(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
     """Suggest where an option belongs; `inside` a strategy it may belong to another one."""
-    owners = [strategy for strategy in STRATEGIES if _has(strategy, word)]
+    owners = [strategy for strategy in STRATEGIES if _has_option(strategy, word)]
     if owners and not inside:
         return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)
     helps = [f"expected one of {', '.join(known)}"] if known else []
@@ -55,7 +57,7 @@ def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]
     return tuple(helps)
 
 
-def _has(strategy: str, word: str) -> bool:
+def _has_option(strategy: str, word: str) -> bool:
     """Return whether a strategy has an option of that word, or Python name."""
     options = STRATEGY_OPTIONS[strategy]
     return word in options or any(word == option.name for option in options.values())
@@ -63,7 +65,7 @@ def _has(strategy: str, word: str) -> bool:
 
 def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
     """Return E0733 for two conflicting settings."""
-    return Diagnostic("E0733", title, _label(span), helps=tuple(helps))
+    return Diagnostic("E0733", title, _make_label(span), helps=tuple(helps))
 
 
 def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> Diagnostic | None:
@@ -95,10 +97,10 @@ class VocabularySizes:
 
     def beyond(self, word: str, value: object, span: Span | None = None) -> Diagnostic | None:
         """Return E0732 if the setting `word` names a token outside the vocabulary."""
-        most = self._most(word)
-        tokens = _several(value)
+        most = self._get_candidate_limit(word)
+        tokens = _as_list(value)
         if word in ("begin", "bad_words_ids"):  # one token or several for each position
-            tokens = [token for place in tokens for token in _several(place)]
+            tokens = [token for place in tokens for token in _as_list(place)]
         wrong = [t for t in tokens if most is not None and is_int_in_range(t, most)]
         if not wrong:
             return None
@@ -107,16 +109,16 @@ class VocabularySizes:
             *(("leave it out: an empty string never stops generation",) * (word == "stop")),
         )
         title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(most or 0) - 1}"
-        return Diagnostic("E0732", title, _label(span), helps=helps)
+        return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
-    def _most(self, word: str) -> int | None:
+    def _get_candidate_limit(self, word: str) -> int | None:
         """Return the number of tokens that a setting chooses from; None if it names no token."""
         if word in ("start", "pad"):
             return self.taken
         return self.drawn if word in TOKEN_SETTINGS else None
 
 
-def _several(value: object) -> Sequence[object]:
+def _as_list(value: object) -> Sequence[object]:
     """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -175,7 +177,7 @@ def _option_fault(
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` have names"
         helps = (f"write {kind}({example})",)
-        return Diagnostic("E0731", title, _label(at.get("strategy")), helps=helps)
+        return Diagnostic("E0731", title, _make_label(at.get("strategy")), helps=helps)
     if word not in known:
         what = f"option of the strategy `{kind}` called"
         return fail_unknown_setting(word, list(known), what, at.get(f"strategy.{word} name", span))
@@ -189,7 +191,7 @@ def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
     return said, {}
 
 
-def _foreign(word: str) -> tuple[str, ...]:
+def _suggest_foreign(word: str) -> tuple[str, ...]:
     return tuple(
         name
         for o in GENERATION_OPTIONS
@@ -199,7 +201,7 @@ def _foreign(word: str) -> tuple[str, ...]:
     )
 
 
-def _instead(option: GenerationOption, value: object) -> tuple[str, ...]:
+def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]:
     """Suggest a fix for a value that was probably meant to disable something."""
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "
@@ -210,18 +212,18 @@ def _instead(option: GenerationOption, value: object) -> tuple[str, ...]:
     return (off[option.name],) if option.name in off and is_finite_number(value) else ()
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     """Format a value as in a spec."""
     if isinstance(value, str):
-        return _shown(f'"{value}"')
-    return _shown(str(value).lower() if isinstance(value, bool) else str(value))
+        return _quote_name(f'"{value}"')
+    return _quote_name(str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def _shown(text: str) -> str:
+def _quote_name(text: str) -> str:
     """Format a word for a message: no control characters, truncated."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _label(span: Span | None) -> Label | None:
+def _make_label(span: Span | None) -> Label | None:
     return Label(span) if span else None

@@ -123,12 +123,12 @@ def mask_disallowed_tokens(
     """Set the scores f32[rows vocab] of disallowed tokens to -inf."""
     if place.step < len(settings.begin):
         # forced tokens take precedence over the other settings
-        return _only(scores, settings.begin[place.step])
-    banned = _banned(scores.shape, settings, place)
+        return _keep_only(scores, settings.begin[place.step])
+    banned = _find_banned_tokens(scores.shape, settings, place)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
     if settings.forced_eos_token_id is not None and place.step + 1 == settings.max_tokens:
-        scores = _only(scores, (settings.forced_eos_token_id,))
+        scores = _keep_only(scores, (settings.forced_eos_token_id,))
     never = [
         *settings.suppress_tokens,
         *(settings.begin_suppress_tokens if place.step == len(settings.begin) else ()),
@@ -140,14 +140,14 @@ def mask_disallowed_tokens(
     return scores
 
 
-def _only(scores: Floats, tokens: Sequence[int]) -> Floats:
+def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
     """Allow only these tokens; a single one, which is certain, gets score 0."""
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return made
 
 
-def _banned(
+def _find_banned_tokens(
     shape: tuple[int, ...], settings: GenerationSettings, place: DecodePosition
 ) -> Bools | None:
     """Return bool[rows vocab] of early stops and repeated n-grams; None if there are none."""
@@ -160,12 +160,15 @@ def _banned(
     for token in stops:
         banned[early, token] = True
     for row, text in enumerate(place.texts):
-        ends = [*_again(text, settings.no_repeat_ngram_size), *_ends(text, settings.bad_words_ids)]
+        ends = [
+            *_find_repeated_ngrams(text, settings.no_repeat_ngram_size),
+            *_matches_end(text, settings.bad_words_ids),
+        ]
         banned[row, [t for t in ends if t < shape[1]]] = True
     return banned
 
 
-def _again(text: Sequence[int], size: int) -> list[int]:
+def _find_repeated_ngrams(text: Sequence[int], size: int) -> list[int]:
     """Return tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
     if not size or len(text) + 1 < size:
         return []
@@ -177,7 +180,7 @@ def _again(text: Sequence[int], size: int) -> list[int]:
     ]
 
 
-def _ends(text: Sequence[int], runs: Sequence[Sequence[int]]) -> list[int]:
+def _matches_end(text: Sequence[int], runs: Sequence[Sequence[int]]) -> list[int]:
     """Return the tokens that would complete one of these sequences."""
     return [
         run[-1] for run in runs if list(run[:-1]) == list(text[max(len(text) - len(run) + 1, 0) :])
@@ -304,18 +307,18 @@ def _cut_by_all(chances: Wide, settings: GenerationSettings) -> Wide:
     always keep the first token.
     """
     if settings.typical_p < 1:
-        chances = _typical(chances, settings.typical_p)
+        chances = _filter_typical(chances, settings.typical_p)
     if settings.epsilon_cutoff:
         chances = _not_below(chances, settings.epsilon_cutoff)
     if settings.eta_cutoff:
         # the least probability in a flat distribution
-        bound, _ = _surprise(chances)
+        bound, _ = _compute_surprise(chances)
         eta = settings.eta_cutoff
         chances = _not_below(chances, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
     return chances
 
 
-def _surprise(chances: Wide) -> tuple[Wide, Wide]:
+def _compute_surprise(chances: Wide) -> tuple[Wide, Wide]:
     """Return the entropy of each row f64[rows 1], and `-log p` of each token."""
     shares = chances / chances.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
@@ -324,11 +327,11 @@ def _surprise(chances: Wide) -> tuple[Wide, Wide]:
     return weighed.sum(axis=1, keepdims=True), each
 
 
-def _typical(chances: Wide, mass: float) -> Wide:
+def _filter_typical(chances: Wide, mass: float) -> Wide:
     """Keep the locally typical tokens whose probabilities reach `mass` (Meister et al. 2022,
     arXiv:2202.00666, eq. 9 to 11).
     """
-    entropy, each = _surprise(chances)
+    entropy, each = _compute_surprise(chances)
     far = np.abs(each - entropy)
     order = np.argsort(far, axis=1, kind="stable")
     shares = chances / chances.sum(axis=1, keepdims=True)

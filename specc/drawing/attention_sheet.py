@@ -44,9 +44,11 @@ LABEL_SIZE = 10.5
 
 def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
     """All maps of `looks`, one block below the other, with one scale for all."""
-    scale = ColorScale.over((w for m in looks.maps for w in _drawn(m, looks)), log=log)
+    scale = ColorScale.over(
+        (w for m in looks.maps for w in _collect_visible_weights(m, looks)), log=log
+    )
     widest = max((len(m.heads) for m in looks.maps), default=1)
-    blocks = [_block(m, looks, scale, widest) for m in looks.maps]
+    blocks = [_draw_block(m, looks, scale, widest) for m in looks.maps]
     heading = [
         TextMark(
             x=MARGIN, y=MARGIN + 12, text=printable_label(looks.model, 60), size=14, bold=True
@@ -66,13 +68,13 @@ def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
     # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
     hidden = any(m.hidden.any() for m in looks.maps)
-    marks += _bar(scale, right + MARGIN, first, hidden=hidden)
-    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_title(looks))
+    marks += _draw_color_bar(scale, right + MARGIN, first, hidden=hidden)
+    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(looks))
     drawing.add(marks)
     return drawing
 
 
-def _title(looks: AttentionMaps) -> str:
+def _describe_plot(looks: AttentionMaps) -> str:
     """Return the alternative text of the plot: the first maps, with their sizes."""
     maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]]
     return printable_label(f"{printable_label(looks.model, 60)}: {'; '.join(maps)}", 500)
@@ -83,7 +85,7 @@ def _is_over(attention: AttentionMap, looks: AttentionMaps) -> bool:
     return looks.image is not None and attention.keys.grid is not None
 
 
-def _drawn(attention: AttentionMap, looks: AttentionMaps) -> list[Doubles]:
+def _collect_visible_weights(attention: AttentionMap, looks: AttentionMaps) -> list[Doubles]:
     """The weights that are seen, of which the scale is made."""
     if _is_over(attention, looks):
         return [weights for _, weights in attention_panels(attention)]
@@ -94,7 +96,7 @@ def _ends(mark: TextMark) -> float:
     return mark.x + estimate_text_width(mark.text, mark.size)
 
 
-def _block(
+def _draw_block(
     attention: AttentionMap, looks: AttentionMaps, scale: ColorScale, widest: int
 ) -> PanelBlock:
     """All heads of one attention below its scope."""
@@ -130,7 +132,7 @@ class _Side:
     def caption(self, what: str) -> str:
         """Return the caption of an axis."""
         named = self.every * self.step
-        some = f"; every {named}{_th(named)} is named" if named > 1 else ""
+        some = f"; every {named}{_get_ordinal_suffix(named)} is named" if named > 1 else ""
         return f"{what}: {self.axis.caption}{some}"
 
     def widest(self) -> float:
@@ -138,7 +140,7 @@ class _Side:
         return max((estimate_text_width(t, self.size) for _, t in self.labels()), default=0.0)
 
 
-def _th(number: int) -> str:
+def _get_ordinal_suffix(number: int) -> str:
     """The ending of an ordinal: eleven to thirteen are no `st`, `nd` or `rd`."""
     if 10 <= number % 100 <= 20:
         return "th"
@@ -147,7 +149,7 @@ def _th(number: int) -> str:
 
 def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> PanelBlock:
     cells, step = max_pool_map(attention.marked(), MAX_CELLS)
-    cell = _cell(max(cells.shape[1:]), widest)
+    cell = _get_cell_size(max(cells.shape[1:]), widest)
     down = _Side(axis=attention.queries, cell=cell, step=step)
     across = _Side(axis=attention.keys, cell=cell, step=step)
     # key labels are horizontal only if the widest fits above its own cells
@@ -159,7 +161,7 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     several = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = []
     for weights, name in zip(cells, attention.heads, strict=True):
-        marks = list(_map(weights, scale, width, height))
+        marks = list(_draw_map(weights, scale, width, height))
         if several:
             title = TextMark(y=-PANEL_GAP, text=f"head {name}", size=10, color=FAINT)
             marks.append(title)
@@ -175,7 +177,7 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     _name_queries(block, down, height)
     named_above = 18 if several else 0
     for x, y in block.first_row:
-        block.marks += _above(across, x, y - named_above, upright=upright)
+        block.marks += _draw_above(across, x, y - named_above, upright=upright)
     x, y = block.first_row[0]
     caption = across.caption("key") + _of_blocks(step)
     over = y - named_above - top_room - 3
@@ -187,7 +189,7 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
 def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
     """Draw the labels of queries next to each row of panels, their caption next to the first."""
     for x, y in block.first_column:
-        block.marks += _beside(down, x, y, height)
+        block.marks += _draw_beside(down, x, y, height)
     x, y = block.first_column[0]
     said = down.caption("query")
     # A caption that is longer than the map continues below.
@@ -201,12 +203,12 @@ def _of_blocks(step: int) -> str:
     return f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
 
 
-def _map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
+def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
     yield CellsMark(width=width, height=height, colors=scale.colors(weights))
     yield BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5)
 
 
-def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
+def _draw_beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
     """The labels of queries."""
     for n, label in side.labels():
         # a label for several cells is centered over them
@@ -216,7 +218,7 @@ def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
         yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")
 
 
-def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
+def _draw_above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
     for n, label in side.labels():
         middle = x + (n + 0.5) * side.cell
         base = middle + side.size * 0.35 if upright else middle
@@ -230,7 +232,7 @@ def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
         )
 
 
-def _cell(cells: int, heads: int) -> float:
+def _get_cell_size(cells: int, heads: int) -> float:
     """Points a cell is wide, so that a panel has a good size and labels can be read."""
     # width of a panel in points: the more heads, the less each gets
     goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
@@ -238,7 +240,7 @@ def _cell(cells: int, heads: int) -> float:
     return max(fair, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
 
 
-def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
+def _draw_color_bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
     """Draw the color scale, the maximum at the top, and the color of masked cells."""
     height = 120.0
     ramp = np.linspace(1, 0, 128)[:, None]
@@ -283,9 +285,9 @@ def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> 
     share = goal / max(shown.shape[:2])
     width, height = shown.shape[1] * share, shown.shape[0] * share
     # first the image alone, since overlaid colors hide its content
-    panels = [_panel(shown, "input", width, height)]
+    panels = [_draw_panel(shown, "input", width, height)]
     for title, weights in named:
-        panels.append(_panel(blend_over_image(shown, weights, scale), title, width, height))
+        panels.append(_draw_panel(blend_over_image(shown, weights, scale), title, width, height))
     return arrange_panels(
         panels, (width, height), left=0, top=0, title_room=16, title=_overlay_title(attention)
     )
@@ -305,7 +307,7 @@ def _overlay_title(attention: AttentionMap) -> str:
     return f"{attention.scope}: {who} looks at {patches}"
 
 
-def _panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
+def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
     return [
         CellsMark(width=width, height=height, colors=pixels),
         BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5),

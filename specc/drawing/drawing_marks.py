@@ -204,10 +204,10 @@ NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
 
 def estimate_text_width(text: str, size: float) -> float:
     """Return an upper estimate of the width of a text; the fonts are not known."""
-    return sum(map(_ems, text)) * size
+    return sum(map(_measure_ems, text)) * size
 
 
-def _ems(character: str) -> float:
+def _measure_ems(character: str) -> float:
     if unicodedata.combining(character):
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
@@ -271,7 +271,7 @@ def arrange_panels(
     """Return panels of one size (width, height) in rows under a title, with room `left` and
     `top`.
     """
-    across = _across(len(panels))
+    across = _count_columns(len(panels))
     width, height = size
     down = math.ceil(len(panels) / across)
     head = 22.0 + top
@@ -285,7 +285,7 @@ def arrange_panels(
     block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
     # bold letters are wider than the measured ones
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
-    corners = list(_corners(len(panels), across, pitch))
+    corners = list(_get_corners(len(panels), across, pitch))
     for marks, (x, y) in zip(panels, corners, strict=True):
         x, y = x + left, y + head + title_room
         block.marks += [move_mark(mark, x, y) for mark in marks]
@@ -296,11 +296,13 @@ def arrange_panels(
     return block
 
 
-def _across(panels: int) -> int:
+def _count_columns(panels: int) -> int:
     """Panels in a row: up to four, and then as many rows as columns, or a few less."""
     return panels if panels <= 4 else min(panels, 6, math.ceil(math.sqrt(panels * 1.4)))
 
 
-def _corners(panels: int, across: int, pitch: tuple[float, float]) -> Iterator[tuple[float, float]]:
+def _get_corners(
+    panels: int, across: int, pitch: tuple[float, float]
+) -> Iterator[tuple[float, float]]:
     for n in range(panels):
         yield (n % across) * pitch[0], (n // across) * pitch[1]

@@ -42,7 +42,7 @@ def render_svg(drawing: Drawing) -> str:
     """The whole file: characters of an SVG document with a title for those who listen."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(drawing.width)}" '
-        f'height="{_n(drawing.height)}" {_inside(drawing)}\n'
+        f'height="{_n(drawing.height)}" {_render_drawing(drawing)}\n'
     )
 
 
@@ -50,10 +50,10 @@ def render_inline_svg(drawing: Drawing, kind: str) -> str:
     """The same as an element of a page, of the class `kind`, without white paper under it."""
     width, height = _n(drawing.width), _n(drawing.height)
     size = f'class="{escape(kind)}" width="{width}" height="{height}"'
-    return f"<svg {size} {_inside(drawing, paper=False)}"
+    return f"<svg {size} {_render_drawing(drawing, paper=False)}"
 
 
-def _inside(drawing: Drawing, *, paper: bool = True) -> str:
+def _render_drawing(drawing: Drawing, *, paper: bool = True) -> str:
     width, height = _n(drawing.width), _n(drawing.height)
     title = escape(drawing.title)
     parts = [
@@ -61,18 +61,18 @@ def _inside(drawing: Drawing, *, paper: bool = True) -> str:
         GENERATOR_MARK if paper else "",
         f"<title>{title}</title>",
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>' if paper else "",
-        *(_mark(mark) for mark in drawing.marks),
+        *(_render_mark(mark) for mark in drawing.marks),
         "</svg>",
     ]
     return "\n".join(part for part in parts if part)
 
 
 @singledispatch
-def _mark(mark: Mark) -> str:
+def _render_mark(mark: Mark) -> str:
     raise AssertionError(f"no rule draws {mark}")
 
 
-@_mark.register
+@_render_mark.register
 def _(mark: TextMark) -> str:
     turn = f' transform="rotate(-90 {_n(mark.x)} {_n(mark.y)})"' if mark.upright else ""
     bold = ' font-weight="600"' if mark.bold else ""
@@ -83,7 +83,7 @@ def _(mark: TextMark) -> str:
     )
 
 
-@_mark.register
+@_render_mark.register
 def _(mark: BoxMark) -> str:
     round_ = f' rx="{_n(mark.radius)}"' if mark.radius else ""
     line = f' stroke-width="{_n(mark.weight)}"' if mark.stroke != "none" else ""
@@ -95,17 +95,17 @@ def _(mark: BoxMark) -> str:
     )
 
 
-@_mark.register
+@_render_mark.register
 def _(mark: LineMark) -> str:
     dashes = ' stroke-dasharray="5 4"' if mark.dashed else ""
     body = (
-        f'<path d="{_path(mark)}" fill="none" stroke="{mark.color}" '
+        f'<path d="{_render_path(mark)}" fill="none" stroke="{mark.color}" '
         f'stroke-width="{_n(mark.weight)}" stroke-linejoin="round"{dashes}/>'
     )
-    return body + (_arrow(mark) if mark.arrow else "")
+    return body + (_draw_arrow(mark) if mark.arrow else "")
 
 
-def _path(mark: LineMark) -> str:
+def _render_path(mark: LineMark) -> str:
     """The points as a path; a corner is a curve that begins and ends `radius` away from it."""
     points = mark.points
     commands = [f"M{_xy(points[0])}"]
@@ -113,12 +113,12 @@ def _path(mark: LineMark) -> str:
         if not mark.radius:
             commands.append(f"L{_xy(corner)}")
             continue
-        into, out = (_towards(corner, end, mark.radius) for end in (before, after))
+        into, out = (_point_towards(corner, end, mark.radius) for end in (before, after))
         commands.append(f"L{_xy(into)}Q{_xy(corner)} {_xy(out)}")
     return "".join([*commands, f"L{_xy(points[-1])}"])
 
 
-def _towards(
+def _point_towards(
     start: tuple[float, float], end: tuple[float, float], by: float
 ) -> tuple[float, float]:
     """The point `by` from `start` on the way to `end`, or half that way where it is short."""
@@ -128,16 +128,16 @@ def _towards(
     return start[0] + dx * share, start[1] + dy * share
 
 
-def _arrow(mark: LineMark) -> str:
+def _draw_arrow(mark: LineMark) -> str:
     """A head at the last point, in the direction of the last piece."""
     (x, y), before = mark.points[-1], mark.points[-2]
-    back = _towards((x, y), before, 6)
+    back = _point_towards((x, y), before, 6)
     dx, dy = (x - back[0]) / 2, (y - back[1]) / 2
     left, right = (back[0] - dy, back[1] + dx), (back[0] + dy, back[1] - dx)
     return f'<path d="M{_xy((x, y))}L{_xy(left)}L{_xy(right)}Z" fill="{mark.color}"/>'
 
 
-@_mark.register
+@_render_mark.register
 def _(mark: CellsMark) -> str:
     rows, columns = mark.colors.shape[:2]
     if rows * columns > MAX_PATHS:
@@ -217,12 +217,12 @@ def render_page(
 def content_security_policy(style: str, program: str) -> str:
     """The content-security-policy of a page with this style and this program."""
     return (
-        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; "
+        f"default-src 'none'; script-src {_hash_source(program)}; style-src {_hash_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(text: str) -> str:
+def _hash_source(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{b64encode(digest).decode('ascii')}'"
 
@@ -245,43 +245,43 @@ MAX_PIXELS = 512
 
 def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
     """The page. The last attention is shown first."""
-    step = _step(looks.maps)
+    step = _get_step(looks.maps)
     axes: list[MapAxis] = []
-    maps: list[Json] = [_map(m, axes, step) for m in looks.maps]
+    maps: list[Json] = [_render_map(m, axes, step) for m in looks.maps]
     data: Json = {
         "maps": maps,
-        "axes": [_axis(axis) for axis in axes],
+        "axes": [_add_axis(axis) for axis in axes],
         "step": step,
         "log": log,
         "decades": LOG_DECADES,
         "colors": [[int(c) for c in row] for row in COLOR_STOPS],
-        "picture": _picture(looks),
+        "picture": _render_image(looks),
     }
     said = f"Attention: {printable_label(looks.model, 80)}"
     return render_page(
         said,
-        _body(looks, step),
+        _render_body(looks, step),
         styles=[read_page_resource("page.css"), read_page_resource("attention.css")],
         programs=[read_page_resource("page.js"), read_page_resource("attention.js")],
         data=data,
     )
 
 
-def _step(maps: Sequence[AttentionMap]) -> int:
+def _get_step(maps: Sequence[AttentionMap]) -> int:
     """Cells of a map along a side of one cell of the page, so that all have room."""
     # counted over all maps: a page of many small maps is as large as one of a single large map
     step = 1
-    while sum(_cells(m, step) for m in maps) > MAX_CELLS:
+    while sum(_render_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
     return step
 
 
-def _cells(attention: AttentionMap, step: int) -> int:
+def _render_cells(attention: AttentionMap, step: int) -> int:
     rows, columns = len(attention.queries.labels), len(attention.keys.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 
 
-def _map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
+def _render_map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
     """One attention; its axes are put among those there are."""
     places = []
     for axis in (attention.queries, attention.keys):
@@ -308,7 +308,7 @@ def encode_weights_base64(weights: Doubles) -> str:
     return b64encode(weights.astype("<f4").tobytes()).decode("ascii")
 
 
-def _axis(axis: MapAxis) -> Json:
+def _add_axis(axis: MapAxis) -> Json:
     grid = axis.grid
     return {
         "role": axis.role,
@@ -318,7 +318,7 @@ def _axis(axis: MapAxis) -> Json:
     }
 
 
-def _picture(looks: AttentionMaps) -> Json:
+def _render_image(looks: AttentionMaps) -> Json:
     """Return the image as RGB bytes, row by row."""
     if looks.image is None:
         return None
@@ -330,7 +330,7 @@ def _picture(looks: AttentionMaps) -> Json:
     }
 
 
-def _body(looks: AttentionMaps, step: int) -> str:
+def _render_body(looks: AttentionMaps, step: int) -> str:
     pooled_note = (
         f"<p class=note>Downsampled: a cell is the maximum weight of {step} × {step}. "
         "Select fewer layers or heads (--layers, --heads) for full resolution.</p>"

@@ -47,10 +47,10 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
         (b"IDAT", zlib.compress(filtered, 9)),
         (b"IEND", b""),
     )
-    return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
+    return SIGNATURE + b"".join(_make_chunk(kind, data) for kind, data in chunks)
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def _make_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
@@ -91,7 +91,7 @@ def render_png(drawing: Drawing) -> bytes:
     image = Image.new("RGB", size, PAPER)
     pen = ImageDraw.Draw(image)
     for mark in drawing.marks:
-        _draw(mark, image, pen)
+        _draw_mark(mark, image, pen)
     about = PngImagePlugin.PngInfo()
     about.add_text("Software", "specc")
     data = BytesIO()
@@ -118,20 +118,20 @@ def find_missing_glyphs(marks: Iterable[Mark]) -> str:
     return "".join(c for c in seen if _font_of(c) is None)
 
 
-def _draw(mark: Mark, image: "Image", pen: "ImageDraw") -> None:
+def _draw_mark(mark: Mark, image: "Image", pen: "ImageDraw") -> None:
     match mark:
         case TextMark():
             _write(mark, image, pen)
         case BoxMark():
-            _box(mark, pen)
+            _draw_box(mark, pen)
         case LineMark():
             points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
             pen.line(points, mark.color, max(1, round(mark.weight * PIXELS_PER_POINT)))
         case CellsMark():
-            _cells(mark, image)
+            _draw_cells(mark, image)
 
 
-def _box(mark: BoxMark, pen: "ImageDraw") -> None:
+def _draw_box(mark: BoxMark, pen: "ImageDraw") -> None:
     ends = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
     left, top, right, bottom = (round(end * PIXELS_PER_POINT) for end in ends)
     pen.rounded_rectangle(
@@ -143,7 +143,7 @@ def _box(mark: BoxMark, pen: "ImageDraw") -> None:
     )
 
 
-def _cells(mark: CellsMark, image: "Image") -> None:
+def _draw_cells(mark: CellsMark, image: "Image") -> None:
     from PIL import Image
 
     left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)
@@ -154,7 +154,7 @@ def _cells(mark: CellsMark, image: "Image") -> None:
 
 
 def _write(mark: TextMark, image: "Image", pen: "ImageDraw") -> None:
-    runs = list(_runs(mark.text, mark.size))
+    runs = list(_split_runs(mark.text, mark.size))
     length = sum(font.getlength(text) for font, text in runs)
     share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
     if not mark.upright:
@@ -188,9 +188,9 @@ def _in_line(
         x += font.getlength(text)
 
 
-def _runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
+def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
     """Yield pieces of a text with a font that has them; characters without one as their number."""
-    fonts = _fonts(size)
+    fonts = _load_fonts(size)
     named = ((_font_of(c), c) for c in text)
     each = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
     for n, run in groupby(each, key=itemgetter(0)):
@@ -198,7 +198,7 @@ def _runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
 
 
 @cache
-def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
+def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
     """Return Pillow's font, followed by the installed system fonts."""
     from PIL import ImageFont
 
@@ -214,7 +214,7 @@ def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
 @cache
 def _font_of(character: str) -> int | None:
     """Return the font that has a glyph for a character."""
-    for n, font in enumerate(_fonts(16)):
+    for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n
     return None

@@ -45,19 +45,19 @@ def write_instance(beginning: SpecInstance) -> ast.File:
         )
         raise_error("E0222", f"unknown built-in spec `{beginning.extends}`", helps=helps)
     program = build_program(library.open(beginning.extends), library)
-    lines = list(_entries(program, beginning))
+    lines = list(_list_entries(program, beginning))
     return ast.File(
         version=1,
         model=beginning.name,
         doc=program.doc,
         extends=beginning.extends,
-        items=(_config(lines),) if any(isinstance(x, ast.Assign) for x in lines) else (),
+        items=(_make_config(lines),) if any(isinstance(x, ast.Assign) for x in lines) else (),
         remarks=ast.Comments(before=beginning.above),
         end=beginning.below,
     )
 
 
-def _config(lines: list["ast.Assign | str"]) -> ast.Config:
+def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
     """Return the config section; comments are attached to the next entry."""
     entries: list[ast.ConfigEntry] = []
     waiting: list[str] = []
@@ -71,7 +71,7 @@ def _config(lines: list["ast.Assign | str"]) -> ast.Config:
     return ast.Config(tuple(entries), end=tuple(waiting))
 
 
-def _entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign | str"]:
+def _list_entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign | str"]:
     """Yield a value or a comment for each config field, in the spec's order, then values
     for the specs that it uses.
     """
@@ -79,7 +79,7 @@ def _entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign 
     for name, entry in fields.items():
         live: dict[str, str] = {}
         for path, one in _flatten_fields(entry, name):
-            text, stands = _value(program, beginning, path, one)
+            text, stands = _format_value(program, beginning, path, one)
             if not text or (beginning.only and path not in beginning.values):
                 continue
             if stands:
@@ -121,7 +121,7 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
         yield from _flatten_fields(part, f"{path}.{part.name}")
 
 
-def _value(
+def _format_value(
     program: Program, beginning: SpecInstance, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
     """Return a field's value as text, and whether to write it. A default computed from
@@ -135,13 +135,13 @@ def _value(
         sample = "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, "")
         return sample, True
     follows = any(
-        isinstance(node, ast.Name) and node.path.split(".")[0] in _names(program)
+        isinstance(node, ast.Name) and node.path.split(".")[0] in _list_names(program)
         for node in walk_tree(entry.default)
     )
     return print_expression(entry.default), not follows
 
 
-def _names(program: Program) -> set[str]:
+def _list_names(program: Program) -> set[str]:
     return {path.split(".")[0] for path in program.paths()}
 
 

@@ -207,12 +207,12 @@ class _Reader:
             case ast.TextLiteral(value=value):
                 return t.TensorExpr(value)
             case ast.Call():
-                return self._call(expr)
+                return self._read_call(expr)
         raise_error(
             "E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name"
         )
 
-    def _call(self, expr: ast.Call) -> t.Expr:
+    def _read_call(self, expr: ast.Call) -> t.Expr:
         name = expr.function.path
         make = self._makers().get(name)
         if make is None:
@@ -234,48 +234,56 @@ class _Reader:
 
         return {
             "transpose": lambda e: t.TransposeExpr(
-                one(e), self._ints(e, "axes", None), self._ints(e, "unless", None) or ()
+                one(e), self._read_ints(e, "axes", None), self._read_ints(e, "unless", None) or ()
             ),
-            "reshape": lambda e: t.ReshapeExpr(one(e), self._ints(e, "shape", ())),
-            "concat": lambda e: t.ConcatExpr(self._all(e), self._int(e, "axis", 0)),
+            "reshape": lambda e: t.ReshapeExpr(one(e), self._read_ints(e, "shape", ())),
+            "concat": lambda e: t.ConcatExpr(self._read_all(e), self._read_int(e, "axis", 0)),
             "slice": lambda e: t.SliceExpr(
-                one(e), self._int(e, "axis", 0), self._int(e, "start"), self._int(e, "stop")
+                one(e),
+                self._read_int(e, "axis", 0),
+                self._read_int(e, "start"),
+                self._read_int(e, "stop"),
             ),
-            "split": self._split,
+            "split": self._read_split,
             "permute_pairs": lambda e: t.PermutePairsExpr(
-                one(e), self._word(e, "to"), self._int(e, "heads")
+                one(e), self._read_word(e, "to"), self._read_int(e, "heads")
             ),
             "negate": lambda e: t.NegateExpr(one(e)),
-            "cast": lambda e: t.CastExpr(one(e), self._word(e, "to")),
-            "add": lambda e: t.AddNumberExpr(one(e), float(self._value(e, "number"))),
+            "cast": lambda e: t.CastExpr(one(e), self._read_word(e, "to")),
+            "add": lambda e: t.AddNumberExpr(one(e), float(self._read_value(e, "number"))),
             "resize_grid": lambda e: t.ResizeGridExpr(
-                one(e), self._int(e, "rows"), self._int(e, "columns"), self._int(e, "prefix", 0)
+                one(e),
+                self._read_int(e, "rows"),
+                self._read_int(e, "columns"),
+                self._read_int(e, "prefix", 0),
             ),
-            "first_present": lambda e: t.FirstPresentExpr(self._all(e)),
+            "first_present": lambda e: t.FirstPresentExpr(self._read_all(e)),
             "stack": lambda e: _read_stack(self, e),
             "rearrange": lambda e: t.RearrangeExpr(
-                one(e), self._word(e, "pattern"), self._sizes(e)
+                one(e), self._read_word(e, "pattern"), self._read_sizes(e)
             ),
         }
 
-    def _split(self, e: ast.Call) -> t.Expr:
-        listed = isinstance(self._static(e, "into"), tuple)
-        into: int | tuple[int, ...] = self._ints(e, "into", ()) if listed else self._int(e, "into")
+    def _read_split(self, e: ast.Call) -> t.Expr:
+        listed = isinstance(self._check_static(e, "into"), tuple)
+        into: int | tuple[int, ...] = (
+            self._read_ints(e, "into", ()) if listed else self._read_int(e, "into")
+        )
         count = into if isinstance(into, int) else len(into)
-        part = self._int(e, "part")
+        part = self._read_int(e, "part")
         if not 0 <= part < count:
             raise_error(
                 "E0522",
                 f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts",
                 e.span,
             )
-        return t.PartExpr(self.read(e.args[0]), self._int(e, "axis", 0), part, into)
+        return t.PartExpr(self.read(e.args[0]), self._read_int(e, "axis", 0), part, into)
 
-    def _all(self, e: ast.Call) -> tuple[t.Expr, ...]:
+    def _read_all(self, e: ast.Call) -> tuple[t.Expr, ...]:
         items = e.args[0].items if isinstance(e.args[0], ast.ListLiteral) else e.args
         return tuple(map(self.read, items))
 
-    def _static(self, e: ast.Call, name: str) -> Any:
+    def _check_static(self, e: ast.Call, name: str) -> Any:
         for option in e.options:
             if option.name == name:
                 if isinstance(option.value, ast.Name) and option.value.path in (
@@ -288,22 +296,22 @@ class _Reader:
                 )
         return None
 
-    def _value(self, e: ast.Call, name: str, default: Any = None) -> Any:
-        value = self._static(e, name)
+    def _read_value(self, e: ast.Call, name: str, default: Any = None) -> Any:
+        value = self._check_static(e, name)
         if value is None:
             if default is None:
                 _fail_missing_option(e, name)
             return default
         return value.number if isinstance(value, Dim) else value
 
-    def _int(self, e: ast.Call, name: str, default: int | None = None) -> int:
-        value = self._value(e, name, default)
+    def _read_int(self, e: ast.Call, name: str, default: int | None = None) -> int:
+        value = self._read_value(e, name, default)
         if not isinstance(value, int):
             raise_error("E0522", f"`{name}` of `{e.function.path}` must be an integer", e.span)
         return value
 
-    def _ints(self, e: ast.Call, name: str, default: Any) -> Any:
-        value = self._static(e, name)
+    def _read_ints(self, e: ast.Call, name: str, default: Any) -> Any:
+        value = self._check_static(e, name)
         if value is None:
             if default == ():
                 _fail_missing_option(e, name)
@@ -319,15 +327,15 @@ class _Reader:
             )
         return tuple(numbers)
 
-    def _word(self, e: ast.Call, name: str) -> Any:
+    def _read_word(self, e: ast.Call, name: str) -> Any:
         if name == "pattern" and len(e.args) > 1 and isinstance(e.args[1], ast.TextLiteral):
             return e.args[1].value
-        value = self._value(e, name)
+        value = self._read_value(e, name)
         return value.word if isinstance(value, ChoiceValue) else value
 
-    def _sizes(self, e: ast.Call) -> tuple[tuple[str, int], ...]:
+    def _read_sizes(self, e: ast.Call) -> tuple[tuple[str, int], ...]:
         known = {"pattern"}
-        return tuple((o.name, self._int(e, o.name)) for o in e.options if o.name not in known)
+        return tuple((o.name, self._read_int(e, o.name)) for o in e.options if o.name not in known)
 
 
 def _fail_missing_option(e: ast.Call, name: str) -> NoReturn:
@@ -344,11 +352,11 @@ def _read_stack(reader: _Reader, e: ast.Call) -> t.Expr:
     """Return the expression of `stack("experts.{e}.w", e=8)`, which expands the placeholder
     `{e}` to 0..7, or of a list of tensors.
     """
-    parts = reader._all(e)
+    parts = reader._read_all(e)
     holes = [option.name for option in e.options]
     if not holes:
         return t.StackExpr(parts)
-    (placeholder, *more), count = holes, reader._int(e, holes[0])
+    (placeholder, *more), count = holes, reader._read_int(e, holes[0])
     written = "{" + placeholder + "}"
     if more or len(parts) != 1 or not _all_contain(written, parts[0]):
         title = f"`stack` needs one placeholder, `{written}`, in the tensor name"

@@ -303,15 +303,15 @@ class _TypeMatcher:
                 return
             known = self.env.dims.get(expr.path) or _find_length(expr.path, self.env)
             if known is None:
-                self._named(expr.path, actual)
+                self._match_named(expr.path, actual)
                 return
             wanted = known
         else:
             wanted = _evaluate_length(self.context, expr, self.env)
-        if wanted != actual and not self._promised(wanted, actual):
-            self._clash(expr, wanted, actual)
+        if wanted != actual and not self._is_promised_equal(wanted, actual):
+            self._fail_clash(expr, wanted, actual)
 
-    def _promised(self, wanted: Dim, actual: Dim) -> bool:
+    def _is_promised_equal(self, wanted: Dim, actual: Dim) -> bool:
         """Return whether the lengths are equal given that `image / 2` divides exactly: the
         `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no
         check at run time would detect a remainder.
@@ -321,13 +321,13 @@ class _TypeMatcher:
             return False
         return replace_exact_division(wanted) == replace_exact_division(actual)
 
-    def _named(self, name: str, length: Dim) -> None:
+    def _match_named(self, name: str, length: Dim) -> None:
         self.env.dims[name] = length
         # in a used file, this binds its run-time length for the call
         if self.env.lengths is not None and name in self.env.module.root.dims:
             self.env.lengths[name] = length
 
-    def _clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
+    def _fail_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
         span, what = self.type.span, self.place.what
         labels = [Label(span, f"declared as `{_format_type_source(expr)}`")] if span else []
         labels += [
@@ -342,11 +342,11 @@ class _TypeMatcher:
                 f"{what} has length {actual}, but {_format_expected_length(expr, wanted)}",
                 Label(at, f"this is {describe_value(self.tensor)}") if at else None,
                 tuple({lab.span: lab for lab in labels}.values()),
-                helps=self._captured(expr),
+                helps=self._suggest_captured_length(expr),
             )
         )
 
-    def _captured(self, expr: ast.Expr) -> tuple[str, ...]:
+    def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
         """Return a help if the type of a block uses a length that `dims` declares."""
         block = self.place.block
         name = expr.path if isinstance(expr, ast.Name) else ""

@@ -80,32 +80,32 @@ class _ItemNames:
     config: Mapping[str, SpecValue]
 
     @cached_property
-    def _bound(self) -> set[str]:
+    def _list_bound_names(self) -> set[str]:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
-    def _item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
+    def _find_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """The block or definition that a name means; None where it may be something else."""
-        if name in self._bound or name in self.config or "." in name:
+        if name in self._list_bound_names or name in self.config or "." in name:
             return None
         return self.module.found(name) or self.sums.library.standard(name)
 
-    def _inner(self, name: str) -> int:
+    def _estimate_inner(self, name: str) -> int:
         """Steps that the block or definition of that name takes, besides naming it."""
-        found = self._item(name)
+        found = self._find_item(name)
         if found is None:
             return 0
         item, module = found
         here = module.root is self.module.root
         return self.sums.least(item, module, self.config if here else EMPTY_NAMES)
 
-    def _turns(self, over: ast.Expr) -> int:
+    def _count_iterations(self, over: ast.Expr) -> int:
         """Return the iterations of a loop if they are literal; too many are refused."""
         match over:
             case ast.NumberLiteral(text=text) if text.isdigit():
                 return int(text) if int(text) <= MAX_LAYERS else 0
             case ast.ListLiteral(items=items):
                 return len(items)
-            case ast.Name(path=path) if path not in self._bound:
+            case ast.Name(path=path) if path not in self._list_bound_names:
                 held = self.config.get(path)
                 number = held.number if isinstance(held, Dim) else None
                 return number if number and 0 < number <= MAX_LAYERS else 0
@@ -118,110 +118,127 @@ class _ItemSteps(_ItemNames):
     def steps(self) -> int:
         """Steps of all of it."""
         if isinstance(self.item, ast.Block):
-            return self._body(self.item.body)
-        return EXPANSION_COST + (self._mask if self.item.kind == "mask" else self._value)(
-            self.item.value
-        )
+            return self._estimate_body(self.item.body)
+        return EXPANSION_COST + (
+            self._estimate_mask if self.item.kind == "mask" else self._estimate_value
+        )(self.item.value)
 
     def largest(self) -> Span | None:
         """The statement of a block that takes most steps."""
         assert isinstance(self.item, ast.Block)
-        return max(self.item.body, key=self._statement).span
+        return max(self.item.body, key=self._estimate_statement).span
 
-    def _body(self, body: Iterable[ast.Statement]) -> int:
+    def _estimate_body(self, body: Iterable[ast.Statement]) -> int:
         """Steps of statements, as far as they are sure to be run."""
         taken = 0
         for statement in body:
-            taken += self._statement(statement)
+            taken += self._estimate_statement(statement)
             if isinstance(statement, ast.Return) or _can_return(statement):
                 break
         return taken
 
-    def _statement(self, statement: ast.Statement) -> int:
+    def _estimate_statement(self, statement: ast.Statement) -> int:
         count = STATEMENT_STEPS.get(type(statement))
         return count(self, statement) if count else 1
 
-    def _repeat(self, statement: ast.Repeat) -> int:
-        turns = self._turns(statement.over)
-        return turns * (2 + self._body(statement.body)) if turns else 0
+    def _estimate_repeat(self, statement: ast.Repeat) -> int:
+        turns = self._count_iterations(statement.over)
+        return turns * (2 + self._estimate_body(statement.body)) if turns else 0
 
-    def _binary(self, expr: ast.Binary) -> int:
+    def _estimate_binary(self, expr: ast.Binary) -> int:
         leftmost, operations = flatten_binary_chain(expr)
-        others = sum(OPERATION_COST + self._value(o.right) for o in operations)
-        return self._value(leftmost) + others
+        others = sum(OPERATION_COST + self._estimate_value(o.right) for o in operations)
+        return self._estimate_value(leftmost) + others
 
-    def _value(self, expr: ast.Expr) -> int:
+    def _estimate_value(self, expr: ast.Expr) -> int:
         """Steps of working out an expression."""
         inner = EXPRESSION_STEPS.get(type(expr))
         return 1 + (inner(self, expr) if inner else 0)
 
-    def _call(self, expr: ast.Call) -> int:
+    def _estimate_call(self, expr: ast.Call) -> int:
         name = expr.function.path
-        found = self._item(name)
+        found = self._find_item(name)
         if found is None:
             word = (
-                BUILTINS.get(name) if name not in self._bound and name not in self.config else None
+                BUILTINS.get(name)
+                if name not in self._list_bound_names and name not in self.config
+                else None
             )
             return (
-                sum(self._argument(s, a) for s, a in _pair_known_arguments(word.slots, expr))
+                sum(
+                    self._estimate_argument(s, a)
+                    for s, a in _pair_known_arguments(word.slots, expr)
+                )
                 if word
                 else 0
             )
         if isinstance(found[0], ast.Definition):
             return 0
         pairs = _pair_known_arguments(found[0].params, expr)
-        return sum(self._argument(p, a) for p, a in pairs) + self._inner(name)
+        return sum(self._estimate_argument(p, a) for p, a in pairs) + self._estimate_inner(name)
 
-    def _argument(self, slot: BuiltinParameter | ast.BlockParameter, expr: ast.Expr) -> int:
+    def _estimate_argument(
+        self, slot: BuiltinParameter | ast.BlockParameter, expr: ast.Expr
+    ) -> int:
         """Estimate the steps of an argument; names and functions applied later take none."""
         if isinstance(slot, BuiltinParameter):
             tensor, later = TENSOR_KIND in slot.kinds, FUNCTION_KIND in slot.kinds
         else:
             tensor, later = is_tensor_type(slot.type), is_function_type(slot.type)
-        return 0 if later or (isinstance(expr, ast.Name) and not tensor) else self._value(expr)
+        return (
+            0
+            if later or (isinstance(expr, ast.Name) and not tensor)
+            else self._estimate_value(expr)
+        )
 
-    def _mask(self, expr: ast.Expr) -> int:
+    def _estimate_mask(self, expr: ast.Expr) -> int:
         """Estimate the steps of a mask and of its grid."""
         match expr:
             case ast.Binary(op="&" | "|"):
                 leftmost, operations = flatten_binary_chain(expr)
                 return (
                     1
-                    + self._mask(leftmost)
-                    + sum(OPERATION_COST + self._mask(o.right) for o in operations)
+                    + self._estimate_mask(leftmost)
+                    + sum(OPERATION_COST + self._estimate_mask(o.right) for o in operations)
                 )
             case ast.Unary(op="not", operand=operand):
-                return 1 + self._mask(operand)
+                return 1 + self._estimate_mask(operand)
             case ast.Conditional(then=then, otherwise=otherwise):
-                return 1 + min(self._mask(then), self._mask(otherwise))
+                return 1 + min(self._estimate_mask(then), self._estimate_mask(otherwise))
             case ast.Name(path=name) | ast.Call(function=ast.Name(path=name)):
-                return 1 + self._definition(name)
-        return self._value(expr)
+                return 1 + self._estimate_definition(name)
+        return self._estimate_value(expr)
 
-    def _definition(self, name: str) -> int:
-        found = self._item(name)
+    def _estimate_definition(self, name: str) -> int:
+        found = self._find_item(name)
         return (
-            self._inner(name)
+            self._estimate_inner(name)
             if found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
             else 0
         )
 
 
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
-    ast.Let: lambda item, let: item._value(let.value),
-    ast.Return: lambda item, node: sum(map(item._value, node.values)),
-    ast.Repeat: _ItemSteps._repeat,
-    ast.When: lambda item, node: min(item._body(node.body), item._body(node.otherwise)),
-    ast.Scan: lambda item, scan: 1 + item._body(scan.body),
+    ast.Let: lambda item, let: item._estimate_value(let.value),
+    ast.Return: lambda item, node: sum(map(item._estimate_value, node.values)),
+    ast.Repeat: _ItemSteps._estimate_repeat,
+    ast.When: lambda item, node: min(
+        item._estimate_body(node.body), item._estimate_body(node.otherwise)
+    ),
+    ast.Scan: lambda item, scan: 1 + item._estimate_body(scan.body),
 }
 EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
-    ast.Binary: _ItemSteps._binary,
-    ast.Unary: lambda item, e: item._value(e.operand),
-    ast.Conditional: lambda item, e: min(item._value(e.then), item._value(e.otherwise)),
-    ast.ListLiteral: lambda item, e: sum(map(item._value, e.items)),
-    ast.ListComprehension: lambda item, e: item._value(e.item) if item._turns(e.over) else 0,
-    ast.Index: lambda item, e: item._value(e.base),
-    ast.Call: _ItemSteps._call,
+    ast.Binary: _ItemSteps._estimate_binary,
+    ast.Unary: lambda item, e: item._estimate_value(e.operand),
+    ast.Conditional: lambda item, e: min(
+        item._estimate_value(e.then), item._estimate_value(e.otherwise)
+    ),
+    ast.ListLiteral: lambda item, e: sum(map(item._estimate_value, e.items)),
+    ast.ListComprehension: lambda item, e: (
+        item._estimate_value(e.item) if item._count_iterations(e.over) else 0
+    ),
+    ast.Index: lambda item, e: item._estimate_value(e.base),
+    ast.Call: _ItemSteps._estimate_call,
 }
 """Steps of each kind of expression."""
 

@@ -86,7 +86,7 @@ def collect_names(*nodes: ast.Node | None) -> set[str]:
     return found
 
 
-def _without(paths: Iterable[str], names: Iterable[str]) -> set[str]:
+def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
     """Return the paths that do not begin with one of the names."""
     bound = set(names)
     return {p for p in paths if p.partition(".")[0] not in bound}
@@ -118,7 +118,7 @@ def read_item(item: ast.Block | ast.Definition) -> ItemNames:
         unused += values.unused.values()
     defaults = collect_names(*(p.default for p in params))
     declared = collect_names(*(p.type for p in params))
-    free = _without(body | declared | defaults, (p.name for p in params))
+    free = _remove_names(body | declared | defaults, (p.name for p in params))
     return ItemNames(free, [*unused, *_find_unused_parameters(item, body, defaults)])
 
 
@@ -188,24 +188,24 @@ class LiveValues:
                 after | used,
                 "remove it, or assign it to `_`",
             )
-        return _without(after, (t.name for t in statement.targets)) | used
+        return _remove_names(after, (t.name for t in statement.targets)) | used
 
     def _before_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
         inside = after | set(statement.collect)
         # an iteration reads what the previous one assigned
         first = self.before_body(statement.body, inside)
         entry = self.before_body(statement.body, inside | first)
-        outside = _without(after, statement.collect)
+        outside = _remove_names(after, statement.collect)
         over = collect_names(statement.over, statement.under)
-        return _without(entry, [statement.variable]) | outside | over
+        return _remove_names(entry, [statement.variable]) | outside | over
 
     def _before_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
         entry = self.before_body(statement.body, results | collect_names(statement.until))
         over = collect_names(*statement.over, statement.along, statement.keep)
         return (
-            _without(entry, statement.variables)
-            | _without(after, results)
+            _remove_names(entry, statement.variables)
+            | _remove_names(after, results)
             | set(statement.carry)
             | over
         )

@@ -74,7 +74,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     config = load_config_json(
         path / ADAPTER_CONFIG_FILE, "pass a directory with an adapter saved by peft"
     )
-    scaling, targets = _scaling(config), _targets(config)
+    scaling, targets = _read_scaling(config), _read_targets(config)
     weights = path / ADAPTER_WEIGHTS_FILE
     if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
         raise_error(
@@ -93,71 +93,73 @@ def open_adapter(adapter: str) -> LoraAdapter:
         raise
 
 
-def _scaling(config: JsonObject) -> LoraScaling:
+def _read_scaling(config: JsonObject) -> LoraScaling:
     """Return the scaling of an adapter, if it can be merged."""
-    kind = _plain(config, "peft_type")
+    kind = _read_plain(config, "peft_type")
     if kind != "LORA":
-        _refuse(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
+        _refuse_setting(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
     for key, member in config.members.items():
         if key not in _IGNORED_KEYS | _READ_KEYS and member.value.plain():
-            _refuse(config, key, f'"{escape_text(key)}" changes how it is computed')
-    if _plain(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
-        _refuse(
+            _refuse_setting(config, key, f'"{escape_text(key)}" changes how it is computed')
+    if _read_plain(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
+        _refuse_setting(
             config,
             "init_lora_weights",
             "it was trained from other initial weights than the checkpoint's",
             "convert it while saving: path_initial_model_for_weight_conversion of peft",
         )
     return LoraScaling(
-        r=_rank(config, "r", config.find("r"), 8),
-        alpha=_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
-        root=_flag(config, "use_rslora"),
-        is_transposed=_flag(config, "fan_in_fan_out"),
-        ranks={k: _rank(config, k, m, 0) for k, m in _table(config, "rank_pattern")},
-        alphas={k: _number(config, k, m, 0.0) for k, m in _table(config, "alpha_pattern")},
+        r=_read_rank(config, "r", config.find("r"), 8),
+        alpha=_read_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
+        root=_read_flag(config, "use_rslora"),
+        is_transposed=_read_flag(config, "fan_in_fan_out"),
+        ranks={k: _read_rank(config, k, m, 0) for k, m in _read_table(config, "rank_pattern")},
+        alphas={
+            k: _read_number(config, k, m, 0.0) for k, m in _read_table(config, "alpha_pattern")
+        },
     )
 
 
-def _targets(config: JsonObject) -> LoraTargets:
+def _read_targets(config: JsonObject) -> LoraTargets:
     """Return the modules that the config names. A string is a regular expression or `all-linear`;
     it is not evaluated, as its run time is unbounded; tensor names decide.
     """
-    named = _listed(config, "target_modules", str)
-    numbered = _plain(config, "layers_pattern") in (None, "", [])
+    named = _read_list(config, "target_modules", str)
+    numbered = _read_plain(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
         # the word for all may be in a list of its own
         named=None if named is None or "all-linear" in named else named,
-        whole=_listed(config, "modules_to_save", str) or (),
-        without=_listed(config, "exclude_modules", str) or (),
+        whole=_read_list(config, "modules_to_save", str) or (),
+        without=_read_list(config, "exclude_modules", str) or (),
         # in other names a number before the last may be the layer index
-        layers=_listed(config, "layers_to_transform", int) if numbered else None,
+        layers=_read_list(config, "layers_to_transform", int) if numbered else None,
     )
 
 
-def _listed(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
+def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
     """Return the items of a list, None if there is no list; a single number becomes a list."""
-    value = _plain(config, key)
+    value = _read_plain(config, key)
     if isinstance(value, str) or value is None:
         return None
     items = value if isinstance(value, list) else [value]
     found = [item for item in items if isinstance(item, kind)]
     if len(found) < len(items):
-        _wrong(config, config.find(key), f'"{key}" is not a valid list')
+        _fail_wrong(config, config.find(key), f'"{key}" is not a valid list')
     return found
 
 
-def _plain(config: JsonObject, key: str, default: object = None) -> object:
+def _read_plain(config: JsonObject, key: str, default: object = None) -> object:
     member = config.find(key)
     return default if member is None else member.value.plain()
 
 
-def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
+def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     """Return the entries of a table from name suffixes to numbers."""
     member = config.given(key)
     if member is None:
         return []
     if not isinstance(member.value, JsonObject):
-        _wrong(config, member, f'"{key}" is not an object')
+        _fail_wrong(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
         # peft interprets them as regular expressions; anything but a plain name is refused here,
@@ -167,30 +169,30 @@ def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     return list(members.items())
 
 
-def _rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
+def _read_rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
     value = default if member is None else get_finite_number(member.value)
     if not isinstance(value, int) or value < 1:
-        _wrong(config, member, f'"{escape_text(key)}" is not a rank')
+        _fail_wrong(config, member, f'"{escape_text(key)}" is not a rank')
     return value
 
 
-def _number(config: JsonObject, key: str, member: JsonMember | None, usual: float) -> float:
+def _read_number(config: JsonObject, key: str, member: JsonMember | None, usual: float) -> float:
     if member is None:
         return usual
     value = get_finite_number(member.value)
     if value is None:
-        _wrong(config, member, f'"{escape_text(key)}" is not a number')
+        _fail_wrong(config, member, f'"{escape_text(key)}" is not a number')
     return float(value)
 
 
-def _flag(config: JsonObject, key: str) -> bool:
-    value = _plain(config, key)
+def _read_flag(config: JsonObject, key: str) -> bool:
+    value = _read_plain(config, key)
     if not isinstance(value, bool | None):
-        _wrong(config, config.find(key), f'"{key}" is neither true nor false')
+        _fail_wrong(config, config.find(key), f'"{key}" is neither true nor false')
     return value is True
 
 
-def _wrong(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
+def _fail_wrong(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
     raise_error(
         "E0530",
         "the adapter's config cannot be read",
@@ -200,10 +202,10 @@ def _wrong(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
     )
 
 
-def _refuse(config: JsonObject, key: str, why: str, help: str = "") -> NoReturn:
+def _refuse_setting(config: JsonObject, key: str, why: str, help: str = "") -> NoReturn:
     member = config.find(key)
     if member is None:
-        _wrong(config, None, f'"{key}" is missing')
+        _fail_wrong(config, None, f'"{key}" is missing')
     _refuse_at(member, why, help)
 
 

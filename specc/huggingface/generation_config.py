@@ -151,10 +151,10 @@ def apply_generation_config(
         return PublishedGeneration(model)
     file = _File(path, read_json_object(path))
     _check_kinds(file)
-    _beside(file)
+    _read_general_settings(file)
     said = dict(model.generation.settings)
-    _begun(file, said)
-    _strategy(file)
+    _read_start(file, said)
+    _read_strategy(file)
     if faults := check_spec_settings(file.settings):
         file.refuse("", f"cannot be followed: {faults[0].title}")
     where = escape_text(path)
@@ -164,7 +164,7 @@ def apply_generation_config(
         file.refuse(*wrong)
     generation = replace(model.generation, settings=settings)
     told = replace(model, generation=generation)
-    return PublishedGeneration(told, (*_remarks(file), *dropped))
+    return PublishedGeneration(told, (*_iterate_remarks(file), *dropped))
 
 
 def _check_kinds(file: _File) -> None:
@@ -180,9 +180,9 @@ def _check_kinds(file: _File) -> None:
         file.refuse("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
 
 
-def _remarks(file: _File) -> Iterator[str]:
+def _iterate_remarks(file: _File) -> Iterator[str]:
     yield f"generation settings are read from `{escape_text(file.path)}`"
-    for what in _lacking(file):
+    for what in _iterate_unsupported(file):
         yield f"generated sequences may differ from transformers: {what} is not supported"
     listed = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
     known = {
@@ -196,7 +196,7 @@ def _remarks(file: _File) -> Iterator[str]:
         yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
 
 
-def _beside(file: _File) -> None:
+def _read_general_settings(file: _File) -> None:
     """Read the settings outside the strategy."""
     for key, word in GENERAL_KEYS.items():
         value = file.given(key)
@@ -211,14 +211,14 @@ def _beside(file: _File) -> None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
         file.settings.setdefault("max_tokens", file.settings["max_length"])
-    _banned(file)
+    _read_banned(file)
 
 
-def _banned(file: _File) -> None:
+def _read_banned(file: _File) -> None:
     """Read `bad_words_ids`; single tokens become suppressed ones, except stop tokens, which are
     ignored there too.
     """
-    runs = _runs(file)
+    runs = _read_token_lists(file)
     # forced tokens precede these there, and follow suppressed ones
     forced = (file.settings.get("forced_eos_token_id"), file.given(FORCED_BOS_KEY))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
@@ -229,7 +229,7 @@ def _banned(file: _File) -> None:
         file.settings["bad_words_ids"] = longer
 
 
-def _runs(file: _File) -> list[list[object]]:
+def _read_token_lists(file: _File) -> list[list[object]]:
     """Return `bad_words_ids` without those that are a single stop token."""
     words = file.given("bad_words_ids")
     if not isinstance(words, list):
@@ -245,7 +245,7 @@ def _list_of(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _begun(file: _File, said: Mapping[str, object]) -> None:
+def _read_start(file: _File, said: Mapping[str, object]) -> None:
     """Read the start tokens, and the forced first tokens."""
     start = file.settings.get("start", said.get("start"))
     # a file without a start token means its `bos_token_id`, if sequences have a start token
@@ -263,10 +263,10 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
         file.settings["start"] = starts
     if places:
         file.settings["begin"] = places
-    _least(file, len(starts))
+    _read_min_length(file, len(starts))
 
 
-def _least(file: _File, before: int) -> None:
+def _read_min_length(file: _File, before: int) -> None:
     """Read `min_length`, which includes the start tokens."""
     least = file.given("min_length")
     told = file.given("min_new_tokens") is not None
@@ -282,7 +282,7 @@ def _begun_by(file: _File, starts: list[object]) -> list[object]:
     """Return Whisper's forced tokens from the first one that the model chooses; known ones before
     it are appended to `starts`, and fed at once.
     """
-    places = _dictated(file)
+    places = _read_transcription_tokens(file)
     while places and not isinstance(places[0], list):
         starts.append(places.pop(0))
     # the published `max_length` counts the prompt, as `max_tokens` does
@@ -298,7 +298,7 @@ def _is_dictation(file: _File) -> bool:
     return any(sign in file.keys for sign in signs)
 
 
-def _dictated(file: _File) -> list[object]:
+def _read_transcription_tokens(file: _File) -> list[object]:
     """Return the tokens after Whisper's start (arXiv:2212.04356, fig. 1): the language, chosen by
     the model if not set; the task; and no timestamps.
     """
@@ -306,8 +306,8 @@ def _dictated(file: _File) -> list[object]:
         file.refuse("return_timestamps", "requests timestamps, which are not supported")
     # settings by name take precedence over the numbers of older files
     named = any(file.given(key) is not None for key in ("language", "task"))
-    places = _named(file) if named else _forced(file)
-    spoken = _spoken(file)
+    places = _read_named_tokens(file) if named else _read_forced_tokens(file)
+    spoken = _read_language_tokens(file)
     if spoken is not None and not any(places[:1]):
         places[:1] = [spoken]
     times = file.given("no_timestamps_token_id")
@@ -316,7 +316,7 @@ def _dictated(file: _File) -> list[object]:
     return [place for place in places if place is not None]
 
 
-def _named(file: _File) -> list[object]:
+def _read_named_tokens(file: _File) -> list[object]:
     """Return the language token, None if undetermined, and the task token."""
     language, tasks = file.given("language"), file.table("task_to_id")
     found = None
@@ -329,7 +329,7 @@ def _named(file: _File) -> list[object]:
     return [found] if task is None else [found, task]
 
 
-def _forced(file: _File) -> list[object]:
+def _read_forced_tokens(file: _File) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order; None for unspecified ones."""
     forced, places = file.given("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
@@ -339,13 +339,13 @@ def _forced(file: _File) -> list[object]:
     return places
 
 
-def _spoken(file: _File) -> object:
+def _read_language_tokens(file: _File) -> object:
     """Return the tokens of all languages; None if there are none."""
     languages = file.table("lang_to_id")
     return sorted(languages.values(), key=str) if languages else None
 
 
-def _strategy(file: _File) -> None:
+def _read_strategy(file: _File) -> None:
     """Read the strategy with its options, if the file sets any."""
     sampled, beams = file.given("do_sample") is True, file.given("num_beams")
     wide = isinstance(beams, int) and beams > 1
@@ -366,7 +366,7 @@ def _strategy(file: _File) -> None:
         file.settings["strategy"] = {"kind": kind, **options}
 
 
-def _lacking(file: _File) -> Iterator[str]:
+def _iterate_unsupported(file: _File) -> Iterator[str]:
     """Yield the features that a file enables and specc lacks, each with its value."""
     for key, idle in NEUTRAL_VALUES.items():
         value = file.given(key)

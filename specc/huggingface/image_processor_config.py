@@ -119,7 +119,7 @@ def image_reading_options(
     in the first of `directories` that has one. E0422 if it is not supported, or gives another size
     than the model takes.
     """
-    file = _file(directories)
+    file = _find_file(directories)
     if file is None:
         return dict(said)
     reader = _Reader(file, span)
@@ -130,11 +130,11 @@ def image_reading_options(
         reader.refuse("size", f"it resizes images to {told['size']}, the model needs {size}")
     # the file has color statistics even if the model reads one channel
     if said.get("channels") == 1:
-        told["mean"], told["std"] = (_first(told[key]) for key in ("mean", "std"))
+        told["mean"], told["std"] = (_get_first(told[key]) for key in ("mean", "std"))
     return {**said, **{k: v for k, v in told.items() if v is not None}}
 
 
-def _first(value: object) -> object:
+def _get_first(value: object) -> object:
     return value[:1] if isinstance(value, list) else value
 
 
@@ -149,7 +149,7 @@ def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
 
 def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     """Yield remarks: the file in use, and its keys without effect."""
-    file, path = _file(directories), find_preprocessor_config(directories)
+    file, path = _find_file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
         return
     yield f"image preprocessing is read from `{escape_text(path)}`"
@@ -162,7 +162,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 
 
-def _file(directories: Sequence[Path]) -> JsonObject | None:
+def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     """Return the image settings, or None."""
     path = find_preprocessor_config(directories)
     if path is None:
@@ -184,13 +184,13 @@ class _Reader:
 
     def __init__(self, file: JsonObject, span: Span | None) -> None:
         self.file, self.span = file, span
-        self.kind = self._kind()
+        self.kind = self._find_kind()
 
     def options(self) -> dict[str, object]:
         """Return the options of `image(…)`."""
         self._check_due()
-        fitted = _fitted(self) if self.kind.frame else None
-        size, resized = (_frame(self), None) if fitted else self._sizes()
+        fitted = _read_fitted_size(self) if self.kind.frame else None
+        size, resized = (_read_frame(self), None) if fitted else self._read_sizes()
         page = self.kind.page
         # None leaves the choice to the spec, while False would override it
         return {
@@ -198,12 +198,12 @@ class _Reader:
             "resized": resized,
             "fitted": fitted,
             "multiple": self.kind.frame if fitted else None,
-            "resize": self._filter(),
+            "resize": self._read_filter(),
             "rounded": True,
             "centered": page or None,
             "aligned": (page and self.flag("do_align_long_axis", False)) or None,
             "crop": False,
-            **self._numbers(),
+            **self._read_numbers(),
         }
 
     def _check_due(self) -> None:
@@ -214,7 +214,7 @@ class _Reader:
             if self.plain(key, due[0]) not in due:
                 self.refuse(key, "not supported")
 
-    def _numbers(self) -> dict[str, object]:
+    def _read_numbers(self) -> dict[str, object]:
         """Return rescale and normalization options; disabled ones are still validated."""
         mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
         if not self.flag("do_normalize", self.kind.normalize):
@@ -224,7 +224,7 @@ class _Reader:
             scale = 1.0
         return {"scale": scale, "mean": mean, "std": std}
 
-    def _kind(self) -> _Kind:
+    def _find_kind(self) -> _Kind:
         """Return the image processor; a file that names none has the plain one, ViT's."""
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.given(key) is None:
@@ -240,19 +240,19 @@ class _Reader:
         member = self.file.given(key)
         return usual if member is None else member.value.plain()
 
-    def _sizes(self) -> tuple[list[int] | None, list[int] | None]:
+    def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
         """Return the output size of images, and their size before the center crop; None if the file
         leaves it to the model, or there is no crop.
         """
         if self.kind.page:
-            return _page(self), None
+            return _read_page_size(self), None
         size = self.size_of("size", self.kind.size, edge=self.kind.edge)
         if not self.flag("do_resize", True):
             if self.flag("do_center_crop", bool(self.kind.crop)):
                 self.refuse("do_resize", "a crop without resizing is not supported")
             return None, None  # images have the model's input size
         if self.kind.share:
-            return _shared(self, size)
+            return _read_shared_size(self, size)
         if not self.flag("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
                 self.refuse("size", "without a crop the aspect ratio is undefined")
@@ -275,7 +275,7 @@ class _Reader:
                 return [short]
         self.refuse(key, "this size is not supported")
 
-    def _filter(self) -> str:
+    def _read_filter(self) -> str:
         number = self.plain("resample", self.kind.filter)
         if (
             isinstance(number, int)
@@ -324,7 +324,7 @@ class _Reader:
         )
 
 
-def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | None]:
+def _read_shared_size(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | None]:
     """Return the sizes of ConvNeXt: small images are cropped, large ones stretched."""
     if len(size) != 1:
         reader.refuse("size", "a `shortest_edge` is expected")
@@ -337,7 +337,7 @@ def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | No
     return [edge, edge], [int(edge / share)]
 
 
-def _fitted(reader: _Reader) -> list[int] | None:
+def _read_fitted_size(reader: _Reader) -> list[int] | None:
     """Return the shorter side and the maximum longer one; None for fixed sizes."""
     if not reader.flag("do_resize", True):
         reader.refuse("do_resize", "images of any size are not supported")
@@ -360,7 +360,7 @@ def _fitted(reader: _Reader) -> list[int] | None:
     return found
 
 
-def _frame(reader: _Reader) -> list[int] | None:
+def _read_frame(reader: _Reader) -> list[int] | None:
     """Return the padded size of images, if the file sets one."""
     member = reader.file.given("pad_size")
     if member is None or member.null:
@@ -368,7 +368,7 @@ def _frame(reader: _Reader) -> list[int] | None:
     return reader.size_of("pad_size", (), edge=False)
 
 
-def _page(reader: _Reader) -> list[int]:
+def _read_page_size(reader: _Reader) -> list[int]:
     """Return the rows and columns of a page. Settings for dynamic sizes are rejected."""
     for key, due in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),

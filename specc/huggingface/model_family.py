@@ -181,7 +181,7 @@ def read_expected_types(path: Path) -> frozenset[str]:
 def read_architectures(data: JsonObject) -> list[str]:
     """Return the class names in `architectures`; none if it is absent. E0420 for other values."""
     member = data.given(ARCHITECTURES_KEY)
-    return _classes(member) if member else []
+    return _read_classes(member) if member else []
 
 
 def graph_for_architecture(program: Program, data: JsonObject) -> str:
@@ -211,7 +211,7 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
     )
 
 
-def _classes(member: JsonMember) -> list[str]:
+def _read_classes(member: JsonMember) -> list[str]:
     """Return the classes in config.json: a list of strings, null, or one string. E0420 for anything
     else.
     """

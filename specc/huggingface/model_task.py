@@ -74,7 +74,7 @@ def with_task(
     whole: Fields = raw.plain() if raw is not None else {}
     part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
-    return reading.with_task(_task(kind, name, record, config, directories))
+    return reading.with_task(_find_task(kind, name, record, config, directories))
 
 
 def _find_text_input(
@@ -87,20 +87,22 @@ def _find_text_input(
     return None
 
 
-def _task(
+def _find_task(
     kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Return the task with the settings of the files."""
     told = _tokenizer_config(directories)
     found: Fields = {
-        "labels": _labels(config),
-        "function": _function({**_beside(SENTENCE_TRANSFORMERS_FILE, directories), **config}),
+        "labels": _read_labels(config),
+        "function": _read_function(
+            {**_read_beside(SENTENCE_TRANSFORMERS_FILE, directories), **config}
+        ),
         "token_types": _gives_token_types(told, config),
     }
     if kind == "next-sentence-prediction":
         found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
     if kind == "sentence-similarity":
-        found |= _sentences(config, told, directories)
+        found |= _read_sentence_task(config, told, directories)
     if kind == "zero-shot-image-classification":
         found |= _two_towers(config)
     if isinstance(record, TextTokenizer):
@@ -110,7 +112,7 @@ def _task(
     return Task(kind=kind, text=name, **found)
 
 
-def _labels(config: Config) -> tuple[str, ...]:
+def _read_labels(config: Config) -> tuple[str, ...]:
     """Return the class names by index; missing ones are `LABEL_n`."""
     told = config.get("id2label")
     if not isinstance(told, dict):
@@ -119,7 +121,7 @@ def _labels(config: Config) -> tuple[str, ...]:
     return tuple(numbered.get(i, f"LABEL_{i}") for i in range(len(numbered)))
 
 
-def _function(config: Config) -> str:
+def _read_function(config: Config) -> str:
     """Return the activation of the logits, as transformers and sentence-transformers choose it."""
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, dict) else None
@@ -150,20 +152,23 @@ def _two_towers(config: Config) -> Fields:
     }
 
 
-def _beside(name: str, directories: Sequence[Path]) -> Fields:
+def _read_beside(name: str, directories: Sequence[Path]) -> Fields:
     """Return the content of a file of that name, {} if absent."""
     path = find_repository_file(directories, name)
     return read_json_object(path) if path is not None else {}
 
 
-def _sentences(config: Config, told: Config, directories: Sequence[Path]) -> Fields:
+def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path]) -> Fields:
     """Return the text settings of a sentence-transformers directory: truncation, lower case,
     prompts. Empty if its files are missing.
     """
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)
-    about, settings = read_optional_object(path), _beside(SENTENCE_TRANSFORMERS_FILE, directories)
+    about, settings = (
+        read_optional_object(path),
+        _read_beside(SENTENCE_TRANSFORMERS_FILE, directories),
+    )
     prompts = settings.get("prompts")
     lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
@@ -201,7 +206,7 @@ def _tokenizer_config(directories: Sequence[Path]) -> Fields:
     sentence-transformers over both.
     """
     about = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
-    files = {**_beside(SPECIAL_TOKENS, directories), **_beside(TOKENIZER, directories)}
+    files = {**_read_beside(SPECIAL_TOKENS, directories), **_read_beside(TOKENIZER, directories)}
     return {**files, **tokenizer_arguments(about)}
 
 

@@ -90,7 +90,7 @@ def audio_reading_options(
     path, file = read_preprocessor_config(directories)
     if path is None:
         return dict(said)
-    told = _options(FEATURE_EXTRACTORS[kind], file, path, span)
+    told = _convert_options(FEATURE_EXTRACTORS[kind], file, path, span)
     for name, value in told.items():
         if name in said and said[name] != value:
             helps = [
@@ -142,13 +142,13 @@ def _check_kind(
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
         why = f"is for {escape_text(kind)}, but the model uses "
-        _refused(path, why + extractor.name, span)
+        _fail_refused(path, why + extractor.name, span)
     for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.fixed}.items():
         if file.get(key, due) != due:
-            _refused(path, f"has `{key}` {file[key]}, which is not supported", span)
+            _fail_refused(path, f"has `{key}` {file[key]}, which is not supported", span)
 
 
-def _options(
+def _convert_options(
     extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
     """Convert a file's keys to options of a reading. E0844 for unsupported ones."""
@@ -156,13 +156,13 @@ def _options(
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
     for value in told.values():
         if not isinstance(value, bool | int | float):
-            _refused(path, f"has {str(value)[:40]!r}, expected a number", span)
+            _fail_refused(path, f"has {str(value)[:40]!r}, expected a number", span)
     if extractor is _LOG_MEL and "frames" in told:
-        told["frames"] = _frames(told, path, span)
+        told["frames"] = _count_frames(told, path, span)
     return told
 
 
-def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
+def _count_frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
     """Return the number of frames in `chunk_length` seconds."""
     seconds, rate = told["frames"], told.get("rate", 16_000)
     hop = told.get("hop", DEFAULT_HOP_LENGTH)
@@ -170,10 +170,10 @@ def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
         frames, rest = divmod(seconds * rate, max(hop, 1))
         if hop > 0 and not rest:
             return frames
-    _refused(path, "has a `chunk_length` that is not an integer number of frames", span)
+    _fail_refused(path, "has a `chunk_length` that is not an integer number of frames", span)
 
 
-def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
+def _fail_refused(path: Path, why: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0844",
         f"`{escape_text(path)}` {why[:300]}",
@@ -215,19 +215,19 @@ def ctc_transcript_options(
     about = path.parent / TOKENIZER
     config = read_json_object(about) if os.path.lexists(about) else {}
     config = {**config, "target_lang": language} if language else config
-    ids = dict(_ids(_of_language(read_json_object(path), config, path, span), path, span))
-    for number, token in _added(path.parent, config):
+    ids = dict(_iterate_ids(_of_language(read_json_object(path), config, path, span), path, span))
+    for number, token in _iterate_added_tokens(path.parent, config):
         ids.setdefault(number, token)
-    unknown = _token(config.get("unk_token"), "<unk>")
+    unknown = _get_token(config.get("unk_token"), "<unk>")
     if not ids or max(ids) >= MAX_IDS:
         _no_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
-    blank = _token(config.get("pad_token"), "<pad>")
+    blank = _get_token(config.get("pad_token"), "<pad>")
     told: dict[str, object] = {
         "vocab": vocab,
         "unknown": unknown,
-        "delimiter": _token(config.get("word_delimiter_token"), "|"),
-        "space": _token(config.get("replace_word_delimiter_char"), " "),
+        "delimiter": _get_token(config.get("word_delimiter_token"), "|"),
+        "space": _get_token(config.get("replace_word_delimiter_char"), " "),
         "lower": config.get("do_lower_case") is True,
     }
     return {**told, "blank": vocab.index(blank)} if blank in vocab else told
@@ -251,26 +251,30 @@ def _of_language(
     return part
 
 
-def _ids(words: Mapping[str, object], path: Path, span: Span | None) -> Iterator[tuple[int, str]]:
+def _iterate_ids(
+    words: Mapping[str, object], path: Path, span: Span | None
+) -> Iterator[tuple[int, str]]:
     for token, number in words.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             _no_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
 
 
-def _added(directory: Path, config: Mapping[str, object]) -> Iterator[tuple[int, str]]:
+def _iterate_added_tokens(
+    directory: Path, config: Mapping[str, object]
+) -> Iterator[tuple[int, str]]:
     """Yield added tokens, from either file format."""
     listed = config.get("added_tokens_decoder")
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
-            yield int(key), _token(value, "")
+            yield int(key), _get_token(value, "")
     if os.path.lexists(directory / ADDED_TOKENS_FILE):
         for token, number in read_json_object(directory / ADDED_TOKENS_FILE).items():
             if isinstance(number, int) and 0 <= number < MAX_IDS:
                 yield number, token
 
 
-def _token(value: object, otherwise: str) -> str:
+def _get_token(value: object, otherwise: str) -> str:
     """Return a token in its file form: a string, or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")

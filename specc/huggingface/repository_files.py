@@ -23,11 +23,11 @@ DEFAULT_TEMPLATE = "default"
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
     """Read the chat template of a directory, if it has one. Fails with E0802 and E0423."""
     path, own = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE
-    config = _object(path, span) if os.path.lexists(path) else {}
+    config = _read_object(path, span) if os.path.lexists(path) else {}
     said: object = config.get(CHAT_TEMPLATE_KEY)
     # a separate file takes precedence, as in transformers
     if os.path.lexists(own):
-        said, path = _text(own, span), own
+        said, path = _read_text(own, span), own
     return choose_chat_template(said, config, path, span)
 
 
@@ -36,12 +36,12 @@ def choose_chat_template(
 ) -> ChatTemplate | None:
     """Return the template in a setting, with the special tokens of `config`. Raise E0423."""
     if isinstance(said, list | dict):
-        said = _usual(_named(said, path, span), path, span)
+        said = _get_default(_select_named(said, path, span), path, span)
     if said is None:
         return None
     if not isinstance(said, str) or not 0 < len(said) <= MAX_TEMPLATE:
-        _unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
-    return ChatTemplate(said, _tokens(config, path, span))
+        _fail_unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
+    return ChatTemplate(said, _read_tokens(config, path, span))
 
 
 def chat_template_files(directory: Path) -> list[Path]:
@@ -51,7 +51,7 @@ def chat_template_files(directory: Path) -> list[Path]:
     ]
 
 
-def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
+def _select_named(several: object, path: Path, span: Span | None) -> dict[str, object]:
     """Return templates by name, from a list of objects or a table. Fails with E0423."""
     if isinstance(several, dict):
         return {**several}
@@ -61,21 +61,21 @@ def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
             case {"name": str(name), "template": template}:
                 named[name] = template
             case _:
-                _unusable(path, "one of its templates has no name", span)
+                _fail_unusable(path, "one of its templates has no name", span)
     return named
 
 
-def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object:
+def _get_default(named: Mapping[str, object], path: Path, span: Span | None) -> object:
     """Return the default or only template; None if there is none. Raise E0423 if ambiguous."""
     if DEFAULT_TEMPLATE in named or not named:
         return named.get(DEFAULT_TEMPLATE)
     if len(named) > 1:
         names = escape_text(", ".join(named))[:80]
-        _unusable(path, f"none of its templates, {names}, is named `{DEFAULT_TEMPLATE}`", span)
+        _fail_unusable(path, f"none of its templates, {names}, is named `{DEFAULT_TEMPLATE}`", span)
     return next(iter(named.values()))
 
 
-def _tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
+def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
     """Return the special tokens by name: `bos_token`, as a string or an object."""
     found: dict[str, str] = {}
     for key, value in config.items():
@@ -84,28 +84,28 @@ def _tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict
         if key.endswith("_token") and key.isidentifier() and isinstance(value, str):
             found[key] = value
     if len(found) > MAX_TOKENS:
-        _unusable(path, f"it names more than {MAX_TOKENS} special tokens", span)
+        _fail_unusable(path, f"it names more than {MAX_TOKENS} special tokens", span)
     return found
 
 
-def _object(path: Path, span: Span | None) -> dict[str, object]:
+def _read_object(path: Path, span: Span | None) -> dict[str, object]:
     try:
-        value = parse_strict_json(_text(path, span), NO_LIMITS)
+        value = parse_strict_json(_read_text(path, span), NO_LIMITS)
     except ValueError as error:
-        _unusable(path, escape_text(error)[:200], span)
+        _fail_unusable(path, escape_text(error)[:200], span)
     if not isinstance(value, dict):
-        _unusable(path, "expected an object", span)
+        _fail_unusable(path, "expected an object", span)
     return {**value}
 
 
-def _text(path: Path, span: Span | None) -> str:
+def _read_text(path: Path, span: Span | None) -> str:
     try:
         return read_required_file(path, LARGEST_TEMPLATE, span=span).decode("utf-8-sig")
     except UnicodeDecodeError:
-        _unusable(path, "it is not UTF-8", span)
+        _fail_unusable(path, "it is not UTF-8", span)
 
 
-def _unusable(path: Path, why: str, span: Span | None) -> NoReturn:
+def _fail_unusable(path: Path, why: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0423",
         f"the chat template in `{escape_text(path)}` cannot be used: {why}",

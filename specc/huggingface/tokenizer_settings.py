@@ -79,7 +79,7 @@ def apply_tokenizer_settings(
         ignored += _apply_normalizer_settings(content, settings)
         ignored += _apply_prefix_space(content, settings.get("add_prefix_space"))
     normalizers = _list_parts(content.get("normalizer"))
-    if lower and not any(map(_lowercases, normalizers)):
+    if lower and not any(map(_lowercases_text, normalizers)):
         parts = [{"type": "Lowercase"}, *normalizers]
         content["normalizer"] = {"type": "Sequence", "normalizers": parts}
     same = json.dumps(content) == before
@@ -98,7 +98,7 @@ def _list_parts(value: object) -> list[Part]:
     return [p for part in inner for p in _list_parts(part)] if isinstance(inner, list) else [value]
 
 
-def _lowercases(part: Part) -> bool:
+def _lowercases_text(part: Part) -> bool:
     """Return whether a normalizer lowercases text."""
     return part.get("type") == "Lowercase" or part.get("lowercase") is True
 
@@ -112,7 +112,7 @@ def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) ->
     for part in bert:
         part.update({n: settings[k] for k, n in BERT_NORMALIZER.items() if k in settings})
     lower = settings.get("do_lower_case")
-    if not bert and isinstance(lower, bool) and lower != any(map(_lowercases, normalizers)):
+    if not bert and isinstance(lower, bool) and lower != any(map(_lowercases_text, normalizers)):
         yield "do_lower_case"
 
 
@@ -221,7 +221,7 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
     """Remove unknown ids of `FILTERING_SETTINGS` in place; yield a remark per key."""
-    vocabulary = _vocabulary(model)
+    vocabulary = _read_vocabulary(model)
     for word, key in FILTERING_SETTINGS.items():
         value = settings.get(word)
         items = value if isinstance(value, list) else [value]
@@ -232,14 +232,14 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         settings[word] = [item for item in items if item not in unknown]
         if word == "pad":
             del settings[word]
-        yield f"`{key}` has {_shown(unknown)}, which is not in the vocabulary; ignored"
+        yield f"`{key}` has {_format_value(unknown)}, which is not in the vocabulary; ignored"
 
 
 def unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
     """Return the key of a token that would be read or generated and is beyond the
     vocabulary, and what is wrong; two empty texts where there is none.
     """
-    vocabulary = _vocabulary(model)
+    vocabulary = _read_vocabulary(model)
     for word, key in GENERATED_SETTINGS.items():
         value = settings.get(word)
         if value is not None and (fault := vocabulary.beyond(word, value)):
@@ -247,7 +247,7 @@ def unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tup
     return "", ""
 
 
-def _vocabulary(model: ModelDefinition) -> VocabularySizes:
+def _read_vocabulary(model: ModelDefinition) -> VocabularySizes:
     generation = model.generation
     assert generation is not None
     if generation.source not in model.graph.outputs:
@@ -255,7 +255,7 @@ def _vocabulary(model: ModelDefinition) -> VocabularySizes:
     return get_vocabulary_sizes(model.graph, generation.growing, generation.source)
 
 
-def _shown(items: Sequence[object]) -> str:
+def _format_value(items: Sequence[object]) -> str:
     """Format the first three items, each truncated to 60 characters."""
     some = ", ".join(str(item)[:60] for item in items[:3])
     return some if len(items) <= 3 else f"{some}, …"

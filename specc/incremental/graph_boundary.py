@@ -67,18 +67,20 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
     kept = {n for n, v in graph.inputs.items() if v in read or n in always}
     kept |= {
         *_find_length_inputs(
-            _select(graph.inputs, graph.inputs.keys() - kept),
+            _select_inputs(graph.inputs, graph.inputs.keys() - kept),
             [graph.inputs[n] for n in kept],
             collect_value_symbols(read) | collect_computed_symbols(graph),
             graph.facts,
         )
     }
     return replace(
-        graph, inputs=_select(graph.inputs, kept), input_facts=_select(graph.input_facts, kept)
+        graph,
+        inputs=_select_inputs(graph.inputs, kept),
+        input_facts=_select_inputs(graph.input_facts, kept),
     )
 
 
-def _select(named: Mapping[str, T], kept: Set[str]) -> dict[str, T]:
+def _select_inputs(named: Mapping[str, T], kept: Set[str]) -> dict[str, T]:
     return {n: v for n, v in named.items() if n in kept}
 
 

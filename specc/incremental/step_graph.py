@@ -143,7 +143,7 @@ class StepGraphBuilder:
     def build(self) -> Graph:
         """Inputs first, then every live node in order, then the outputs and the next states."""
         plan, graph = self.plan, self.plan.graph
-        self._inputs()
+        self._declare_inputs()
         for node, results in graph.nodes:
             if node in plan.live:
                 self.node(node, results)
@@ -158,7 +158,7 @@ class StepGraphBuilder:
         name = f"{graph.name} step"
         return self.draft.b.finish(name, outputs, least=least, facts=facts)
 
-    def _inputs(self) -> None:
+    def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
         plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
@@ -194,7 +194,7 @@ class StepGraphBuilder:
         draft.now[value] = rows
         plan.needs[value] = dict.fromkeys(times, need)
 
-    def _fixed(self, node: Node, results: tuple[Value, ...]) -> None:
+    def _build_constant(self, node: Node, results: tuple[Value, ...]) -> None:
         """Compute a constant in the step, unless the encoder passes it or alone needs it."""
         now = self.draft.now
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.setting.flow):
@@ -211,16 +211,16 @@ class StepGraphBuilder:
     def node(self, node: Node, results: tuple[Value, ...]) -> None:
         """Build the results of a node in the step."""
         moves = self.plan.moves(results[0])
-        (self._moving if moves else self._fixed)(node, results)
+        (self._build_moving if moves else self._build_constant)(node, results)
 
-    def _moving(self, node: Node, results: tuple[Value, ...]) -> None:
+    def _build_moving(self, node: Node, results: tuple[Value, ...]) -> None:
         """Build a node on the time axis for the demanded positions; then slice each result to
         what is needed, or append it to the cached positions.
         """
         plan = self.plan
         asked = compute_node_demand(plan.setting, node, results, plan.needs)
         folds = plan.setting.folds(node, results)
-        work = self._fold if folds else self._plain
+        work = self._resume_op if folds else self._copy_plain
         built = work(node, results, asked)
         for axes, old, new in zip(asked.results, results, built, strict=True):
             # Of a cached value only the new positions are computed: earlier ones are a state.
@@ -232,7 +232,7 @@ class StepGraphBuilder:
                 new = self.draft.tail(new, axis, track, asked.rows[name], need)
             self.draft.now[old] = self.states.keep(old, new) if kept else new
 
-    def _plain(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
+    def _copy_plain(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
         """Apply the same op to the demanded positions."""
         counted = _build_counted_op(self.states, node, results, asked)
         if counted is not None:
@@ -245,7 +245,7 @@ class StepGraphBuilder:
         op = resize_op(self.plan, node, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 
-    def _fold(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
+    def _resume_op(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
         """Resume a stateful op from its state; `asked` is the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):

@@ -80,7 +80,7 @@ class StateNames:
         """Role, layer and name of rows that are kept."""
         if value in self.users:
             name, role, layer = self.users[value]
-            return role, layer, self._once(name)
+            return role, layer, self._make_unique(name)
         self.others += 1
         return "rows", self.others - 1, self.of_value(value)
 
@@ -90,13 +90,13 @@ class StateNames:
         if own:
             return own
         if value in self.users:
-            return self._once(self.users[value][0])
+            return self._make_unique(self.users[value][0])
         if value in self.entering:
-            return self._once(self.entering[value])
+            return self._make_unique(self.entering[value])
         node = value.node
         assert node is not None
         scope = _get_last_scope(self.made, node)
-        return self._once(f"{scope}.{node.op.name}" if scope else node.op.name)
+        return self._make_unique(f"{scope}.{node.op.name}" if scope else node.op.name)
 
     def of_carry(self, node: Node, result: Value) -> str:
         """Return the name of a loop carry."""
@@ -104,13 +104,13 @@ class StateNames:
         word = "state"
         if isinstance(node.op, ops.Lstm) and result.index == node.op.cell_result:
             word = "cell"
-        return self._once(f"{scope}.{word}")
+        return self._make_unique(f"{scope}.{word}")
 
     def loop(self, node: Node) -> int:
         """Return the number of a loop in graph order."""
         return self.loops.get(node, 0)
 
-    def _once(self, name: str) -> str:
+    def _make_unique(self, name: str) -> str:
         made, n = name, 1
         while made in self.taken:
             n += 1
@@ -221,7 +221,7 @@ class StepStates:
             name=f"past.{name}",
             next=f"next.{name}",
             type=type,
-            batch=self._batch(type),
+            batch=self._find_batch_axis(type),
             rows=None,
             most=0,
             initial=initial,
@@ -245,7 +245,7 @@ class StepStates:
         b, batch = self.draft.b, self.draft.plan.batch
         return {name: split_batch(b, value, batch) for name, value in self.after.items()}
 
-    def _batch(self, type: Type) -> int | None:
+    def _find_batch_axis(self, type: Type) -> int | None:
         """Return the batch axis of a type, or None."""
         batch = self.draft.plan.batch
         return next((n for n, d in enumerate(type.shape) if d == batch), None)

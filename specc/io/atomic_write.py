@@ -115,10 +115,10 @@ class OutputDirectory:
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory")
             _remove_stale_files(self.path)
         except (OSError, ValueError) as error:
-            self._discard()
+            self._discard_files()
             raise_os_error(error, self.path)
         except BaseException:
-            self._discard()
+            self._discard_files()
             raise
         return self
 
@@ -171,22 +171,22 @@ class OutputDirectory:
     ) -> None:
         try:
             if error is None:
-                self._publish()
+                self._publish_files()
         except (OSError, ValueError) as fault:
-            self._discard()
+            self._discard_files()
             raise_os_error(fault, self.path)
         except BaseException:
-            self._discard()
+            self._discard_files()
             raise
         else:
             if error is not None:
-                self._discard()
+                self._discard_files()
 
     def _write(
         self, name: str, chunks: Iterable[Chunk], former: int | None = None
     ) -> tuple[Path, FileDigest]:
         """Write and sync a temporary file; its mode is that of the `former` file or by umask."""
-        temporary = self._reserve()
+        temporary = self._reserve_name()
         digest, size, watch = hashlib.sha256(), 0, WRITE_PROGRESS.get()
         try:
             fd = os.open(temporary, platform.get_create_flags(), 0o666)
@@ -209,7 +209,7 @@ class OutputDirectory:
             raise_os_error(error, self.path / name)
         return temporary, FileDigest(size, digest.hexdigest())
 
-    def _reserve(self) -> Path:
+    def _reserve_name(self) -> Path:
         """Return a new temporary name, registered for removal before the file exists."""
         number = next(_FILE_COUNTER)
         while os.path.lexists(path := self.path / f".{get_temporary_prefix()}{number}"):
@@ -217,7 +217,7 @@ class OutputDirectory:
         self._temporary.append(path)
         return path
 
-    def _publish(self) -> None:
+    def _publish_files(self) -> None:
         """Yield the names, parts before entries; the directory is synced between the two."""
         for name, temporary in self._parts.items():
             target = self.path / name
@@ -274,11 +274,11 @@ class OutputDirectory:
         """Link a former entry under a second name; None if there was none."""
         if not os.path.lexists(target):
             return None
-        kept = self._reserve()
+        kept = self._reserve_name()
         platform.link_or_copy_file(target, kept)
         return kept
 
-    def _discard(self) -> None:
+    def _discard_files(self) -> None:
         """Remove all files written in this run."""
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)

@@ -178,14 +178,14 @@ class Builder:
             self.places[node] = len(self.nodes)
             self.nodes[node] = results
         if scope or span:
-            self._remember(node, scope, span)
+            self._record_origin(node, scope, span)
         return results
 
     def one(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> Value:
         """Add `op` and return its first result."""
         return self.add(op, *args, scope=scope, span=span)[0]
 
-    def _remember(self, node: Node, scope: str, span: Span | None) -> None:
+    def _record_origin(self, node: Node, scope: str, span: Span | None) -> None:
         old = self.made.get(node, NodeOrigin())
         made, seen = self.seen.get(node, (None, set()))
         if made is not old:

@@ -203,7 +203,7 @@ class SpecLibrary:
     def open(self, spec: str | Source) -> SpecModule:
         """Return the module of a built-in spec's name, of a path, or of a text."""
         if isinstance(spec, Source):
-            return self._written(spec)
+            return self._load_text_module(spec)
         models = list_builtin_specs()
         if spec in models:
             return self.module(models[spec], spec=models[spec].name)
@@ -215,7 +215,7 @@ class SpecLibrary:
             _raise_unknown_spec(spec, models)
         return self.module(path, spec=spec)
 
-    def _written(self, source: Source) -> SpecModule:
+    def _load_text_module(self, source: Source) -> SpecModule:
         """The module of a text that lies in no file; paths in it are seen from the
         current folder.
         """

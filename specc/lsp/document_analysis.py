@@ -121,12 +121,12 @@ def analyze_incrementally(
         yield replace(known, diagnostics=tuple(translate_advice(failed.diagnostics)))
         return
     known = replace(known, spec=spec)
-    for graph in _graphs(spec):
+    for graph in _list_graphs(spec):
         known = _with_graph(known, spec, graph)
         yield known
 
 
-def _graphs(spec: OpenedSpec) -> Iterator[str]:
+def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
     """The graphs of a spec by name, first the one that `specc check` means."""
     yield ""
     graphs = [b for b, _ in spec.program.items(ast.Block) if b.kind == "graph"]
@@ -218,10 +218,10 @@ def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
             found.append(node)
         stack.extend(iterate_children(node))
     # for equal spans the parent was visited first, and stays first
-    return sorted(found, key=_size, reverse=True)
+    return sorted(found, key=_get_size, reverse=True)
 
 
-def _size(node: ast.Node) -> int:
+def _get_size(node: ast.Node) -> int:
     span = node_span(node)
     assert span is not None  # others were omitted
     return span.end - span.start

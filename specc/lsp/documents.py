@@ -53,7 +53,7 @@ class OpenDocuments:
         self._closed = False
         self._news = threading.Condition()
         # a daemon thread: a running check does not keep the process alive
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = threading.Thread(target=self._run_worker, daemon=True)
         self._thread.start()
 
     def put(self, uri: str, path: Path, text: str, version: int) -> None:
@@ -64,7 +64,7 @@ class OpenDocuments:
             self._documents[uri] = OpenDocument(
                 uri=uri, path=path, text=text, version=version, good=good
             )
-            self._again(uri)
+            self._analyze_again(uri)
 
     def drop(self, uri: str) -> None:
         """A text that is no longer open."""
@@ -82,7 +82,7 @@ class OpenDocuments:
         with self._news:
             for other in self._documents:
                 if other != uri:
-                    self._again(other)
+                    self._analyze_again(other)
 
     def wait(self, uri: str, version: int, seconds: float, *, is_complete: bool) -> None:
         """Until something is known of a version, or all is; not for ever."""
@@ -96,12 +96,12 @@ class OpenDocuments:
         with self._news:
             self._news.wait_for(there, seconds)
 
-    def _again(self, uri: str) -> None:
+    def _analyze_again(self, uri: str) -> None:
         self._documents[uri].is_complete = False
         self._waiting[uri] = None
         self._news.notify_all()
 
-    def _work(self) -> None:
+    def _run_worker(self) -> None:
         """Read what waits, for ever."""
         while True:
             with self._news:
@@ -110,7 +110,9 @@ class OpenDocuments:
                 del self._waiting[uri]
                 document = self._documents[uri]
                 others = {
-                    _resolved(d.path): d.text for d in self._documents.values() if d is not document
+                    _resolve_path(d.path): d.text
+                    for d in self._documents.values()
+                    if d is not document
                 }
             try:
                 self._read(document, others)
@@ -161,7 +163,7 @@ class OpenDocuments:
             self._news.notify_all()
 
 
-def _resolved(path: Path) -> Path:
+def _resolve_path(path: Path) -> Path:
     """Resolve a path; itself if that is not possible."""
     try:
         return path.resolve()

@@ -47,11 +47,11 @@ def complete_dsl(known: DocumentAnalysis, text: str, offset: int) -> list[Comple
     while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
         start -= 1
     if start and text[start - 1] == ".":
-        return list(_members(known, _dotted(text, start - 1)))
+        return list(_complete_members(known, _get_dotted_name(text, start - 1)))
     here = find_expected_tokens(text, start)
     if here is None:
-        return list(_quoted(text, start))
-    inside = any(token.kind == "LBRACE" for token in _unclosed(here.before))
+        return list(_complete_quoted(text, start))
+    inside = any(token.kind == "LBRACE" for token in _find_unclosed(here.before))
     return expected_terminals(known, here, start, begun=inside)
 
 
@@ -65,9 +65,9 @@ def expected_terminals(
     last = here.before[-1].kind if here.before else ""
     if here.fits >= MAY_BE_VALUES:
         found += _words(here.before)
-        found += _options(known, here.before)
+        found += _complete_options(known, here.before)
         found += _of_definition(here.before)
-        found += _values(known, offset, begun=begun)
+        found += _list_scope(known, offset, begun=begun)
     elif last in ("COLON", "ARROW") and "NAME" in here.fits:
         found += [
             CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
@@ -75,13 +75,13 @@ def expected_terminals(
     elif last == "EXTENDS":
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in here.fits:
-        found += _entries(known, here.before)
+        found += _complete_entries(known, here.before)
     # keywords last: where a name is allowed, one is meant more often
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(here.keywords)]
-    return _once(found)
+    return _deduplicate(found)
 
 
-def _once(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
+def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
     """The first of each text: a variable hides the block of its name."""
     seen: dict[str, CompletionItem] = {}
     for offer in offers:
@@ -89,7 +89,7 @@ def _once(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
     return list(seen.values())
 
 
-def _dotted(text: str, end: int) -> str:
+def _get_dotted_name(text: str, end: int) -> str:
     """The dotted name that ends at a character."""
     # the text before the cursor is usually incomplete, so there is no tree to find its beginning
     start = end
@@ -98,7 +98,7 @@ def _dotted(text: str, end: int) -> str:
     return text[start:end]
 
 
-def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
+def _complete_members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
     """Complete after a dot: blocks of a used file, members of values."""
     used = known.find_used(head)
     for name, item in used.items.items() if used else ():
@@ -109,7 +109,7 @@ def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
             yield CompletionItem(name, "property", print_type(field.type), field.doc)
 
 
-def _quoted(text: str, offset: int) -> Iterator[CompletionItem]:
+def _complete_quoted(text: str, offset: int) -> Iterator[CompletionItem]:
     """Complete inside quotes after `use`: built-in specs."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
@@ -118,7 +118,7 @@ def _quoted(text: str, offset: int) -> Iterator[CompletionItem]:
         )
 
 
-def _options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """The options of the call that a character is in, those not given yet."""
     opened = _open_bracket(tokens)
     if opened is None or tokens[opened].kind != "LPAR" or opened == 0:
@@ -168,11 +168,11 @@ def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 def _open_bracket(tokens: Sequence[Token]) -> int | None:
     """The place of the last bracket that is not closed again."""
-    unclosed = _unclosed(tokens)
+    unclosed = _find_unclosed(tokens)
     return tokens.index(unclosed[-1]) if unclosed else None
 
 
-def _unclosed(tokens: Sequence[Token]) -> list[Token]:
+def _find_unclosed(tokens: Sequence[Token]) -> list[Token]:
     """The brackets that are not closed again, the outermost first."""
     found: list[Token] = []
     for token in tokens:
@@ -183,7 +183,7 @@ def _unclosed(tokens: Sequence[Token]) -> list[Token]:
     return found
 
 
-def _entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the keys in the braces of an item: config values, quantization kinds, inputs and
     results.
     """
@@ -196,10 +196,10 @@ def _entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[Compl
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in ROUNDING)
         case "READING":
-            yield from _inputs(known)
+            yield from _list_inputs(known)
 
 
-def _inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _list_inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
     """The inputs and results of the graphs of a spec."""
     blocks = known.spec.program.items(ast.Block) if known.spec else ()
     for block, _ in blocks:
@@ -230,7 +230,7 @@ def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionIte
                 yield CompletionItem(f"{slot.name}=", "option", kinds)
 
 
-def _values(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[CompletionItem]:
+def _list_scope(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[CompletionItem]:
     """Return every value and callable in scope, the nearest first."""
     item = enclosing_item(known.items, offset, begun=begun)
     for bound in reversed(list(bindings_at(item, offset)) if item else []):
@@ -241,7 +241,7 @@ def _values(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[Co
             yield CompletionItem(path, "property", print_type(field.type), field.doc)
     if known.module is not None:
         yield from _of_module(known.module)
-    yield from _standard(known)
+    yield from _list_standard(known)
     yield from (CompletionItem(name, "constant") for name in NAMED_CONSTANTS)
 
 
@@ -256,7 +256,7 @@ def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
         yield CompletionItem(name, "module", "a used file")
 
 
-def _standard(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _list_standard(known: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return built-in functions, and the blocks and definitions of std."""
     for name, word in BUILTINS.items():
         yield CompletionItem(name, "function", word.shown(), extract_docstring_summary(word.doc))

@@ -71,7 +71,7 @@ def find_meaning(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
         found = _of_node(known, nodes[:depth], offset)
         if found is not None:
             return found
-    return _keyword(known, offset)
+    return _find_keyword(known, offset)
 
 
 def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) -> NameMeaning | None:
@@ -79,14 +79,14 @@ def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) ->
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
-            return _name(known, nodes, node, offset)
+            return _find_name(known, nodes, node, offset)
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
-            return _placed(_option(known, nodes, span), span.start, span.end)
+            return _locate(_find_option(known, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _placed(_spec(known.extended), span.start, span.end)
+            return _locate(_find_spec(known.extended), span.start, span.end)
         case ast.Use(span=span) if span and known.module:
-            return _placed(
-                _spec(resolve_used_file(known, known.module, node)), span.start, span.end
+            return _locate(
+                _find_spec(resolve_used_file(known, known.module, node)), span.start, span.end
             )
         case (
             ast.Target(name=name, span=span)
@@ -96,43 +96,49 @@ def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) ->
             | ast.Assign(name=name, span=span)
             | ast.DimName(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
-            return _placed(_declared(known, node, span), span.start, span.start + len(name))
+            return _locate(
+                _find_declared_length(known, node, span), span.start, span.start + len(name)
+            )
         case _:
             return None
 
 
-def _placed(found: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
+def _locate(found: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
     return replace(found, start=start, end=end) if found else None
 
 
-def _declared(known: DocumentAnalysis, node: ast.Node, span: Span) -> NameMeaning | None:
+def _find_declared_length(
+    known: DocumentAnalysis, node: ast.Node, span: Span
+) -> NameMeaning | None:
     """Return the meaning of a name where it is declared."""
     match node:
         case ast.Field():
-            return _field(node)
+            return _find_field(node)
         case ast.Assign():
             return _of_path(known, node.name)
         case ast.DimName():
-            return _length(known, node.name)
+            return _find_length(known, node.name)
         case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
             typed = f": {print_type(node.type)}" if node.type else ""
-            return _bound(known, node.name + typed, span)
+            return _find_bound(known, node.name + typed, span)
     return None
 
 
-def _bound(known: DocumentAnalysis, shown: str, span: Span) -> NameMeaning:
+def _find_bound(known: DocumentAnalysis, shown: str, span: Span) -> NameMeaning:
     at = span.start, span.end
     stands, numbers = known.shapes.get(at, ()), known.numbers.get(at, ())
     return NameMeaning(shown=shown, stands=stands, numbers=numbers, place=span)
 
 
-def _field(field: ast.Field) -> NameMeaning:
+def _find_field(field: ast.Field) -> NameMeaning:
     plain = replace(field, doc="", remarks=ast.NO_COMMENTS)
     shown = " ".join(line.strip() for line in print_statement(plain, 0))
     return NameMeaning(shown=shown, doc=field.doc, place=field.span)
 
 
-def _option(known: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span) -> NameMeaning | None:
+def _find_option(
+    known: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
+) -> NameMeaning | None:
     """Return the meaning of an option of a call, or of a config value in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
@@ -144,10 +150,10 @@ def _option(known: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span) -> N
 
 
 def _of_path(known: DocumentAnalysis, path: str) -> NameMeaning | None:
-    return _field(known.paths[path]) if path in known.paths else None
+    return _find_field(known.paths[path]) if path in known.paths else None
 
 
-def _name(
+def _find_name(
     known: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> NameMeaning | None:
     """Return the meaning of a name, up to the part that the character is in."""
@@ -157,7 +163,7 @@ def _name(
     # `v.encode`: with the cursor in `v` the used file is meant
     dot = node.path.find(".", max(0, offset - span.start))
     path = node.path if dot < 0 else node.path[:dot]
-    here = _bound(known, path, span)
+    here = _find_bound(known, path, span)
     found = resolve_dotted_name(known, path, span.start, called=called)
     if found is None and not here.stands:
         return None
@@ -177,14 +183,14 @@ def resolve_dotted_name(
         if used is not None and rest in used.items:
             return item_meaning(used.items[rest])
         return _of_path(known, path.removeprefix("config."))
-    values = (_local, _of_config)
-    look_ups = (_item, *values) if called else (*values, _item)
+    values = (_find_local, _of_config)
+    look_ups = (_find_item, *values) if called else (*values, _find_item)
     found = (look_up(known, head, offset) for look_up in look_ups)
     constant = NameMeaning(shown=head) if head in NAMED_CONSTANTS else None
-    return next(filter(None, found), None) or _length(known, head) or constant
+    return next(filter(None, found), None) or _find_length(known, head) or constant
 
 
-def _local(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
+def _find_local(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
     """Return the last binding of a name in the block or definition around."""
     item = enclosing_item(known.items, offset)
     found = [b for b in bindings_at(item, offset) if b.name == name] if item else []
@@ -193,16 +199,16 @@ def _local(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | Non
     last = max(found, key=lambda b: b.span.start)
     kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
     shown = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
-    return _bound(known, shown, last.span)
+    return _find_bound(known, shown, last.span)
 
 
 def _of_config(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     if known.spec is not None:
         return _of_path(known, name)
-    return next((_field(f) for f in config_fields(known.items) if f.name == name), None)
+    return next((_find_field(f) for f in config_fields(known.items) if f.name == name), None)
 
 
-def _item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+def _find_item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     """Return the meaning of a block, a definition or a built-in function."""
     found = known.find_item(name)
     # where a normalizer is expected std's is meant, elsewhere the built-in function
@@ -221,7 +227,7 @@ def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
     return NameMeaning(shown=join_pieces(pieces), doc=item.doc, place=place)
 
 
-def _length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
+def _find_length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
     """Return the meaning of a length that `dims` declares, in the file or what it extends."""
     module: SpecModule | None = known.module
     while module is not None:
@@ -233,14 +239,14 @@ def _length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
     return None
 
 
-def _spec(module: SpecModule | None) -> NameMeaning | None:
+def _find_spec(module: SpecModule | None) -> NameMeaning | None:
     if module is None:
         return None
     file = module.file
     return NameMeaning(shown=f"model {file.model}", doc=file.doc, place=file.span)
 
 
-def _keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
+def _find_keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """A word of the language."""
     text = known.source.text
     start = text.rfind("\n", 0, offset) + 1

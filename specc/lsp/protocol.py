@@ -38,31 +38,33 @@ class DocumentLines:
         self.encoding, self.unit = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
 
     @cached_property
-    def _ends(self) -> list[re.Match[str]]:
+    def _find_ends(self) -> list[re.Match[str]]:
         return list(LINE_END.finditer(self.text))
 
     @cached_property
-    def _starts(self) -> list[int]:
-        return [0, *(end.end() for end in self._ends)]
+    def _find_starts(self) -> list[int]:
+        return [0, *(end.end() for end in self._find_ends)]
 
     def place(self, offset: int) -> DocumentPosition:
         """Return the location of a character, clipped to the end."""
         offset = max(0, min(offset, len(self.text)))
-        line = bisect_right(self._starts, offset) - 1
-        return DocumentPosition(line, self._units(self.text[self._starts[line] : offset]))
+        line = bisect_right(self._find_starts, offset) - 1
+        return DocumentPosition(
+            line, self._count_units(self.text[self._find_starts[line] : offset])
+        )
 
     def offset(self, line: int, column: int) -> int:
         """Return the character at a location, clipped to the line."""
         if line < 0:
             return 0
-        if line >= len(self._starts):
+        if line >= len(self._find_starts):
             return len(self.text)
-        start = self._starts[line]
-        end = self._ends[line].start() if line < len(self._ends) else len(self.text)
+        start = self._find_starts[line]
+        end = self._find_ends[line].start() if line < len(self._find_ends) else len(self.text)
         for offset in range(start, end):
             if column <= 0:
                 return offset
-            column -= self._units(self.text[offset])
+            column -= self._count_units(self.text[offset])
         return end
 
     def offsets(self, place: lsp.Range) -> tuple[int, int]:
@@ -71,7 +73,7 @@ class DocumentLines:
         start, end = (self.offset(*at) for at in ends)
         return start, end
 
-    def _units(self, text: str) -> int:
+    def _count_units(self, text: str) -> int:
         # a document may contain a lone surrogate
         return len(text.encode(self.encoding, "surrogatepass")) // self.unit
 
@@ -126,7 +128,7 @@ def to_diagnostic(
         texts.append(said.primary.text)
     texts += said.notes
     texts += [f"help: {text}" for text in said.helps]
-    related = list(_related(known, lines, said))
+    related = list(_convert_related(known, lines, said))
     return lsp.Diagnostic(
         range=to_range(lines, start, end),
         message="\n".join(escape_control_characters(line) for t in texts for line in t.split("\n")),
@@ -160,7 +162,7 @@ def _names_of_files(known: DocumentAnalysis) -> Iterator[Span]:
             yield item.span
 
 
-def _related(
+def _convert_related(
     known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
     """The other places of a message, those in other files too."""

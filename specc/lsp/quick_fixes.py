@@ -58,12 +58,12 @@ def place_fix(
     yield from _behind_mask(known, spans, piece)
     yield from _as_call(known, spans, piece)
     for span in spans:
-        yield from _at(span, piece, added=added)
-    yield from _filled(known, spans, piece)
+        yield from _insert_at(span, piece, added=added)
+    yield from _fill_placeholders(known, spans, piece)
     for span in spans:
         yield from _for_a_word(span, piece)
     if known.file is None and spans:  # the line cannot be parsed
-        start, end = _line(known.source.text, spans[0].start)
+        start, end = _find_line(known.source.text, spans[0].start)
         line = known.source.text[start:end]
         indent = line[: len(line) - len(line.lstrip())]
         yield FixEdit(f"write `{piece}`", start, end, f"{indent}{piece}\n")
@@ -81,7 +81,7 @@ def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
         if before:
             yield FixEdit(title, before.start(), end, "")
         yield FixEdit(title, start, end, "")
-        first, last = _line(source, start)[0], _line(source, end)[1]
+        first, last = _find_line(source, start)[0], _find_line(source, end)[1]
         yield FixEdit(title, first, last, "")
 
 
@@ -90,7 +90,7 @@ def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> It
     option = OPTION_TEXT.fullmatch(piece)
     if option is None:
         return
-    for call in _calls(known, spans):
+    for call in _find_calls(known, spans):
         given = [o.span for o in call.options if o.name == option[1] and o.span]
         for span in given:
             yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
@@ -100,7 +100,7 @@ def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> It
             yield FixEdit(f"add `{piece}`", closed, closed, f"{comma}{piece}")
 
 
-def _calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
+def _find_calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
     """The calls around and inside some places, each once, the nearest first."""
     seen: list[ast.Call] = []
     for span in spans if known.file else ():
@@ -141,7 +141,7 @@ def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
         if isinstance(item, ast.Config) and item.span:
             closed = item.span.end - 1
             yield FixEdit(title, closed, closed, f"  {piece} ")
-    yield from _above(known, f"config {{ {piece} }}", title)
+    yield from _insert_above(known, f"config {{ {piece} }}", title)
 
 
 def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
@@ -154,7 +154,7 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
         end = len(known.source.text)
         yield FixEdit(title, end, end, f"{piece}\n")
     elif ITEM_TEXT.match(piece):
-        yield from _above(known, piece, title)
+        yield from _insert_above(known, piece, title)
     block = enclosing_item(known.items, spans[0].start)
     if not isinstance(block, ast.Block) or block.span is None:
         return
@@ -166,18 +166,18 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
         yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {piece}\n")
 
 
-def _above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
+def _insert_above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
     """A line above the first block or definition of a file."""
     for item in known.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
-            at = _line(known.source.text, item.span.start)[0]
+            at = _find_line(known.source.text, item.span.start)[0]
             yield FixEdit(title, at, at, f"{line}\n\n")
             return
 
 
 def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """Append `& causal` to the mask of a call."""
-    for call in _calls(known, spans) if piece.startswith("& ") else ():
+    for call in _find_calls(known, spans) if piece.startswith("& ") else ():
         for option in call.options:
             value = option.value.span
             if option.name == "mask" and value is not None:
@@ -187,7 +187,7 @@ def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> 
                 yield FixEdit(f"write `{made}`", value.start, value.end, made)
 
 
-def _at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
+def _insert_at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
     """Insert a piece where a message points: instead of the text, after it, or before it."""
     if not added and not piece.startswith("@ "):
         yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
@@ -201,13 +201,15 @@ def _at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
 def _as_call(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """`tokenizer("a.json")` in place of a call of the same function."""
     name = CALLED_NAME.match(piece)
-    for call in _calls(known, spans) if name else ():
+    for call in _find_calls(known, spans) if name else ():
         assert name is not None  # or there were no calls
         if call.function.path == name[1] and call.span is not None:
             yield FixEdit(f"write `{piece}`", call.span.start, call.span.end, piece)
 
 
-def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _fill_placeholders(
+    known: DocumentAnalysis, spans: Sequence[Span], piece: str
+) -> Iterator[FixEdit]:
     """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
     if not spans or not PLACEHOLDER_NAME.search(piece):
         return
@@ -217,7 +219,7 @@ def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Itera
         return FixEdit(f"write `{text}`", over.start, over.end, text)
 
     whole = spans[0]
-    for call in _calls(known, spans[:1]):
+    for call in _find_calls(known, spans[:1]):
         inside = call.span is not None and call.span.text in whole.text
         for taken in (a.span for a in call.args if inside and a.span):
             yield put(taken, taken)
@@ -235,7 +237,7 @@ def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:
                 yield FixEdit(f"write `{piece}`", start, start + len(word), piece)
 
 
-def _line(text: str, at: int) -> tuple[int, int]:
+def _find_line(text: str, at: int) -> tuple[int, int]:
     """Return the start of the line of a character, and of the next one."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
@@ -291,23 +293,25 @@ def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixE
     for advice in (fault.title, *fault.helps):
         for offered in NAME_SUGGESTION.findall(advice):
             for span in spans[:1]:
-                yield from _renamed(fault, span, offered)
+                yield from _rename_name(fault, span, offered)
     for advice in fault.helps:
-        yield from _followed(known, advice, spans)
+        yield from _follow_advice(known, advice, spans)
 
 
-def _followed(known: DocumentAnalysis, advice: str, spans: Sequence[Span]) -> Iterator[FixEdit]:
+def _follow_advice(
+    known: DocumentAnalysis, advice: str, spans: Sequence[Span]
+) -> Iterator[FixEdit]:
     """Yield the edits that one help text may suggest."""
     if REMOVAL_START.match(advice):
         yield from removal_edits(spans)
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
             yield from place_fix(known, spans[:1], word, added=False)
-    for piece, added in _pieces(advice, read=known.spec is not None):
+    for piece, added in _list_pieces(advice, read=known.spec is not None):
         yield from place_fix(known, spans, piece, added=added)
 
 
-def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
+def _list_pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
     """Return the texts that a help text suggests, and whether to add them."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
@@ -322,7 +326,7 @@ def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
         )
 
 
-def _renamed(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdit]:
+def _rename_name(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdit]:
     """Replace a misspelled name by the suggested one."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield FixEdit(f"write `{offered}`", span.start, span.end, offered)
@@ -347,7 +351,7 @@ class FixTrial:
     def helps(self, edit: FixEdit) -> bool:
         """Return whether an edit removes the message without a new error."""
         state = self._looked_at(edit.applied(self.known.source.text))
-        before, after = _told(self.known), _told(state)
+        before, after = _count_messages(self.known), _count_messages(state)
         same = self.fault.code, self.fault.title
         if after.get(same, 0) >= before.get(same, 0):
             return False
@@ -360,26 +364,26 @@ class FixTrial:
             if d.severity == "error" and (d.code, d.title) not in before
         ]
         # further errors after the first were hidden by it
-        return not any(_touches(state, d, edit) for d in new)
+        return not any(_touches_edit(state, d, edit) for d in new)
 
     def _looked_at(self, text: str) -> DocumentAnalysis:
         """Analyze a text up to the graph in which the message was found."""
         states = analyze_incrementally(self.known.path, text, self.unsaved)
-        return next(islice(states, self._depth, None), None) or next(
+        return next(islice(states, self._find_graph, None), None) or next(
             analyze_incrementally(self.known.path, text, self.unsaved)
         )
 
     @cached_property
-    def _depth(self) -> int:
+    def _find_graph(self) -> int:
         """Return which of the graphs has the message."""
         text = self.known.source.text
         for n, state in enumerate(analyze_incrementally(self.known.path, text, self.unsaved)):
-            if (self.fault.code, self.fault.title) in _told(state):
+            if (self.fault.code, self.fault.title) in _count_messages(state):
                 return n
         return 0
 
 
-def _touches(state: DocumentAnalysis, fault: Diagnostic, edit: FixEdit) -> bool:
+def _touches_edit(state: DocumentAnalysis, fault: Diagnostic, edit: FixEdit) -> bool:
     """Return whether a message is about the text of an edit."""
     span = fault.primary.span if fault.primary else None
     if span is None or not state.is_here(span):
@@ -387,7 +391,7 @@ def _touches(state: DocumentAnalysis, fault: Diagnostic, edit: FixEdit) -> bool:
     return span.start <= edit.start + len(edit.text) and span.end >= edit.start
 
 
-def _told(known: DocumentAnalysis) -> dict[tuple[str, str], int]:
+def _count_messages(known: DocumentAnalysis) -> dict[tuple[str, str], int]:
     """Count the messages of a text."""
     found: dict[tuple[str, str], int] = {}
     for d in known.diagnostics:

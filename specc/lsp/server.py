@@ -40,7 +40,7 @@ class RequestHandlers:
     desk: OpenDocuments
     lines: Callable[[str], DocumentLines]
 
-    async def _read(
+    async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
         """Return an open document once its first analysis, or all that is `is_complete`, is
@@ -57,10 +57,10 @@ class RequestHandlers:
             return None
         return document, document.known, self.lines(document.text)
 
-    async def _meaning(
+    async def _on_hover(
         self, params: lsp.HoverParams | lsp.DefinitionParams
     ) -> tuple[NameMeaning, DocumentAnalysis, DocumentLines] | None:
-        read = await self._read(params.text_document.uri)
+        read = await self._wait_for_document(params.text_document.uri)
         if read is None:
             return None
         _, known, lines = read
@@ -70,7 +70,7 @@ class RequestHandlers:
 
     async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
         """Return signature, documentation and type of the name at a position."""
-        meaning = await self._meaning(params)
+        meaning = await self._on_hover(params)
         text = meaning_as_markdown(meaning[0]) if meaning else ""
         if meaning is None or not text:
             return None
@@ -80,7 +80,7 @@ class RequestHandlers:
 
     async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
         """Return where the name at a position is defined."""
-        meaning = await self._meaning(params)
+        meaning = await self._on_hover(params)
         if meaning is None or meaning[0].place is None:
             return None
         return protocol.to_location(*meaning[1:], meaning[0].place)
@@ -93,7 +93,7 @@ class RequestHandlers:
             return lsp.CompletionList(False, [])
         # names of the last valid version are known; only the first version has to be waited for
         if document.best is None:
-            await self._read(params.text_document.uri)
+            await self._wait_for_document(params.text_document.uri)
         known = document.best
         if known is None:
             return lsp.CompletionList(False, [])
@@ -125,17 +125,17 @@ class RequestHandlers:
 
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         """Return the shapes of the names that a range of a text binds."""
-        read = await self._read(params.text_document.uri)
+        read = await self._wait_for_document(params.text_document.uri)
         return list(inlay_hints.to_inlay_hints(*read[1:], params.range)) if read else []
 
     async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
         """Return the items of a text."""
-        read = await self._read(params.text_document.uri)
+        read = await self._wait_for_document(params.text_document.uri)
         return list(protocol.to_document_symbols(*read[1:])) if read else []
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         """Return the quick fixes of messages in a range of a text, each of which was tried."""
-        read = await self._read(params.text_document.uri, is_complete=True)
+        read = await self._wait_for_document(params.text_document.uri, is_complete=True)
         if read is None:
             return []
         document, known, lines = read
@@ -191,30 +191,30 @@ class SpeccLanguageServer:
         self.editor = LanguageServer(
             "specc", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Full
         )
-        self.desk = OpenDocuments(self._found, self._broke)
+        self.desk = OpenDocuments(self._publish_found, self._report_crash)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stopped = False
-        answers = RequestHandlers(self.desk, self._lines)
+        answers = RequestHandlers(self.desk, self._get_lines)
         on = self.editor.feature
         triggers = [".", "(", ",", "=", ":", " ", "@", '"']
-        on(lsp.INITIALIZED)(_heard(self._started))
-        on(lsp.SHUTDOWN)(_heard(self._stopped))
-        on(lsp.TEXT_DOCUMENT_DID_OPEN)(_heard(self._opened))
-        on(lsp.TEXT_DOCUMENT_DID_CHANGE)(_heard(self._changed))
-        on(lsp.TEXT_DOCUMENT_DID_SAVE)(_heard(self._saved))
-        on(lsp.TEXT_DOCUMENT_DID_CLOSE)(_heard(self._closed))
-        on(lsp.TEXT_DOCUMENT_HOVER)(_safe(answers.hover))
-        on(lsp.TEXT_DOCUMENT_DEFINITION)(_safe(answers.definition))
+        on(lsp.INITIALIZED)(_make_handler(self._on_start))
+        on(lsp.SHUTDOWN)(_make_handler(self._on_stop))
+        on(lsp.TEXT_DOCUMENT_DID_OPEN)(_make_handler(self._on_open))
+        on(lsp.TEXT_DOCUMENT_DID_CHANGE)(_make_handler(self._on_change))
+        on(lsp.TEXT_DOCUMENT_DID_SAVE)(_make_handler(self._on_save))
+        on(lsp.TEXT_DOCUMENT_DID_CLOSE)(_make_handler(self._on_close))
+        on(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(answers.hover))
+        on(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(answers.definition))
         on(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=triggers))(
-            _safe(answers.complete)
+            _run_safely(answers.complete)
         )
-        on(lsp.TEXT_DOCUMENT_FORMATTING)(_safe(answers.format))
-        on(lsp.TEXT_DOCUMENT_INLAY_HINT)(_safe(answers.hints))
-        on(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_safe(answers.outline))
+        on(lsp.TEXT_DOCUMENT_FORMATTING)(_run_safely(answers.format))
+        on(lsp.TEXT_DOCUMENT_INLAY_HINT)(_run_safely(answers.hints))
+        on(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_run_safely(answers.outline))
         on(
             lsp.TEXT_DOCUMENT_CODE_ACTION,
             lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix]),
-        )(_safe(answers.actions))
+        )(_run_safely(answers.actions))
 
     def serve(self, given: BinaryIO, taken: BinaryIO) -> str:
         """Serve until `exit` or the end of input; return why it ended without `shutdown`, else
@@ -231,28 +231,28 @@ class SpeccLanguageServer:
 
     # --- texts ------------------------------------------------------------------------
 
-    def _started(self, params: lsp.InitializedParams) -> None:
+    def _on_start(self, params: lsp.InitializedParams) -> None:
         self.loop = asyncio.get_running_loop()
 
-    def _stopped(self, params: None) -> None:
+    def _on_stop(self, params: None) -> None:
         self.stopped = True
         self.desk.close()
 
-    def _opened(self, params: lsp.DidOpenTextDocumentParams) -> None:
+    def _on_open(self, params: lsp.DidOpenTextDocumentParams) -> None:
         self.loop = asyncio.get_running_loop()
-        self._put(params.text_document.uri)
+        self._put_text(params.text_document.uri)
 
-    def _changed(self, params: lsp.DidChangeTextDocumentParams) -> None:
-        self._put(params.text_document.uri)
+    def _on_change(self, params: lsp.DidChangeTextDocumentParams) -> None:
+        self._put_text(params.text_document.uri)
 
-    def _saved(self, params: lsp.DidSaveTextDocumentParams) -> None:
+    def _on_save(self, params: lsp.DidSaveTextDocumentParams) -> None:
         self.desk.saved(params.text_document.uri)
 
-    def _closed(self, params: lsp.DidCloseTextDocumentParams) -> None:
+    def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
         self.desk.drop(params.text_document.uri)
         self._publish(params.text_document.uri, [], None)
 
-    def _put(self, uri: str) -> None:
+    def _put_text(self, uri: str) -> None:
         """Have a text read, if it is a spec."""
         document = self.editor.workspace.get_text_document(uri)
         path = path_from_uri(uri, document.language_id or "")
@@ -262,7 +262,7 @@ class SpeccLanguageServer:
             return
         self.desk.put(uri, path, document.source, document.version or 0)
 
-    def _lines(self, text: str) -> DocumentLines:
+    def _get_lines(self, text: str) -> DocumentLines:
         agreed = self.editor.workspace.position_encoding
         if isinstance(agreed, lsp.PositionEncodingKind):
             return split_document_lines(text, agreed.value)
@@ -270,7 +270,7 @@ class SpeccLanguageServer:
 
     # --- notifications ---------- ------------------------------------------------------
 
-    def _found(self, uri: str, version: int) -> None:
+    def _publish_found(self, uri: str, version: int) -> None:
         """Called by the thread that reads."""
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._tell, uri, version)
@@ -280,10 +280,10 @@ class SpeccLanguageServer:
         document = self.desk.get(uri)
         if document is None or document.version != version or document.known is None:
             return
-        lines = self._lines(document.text)
+        lines = self._get_lines(document.text)
         self._publish(uri, protocol.to_diagnostics(document.known, lines), version)
 
-    def _broke(self, uri: str, version: int, error: Exception) -> None:
+    def _report_crash(self, uri: str, version: int, error: Exception) -> None:
         """Called by the thread that reads, for a bug of ours."""
         LOGGER.error("reading %s failed", uri, exc_info=error)
         if self.loop is not None:
@@ -310,7 +310,7 @@ class SpeccLanguageServer:
         )
 
 
-def _safe(
+def _run_safely(
     answer: Callable[[Params], Awaitable[Answer]],
 ) -> Callable[[Params], Awaitable[Answer | None]]:
     """The same, where a bug of ours is logged and gives no answer."""
@@ -326,7 +326,7 @@ def _safe(
     return answered
 
 
-def _heard(take: Callable[[Params], None]) -> Callable[[Params], None]:
+def _make_handler(take: Callable[[Params], None]) -> Callable[[Params], None]:
     """Return a notification handler that logs errors; a function, as pygls sets attributes."""
 
     @wraps(take)

@@ -34,15 +34,15 @@ def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[Compl
     if found is None:
         dashes = LIST_DASHES.match(line)
         column = len(dashes.group()) if dashes else 0
-        path = _path(above, column)
-        return list(_keys(text, path))
+        path = _find_parents(above, column)
+        return list(_complete_keys(text, path))
     column = len(found["blank"])
-    path = (*_path(above, column), found["key"].strip("\"' "))
+    path = (*_find_parents(above, column), found["key"].strip("\"' "))
     value = line[found.end() :].lstrip()
-    return [*_words(text, path), *_in_expression(known, path, value, offset)]
+    return [*_complete_words(text, path), *_in_expression(known, path, value, offset)]
 
 
-def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
+def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
     """Return the keys above a line at a column, the outermost first."""
     keys: list[str] = []
     for line in reversed(above):
@@ -65,20 +65,20 @@ def _is_list(above: Sequence[str], line: str) -> bool:
     return line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
 
 
-def _keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
+def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """The keys that a map at a path has."""
-    for made in _at(text, path):
-        for key, value in _properties(made).items():
-            yield CompletionItem(f"{key}: ", "property", doc=_doc(value))
+    for made in _find_schemas(text, path):
+        for key, value in _list_properties(made).items():
+            yield CompletionItem(f"{key}: ", "property", doc=_get_doc(value))
 
 
-def _words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
+def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """The words that a value at a path may be."""
     if tuple(path) == ("extends",):
         yield from (
             CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()
         )
-    for made in _at(text, path):
+    for made in _find_schemas(text, path):
         words = made.get("enum", ())
         for word in words if isinstance(words, list) else ():
             yield CompletionItem(
@@ -86,31 +86,31 @@ def _words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
             )
 
 
-def _doc(value: object) -> str:
+def _get_doc(value: object) -> str:
     text = value.get("description", "") if isinstance(value, dict) else ""
     return str(text)
 
 
-def _properties(made: Schema) -> Mapping[str, object]:
+def _list_properties(made: Schema) -> Mapping[str, object]:
     found = made.get("properties", {})
     return found if isinstance(found, dict) else {}
 
 
-def _at(text: str, path: Sequence[str]) -> list[Schema]:
+def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
     """Return the schemas of a path."""
-    here = _spread([load_schema()], text)
+    here = _expand_schemas([load_schema()], text)
     for key in path:
         below = [
             inner
             for made in here
-            for inner in [_properties(made).get(key, made.get("additionalProperties"))]
+            for inner in [_list_properties(made).get(key, made.get("additionalProperties"))]
             if isinstance(inner, dict)
         ]
-        here = _spread(below, text)
+        here = _expand_schemas(below, text)
     return here
 
 
-def _spread(schemas: Sequence[Schema], text: str) -> list[Schema]:
+def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
     """Return schemas with their alternatives, references and items, each once."""
     found: dict[int, Schema] = {}
     waiting = list(reversed(schemas))
@@ -119,11 +119,11 @@ def _spread(schemas: Sequence[Schema], text: str) -> list[Schema]:
         if id(made) in found:
             continue
         found[id(made)] = made
-        waiting += reversed(list(_inside(made, text)))
+        waiting += reversed(list(_list_allowed_values(made, text)))
     return list(found.values())
 
 
-def _inside(made: Schema, text: str) -> Iterator[Schema]:
+def _list_allowed_values(made: Schema, text: str) -> Iterator[Schema]:
     """Return the values that a schema allows."""
     reference = made.get("$ref")
     if isinstance(reference, str):
@@ -135,11 +135,11 @@ def _inside(made: Schema, text: str) -> Iterator[Schema]:
         yield from several if isinstance(several, list) else ()
     if isinstance(items := made.get("items"), dict):
         yield items
-    if isinstance(then := made.get("then"), dict) and _holds(made.get("if"), text):
+    if isinstance(then := made.get("then"), dict) and _holds_list(made.get("if"), text):
         yield then
 
 
-def _holds(condition: object, text: str) -> bool:
+def _holds_list(condition: object, text: str) -> bool:
     """Return whether a rule on `extends` is for this text; other rules always are."""
     said = json.dumps(condition)
     if '"extends"' not in said:

@@ -89,13 +89,13 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
     """Return the arrays of a .npz file by name. Raise E0905, or E0904 if they are too large."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _members(archive, path)
+            return _iterate_members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
         words = escape_text(fault)[:160]
         fail_bad_array(path, f"it is a damaged .npz file ({words})", SAVE_AGAIN_HELP)
 
 
-def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
+def _iterate_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     """Yield the arrays of an archive; sizes are checked before unpacking."""
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
@@ -145,14 +145,14 @@ def nested_array(value: object, where: str, *, left: bool = False) -> Array:
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
         with suppress(OverflowError):  # reported below, with the location
             return np.array(value, np.int64)
-    shape = _shape(value)
+    shape = _infer_shape(value)
     if len(shape) > MAX_RANK:
         _bad_json(
             where, f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has"
         )
     flat: list[bool | int | float] = []
     try:
-        _flatten(value, shape, (), flat, where)
+        _flatten_lists(value, shape, (), flat, where)
     except Failed as failed:
         raise _with_filled(failed, _filled(value, left)) from None
     kinds = {type(item) for item in flat}
@@ -201,7 +201,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
         _bad_json(where, "it has a number with too many digits")
 
 
-def _shape(value: object) -> tuple[int, ...]:
+def _infer_shape(value: object) -> tuple[int, ...]:
     """Return the shape of nested lists, taken from their first elements."""
     shape: list[int] = []
     # a list may contain itself
@@ -213,7 +213,7 @@ def _shape(value: object) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _flatten(
+def _flatten_lists(
     value: object,
     shape: tuple[int, ...],
     at: tuple[int, ...],
@@ -222,17 +222,17 @@ def _flatten(
 ) -> None:
     """Append the numbers in `value`, which must have `shape`, to `out`."""
     if not shape:
-        out.append(_number(value, at, where))
+        out.append(_convert_number(value, at, where))
         return
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
         is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
         due = f"earlier ones are lists of {shape[0]}"
         _bad_json(where, f"{_json_place(at)} is {is_} where {due}")
     for i, item in enumerate(value):
-        _flatten(item, shape[1:], (*at, i), out, where)
+        _flatten_lists(item, shape[1:], (*at, i), out, where)
 
 
-def _number(value: object, at: tuple[int, ...], where: str) -> bool | int | float:
+def _convert_number(value: object, at: tuple[int, ...], where: str) -> bool | int | float:
     """Return a number or boolean that an array can represent."""
     if isinstance(value, list | tuple):
         why = "is a list, earlier ones are numbers"
@@ -296,14 +296,14 @@ def read_arrays(path: str) -> dict[str, Array]:
     return parse_json_arrays(data, path)
 
 
-def _narrowed(array: Array, dtype: str, name: str) -> Array:
+def _narrow_array(array: Array, dtype: str, name: str) -> Array:
     """Floats as floats of another width. Fails with E0907 where one becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         result = array.astype(NUMPY_DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
     if lost.any():
         why = f"the value at {format_index(lost)} is too large for {dtype}"
-        _inexact(array, dtype, name, why)
+        _fail_inexact(array, dtype, name, why)
     return to_native_order(result)
 
 
@@ -316,24 +316,24 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         array = array.astype(np.float32)
     source = array.dtype.kind
     if source not in "fiub":
-        _inexact(array, dtype, name, "a model takes only numbers and booleans")
+        _fail_inexact(array, dtype, name, "a model takes only numbers and booleans")
     if source == goal.kind == "f":
-        return _narrowed(array, dtype, name)
+        return _narrow_array(array, dtype, name)
     if source == "f":
-        _inexact(array, dtype, name, "fractions do not become whole numbers by themselves")
+        _fail_inexact(array, dtype, name, "fractions do not become whole numbers by themselves")
     if source == "b" and goal.kind != "b":
-        _inexact(array, dtype, name, "truth values are not numbers")
+        _fail_inexact(array, dtype, name, "truth values are not numbers")
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(goal)
-        changed = _differs(array, result)
+        changed = _find_difference(array, result)
     if changed.any():
         at = tuple(int(i) for i in np.argwhere(changed)[0])
         lost = f"{dtype} cannot represent the value {array[at]} at {format_index(changed)}"
-        _inexact(array, dtype, name, f"{lost} exactly")
+        _fail_inexact(array, dtype, name, f"{lost} exactly")
     return to_native_order(result)
 
 
-def _differs(array: Array, result: Array) -> NDArray[np.bool_]:
+def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     """Where a conversion from whole numbers or truth values changed a value."""
     if result.dtype.kind == "f":
         # up to here every integer is exact as a float
@@ -351,7 +351,7 @@ def format_index(where: Array) -> str:
     return str([int(i) for i in np.argwhere(where)[0]])
 
 
-def _inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:
+def _fail_inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:
     raise_error(
         "E0907",
         f"the input `{escape_text(name)}` needs {dtype}, got {array.dtype}",

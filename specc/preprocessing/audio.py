@@ -56,56 +56,56 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
     is damaged or has another encoding.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        _other(data, name)
+        _fail_other(data, name)
     found, at = None, 12
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<4sI", data, at)
         at += 8
         if kind == b"fmt ":
-            found = _format(data[at : at + size], name)
+            found = _read_format(data[at : at + size], name)
         if kind == b"data":
             if found is None:
-                _damaged(name, "its data chunk comes before its format chunk")
-            return AudioRecording(_samples(data, at, size, found, name), found.rate)
+                _fail_damaged(name, "its data chunk comes before its format chunk")
+            return AudioRecording(_read_samples(data, at, size, found, name), found.rate)
         at += size + size % 2  # chunks begin at even offsets
-    _damaged(name, "it has no data chunk")
+    _fail_damaged(name, "it has no data chunk")
 
 
-def _format(part: bytes, name: str) -> _Format:
+def _read_format(part: bytes, name: str) -> _Format:
     """What `fmt ` says. In the extensible form the coding stands at its end."""
     if len(part) < 16:
-        _damaged(name, "its format chunk is truncated")
+        _fail_damaged(name, "its format chunk is truncated")
     coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
     if coding == EXTENSIBLE and len(part) >= 26:
         (coding,) = struct.unpack_from("<H", part, 24)
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
     if coding not in known:
-        _damaged(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
+        _fail_damaged(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
     if bits not in known[coding]:
-        _damaged(name, f"its samples have {bits} bits")
+        _fail_damaged(name, f"its samples have {bits} bits")
     if not channels or not rate:
-        _damaged(name, f"it has {channels} channels of {rate} samples a second")
+        _fail_damaged(name, f"it has {channels} channels of {rate} samples a second")
     found = _Format(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame:
         why = f"{channels} channels of {bits} bits need {found.frame} bytes per frame, got {frame}"
-        _damaged(name, why)
+        _fail_damaged(name, why)
     return found
 
 
-def _samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floats:
+def _read_samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floats:
     """f32[length]: the bytes from `at` on as numbers from -1 to 1."""
     there = len(data) - at
     if size == STREAMED_SIZE:
         size = there - there % found.frame
     if size > there:
-        _damaged(name, f"it is truncated: {there} of {size} bytes of samples")
+        _fail_damaged(name, f"it is truncated: {there} of {size} bytes of samples")
     if not size or size % found.frame:
         what = "no samples" if not size else "an incomplete sample at its end"
-        _damaged(name, f"it has {what}")
+        _fail_damaged(name, f"it has {what}")
     numbers = _numbers(data[at : at + size], found)
     if not np.isfinite(numbers).all():
-        _damaged(name, "it has NaN or infinite samples")
+        _fail_damaged(name, "it has NaN or infinite samples")
     made: Floats = numbers.reshape(-1, found.channels).mean(axis=1, dtype=np.float32)
     return made
 
@@ -129,7 +129,7 @@ def _numbers(part: bytes, found: _Format) -> Floats:
     return (whole / scale).astype(np.float32)
 
 
-def _other(data: bytes, name: str) -> NoReturn:
+def _fail_other(data: bytes, name: str) -> NoReturn:
     """E0840, with what the file seems to be."""
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
@@ -145,7 +145,7 @@ def _other(data: bytes, name: str) -> NoReturn:
     )
 
 
-def _damaged(name: str, why: str) -> NoReturn:
+def _fail_damaged(name: str, why: str) -> NoReturn:
     raise_error(
         "E0841",
         f"cannot read the WAV file `{escape_text(name)}`: {why}",
@@ -185,7 +185,7 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
         case Waveform():
             return normalize_waveform(sound) if record.normalize else sound
         case LogMel():
-            return log_mel_spectrogram(_fitting(sound, record.samples, record, name), record)
+            return log_mel_spectrogram(_fit_length(sound, record.samples, record, name), record)
         case FilterBanks():
             longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
             # A remainder shorter than a frame is ignored in any case.
@@ -205,7 +205,7 @@ def normalize_waveform(sound: Floats) -> Floats:
 def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
     """Return f32[bins, frames] of `record.samples` samples; windows are centered."""
     half = record.window // 2
-    framed = _frames(
+    framed = _frame_samples(
         np.pad(sound.astype(np.float64), half, mode="reflect"), record.window, record.hop
     )
     hann = np.hanning(record.window + 1)[:-1]
@@ -220,7 +220,7 @@ def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
     """f32[frames, bins]: Kaldi's, of windows that lie wholly in the sound."""
     whole = np.zeros((record.frames, record.bins), np.float32)
     if len(sound) >= KALDI_WINDOW:
-        framed = _frames(sound.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
+        framed = _frame_samples(sound.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
         framed = framed - framed.mean(axis=1, keepdims=True)
         before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
         framed = (framed - PREEMPHASIS * before) * np.hanning(KALDI_WINDOW)
@@ -244,7 +244,7 @@ def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
     corners = np.where(
         mels >= 15.0, 1000.0 * np.exp(np.log(6.4) / 27.0 * (mels - 15.0)), 200.0 * mels / 3.0
     )
-    made = _triangles(np.linspace(0, rate // 2, window // 2 + 1), corners)
+    made = _make_triangular_filters(np.linspace(0, rate // 2, window // 2 + 1), corners)
     return made * (2.0 / (corners[2:] - corners[:-2]))
 
 
@@ -253,14 +253,14 @@ def kaldi_filters(bins: int, rate: int) -> Doubles:
     """f64[frequencies, bins]: triangles on Kaldi's mel scale, straight along it."""
     corners = np.linspace(_kaldi_mel(KALDI_LOWEST), _kaldi_mel(rate // 2), bins + 2)
     hertz = np.arange(KALDI_FFT // 2 + 1, dtype=np.float64) * (rate / KALDI_FFT)
-    return _triangles(_kaldi_mel(hertz), corners)
+    return _make_triangular_filters(_kaldi_mel(hertz), corners)
 
 
 def _kaldi_mel(hertz: float | Doubles) -> Doubles:
     return np.asarray(1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0))
 
 
-def _triangles(places: Doubles, corners: Doubles) -> Doubles:
+def _make_triangular_filters(places: Doubles, corners: Doubles) -> Doubles:
     """Return f64[places, len(corners) - 2]: triangular filters between every other corner."""
     widths = np.diff(corners)
     rising = (places[:, None] - corners[:-2]) / widths[:-1]
@@ -268,12 +268,12 @@ def _triangles(places: Doubles, corners: Doubles) -> Doubles:
     return np.maximum(0.0, np.minimum(rising, falling))
 
 
-def _frames(sound: Doubles, window: int, hop: int) -> Doubles:
+def _frame_samples(sound: Doubles, window: int, hop: int) -> Doubles:
     """f64[frames, window]: a view, frames beginning at every `hop`-th sample."""
     return np.lib.stride_tricks.sliding_window_view(sound, window)[::hop]
 
 
-def _fitting(sound: Floats, samples: int, record: LogMel, name: str) -> Floats:
+def _fit_length(sound: Floats, samples: int, record: LogMel, name: str) -> Floats:
     """A recording of exactly so many samples, with silence behind."""
     if len(sound) > samples and not record.cut:
         _too_long(name, len(sound), samples, record.rate)

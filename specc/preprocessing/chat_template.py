@@ -102,11 +102,11 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             check=False,
         )
     except subprocess.TimeoutExpired:
-        _unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
-    return _told(done.stdout, done.returncode)
+        _fail_unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
+    return _describe_error(done.stdout, done.returncode)
 
 
-def _told(data: bytes, code: int) -> str:
+def _describe_error(data: bytes, code: int) -> str:
     """Return the error message of the process."""
     try:
         told = json.loads(data)
@@ -116,12 +116,12 @@ def _told(data: bytes, code: int) -> str:
         case {"text": str(text)} if code == 0:
             return text
         case {"fault": str(fault)}:
-            _unusable(" ".join(escape_text(fault).split())[:300])
+            _fail_unusable(" ".join(escape_text(fault).split())[:300])
     # the system killed it, so it reported nothing
-    _unusable("it takes too much time or memory")
+    _fail_unusable("it takes too much time or memory")
 
 
-def _unusable(why: str) -> NoReturn:
+def _fail_unusable(why: str) -> NoReturn:
     raise_error(
         "E0423",
         "the model's chat template cannot format this chat",

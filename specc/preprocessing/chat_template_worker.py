@@ -11,7 +11,7 @@ def render_from_stdin() -> None:
     # the parent's package directory: this process was started without site packages
     sys.path[:] = given["path"]
     try:
-        told = {"text": _filled(given)}
+        told = {"text": _render_template(given)}
         if len(told["text"]) > given["most"]:
             told = {"fault": f"it returns more than {given['most']} characters"}
     except MemoryError:
@@ -19,11 +19,11 @@ def render_from_stdin() -> None:
     except RecursionError:
         told = {"fault": "it is nested too deep"}
     except Exception as error:  # a template may raise anything
-        told = {"fault": f"{_line(error)}{type(error).__name__}: {error}"[:500]}
+        told = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(told))
 
 
-def _line(error: BaseException) -> str:
+def _find_line(error: BaseException) -> str:
     """Return `in line N: ` of the template; jinja puts its lines into the traceback or `lineno`."""
     line: int | None = vars(error).get("lineno")
     place = error.__traceback__
@@ -34,10 +34,10 @@ def _line(error: BaseException) -> str:
     return "" if line is None else f"in line {line}: "
 
 
-def _filled(given: dict[str, Any]) -> str:
+def _render_template(given: dict[str, Any]) -> str:
     """Render the chat in the Jinja environment of transformers."""
-    made = _environment()
-    _bound(given["seconds"], given["bytes"])
+    made = _make_environment()
+    _set_limits(given["seconds"], given["bytes"])
     text: str = made.from_string(given["template"]).render(
         messages=given["messages"],
         tools=None,
@@ -48,7 +48,7 @@ def _filled(given: dict[str, Any]) -> str:
     return text
 
 
-def _environment() -> Any:
+def _make_environment() -> Any:
     """The sandbox, with the globals and filters of chat templates."""
     from datetime import datetime
 
@@ -60,7 +60,7 @@ def _environment() -> Any:
         raise jinja2.exceptions.TemplateError(message)
 
     made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_render_generation(), loopcontrols]
     )
     made.filters["tojson"] = _tojson
     made.globals["raise_exception"] = refuse
@@ -68,7 +68,7 @@ def _environment() -> Any:
     return made
 
 
-def _generation() -> Any:
+def _render_generation() -> Any:
     """`{% generation %} … {% endgeneration %}`: renders its content unchanged."""
     from jinja2 import nodes
     from jinja2.ext import Extension
@@ -105,7 +105,7 @@ def _tojson(
     )
 
 
-def _bound(seconds: int, size: int) -> None:
+def _set_limits(seconds: int, size: int) -> None:
     """Set the limits of CPU time and memory."""
     if sys.platform == "win32":
         return  # no such calls on this system; the parent's timeout applies

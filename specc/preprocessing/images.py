@@ -40,14 +40,14 @@ def read_image(path: str, record: ImageRecord) -> Floats:
 
 def decode_image(data: bytes, name: str) -> Array:
     """Return the pixels of an encoded image, 0 to 255: `u8` or `f32[rows, columns, 1|3]`."""
-    pillow = _pillow()
+    pillow = _import_pillow()
     try:
         with warnings.catch_warnings():
             # the size is checked here, against specc's own limit
             warnings.simplefilter("ignore")
             with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
                 _check_size(image.size, name)
-                return _pixels(image)
+                return _decode_pixels(image)
     except pillow.DecompressionBombError:
         fail_too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
@@ -60,7 +60,7 @@ def convert_pil_image(image: Any, record: ImageRecord, name: str) -> Floats:
     """Return an image of Pillow like `read_image`. Raise E0903 and E0904."""
     try:
         _check_size(image.size, name)
-        return normalize_image(_pixels(image), record)
+        return normalize_image(_decode_pixels(image), record)
     except DECODER_ERRORS as fault:
         _not_a_picture(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
 
@@ -74,7 +74,7 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
     rows, columns = pixels.shape[:2] if record.fitted else record.size
     planes = [
         resize_image(plane, (rows, columns), record.resize)
-        for plane in _planes(pixels, record.channels)
+        for plane in _iterate_channels(pixels, record.channels)
     ]
     values = np.stack(planes * (record.channels // len(planes)))
     if invert:
@@ -92,11 +92,11 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
 def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
     """Crop, rotate and resize pixels as the record says, before the final resize."""
     if record.crop:
-        pixels = _middle(pixels, record.size)
+        pixels = _crop_center(pixels, record.size)
     if record.aligned:
-        pixels = _turned(pixels, record.size)
+        pixels = _rotate_to_target(pixels, record.size)
     if record.rounded or record.resized or record.fitted or record.centered:
-        pixels = _published(pixels, record)
+        pixels = _resize_published(pixels, record)
     return pixels
 
 
@@ -110,7 +110,7 @@ def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
     """Resize `f32[rows, columns]` to `f32[*size]`, with antialiasing, as Pillow does."""
     if plane.shape == size:
         return plane
-    pillow = _pillow()
+    pillow = _import_pillow()
     rows, columns = size
     image = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
         (columns, rows), pillow.Resampling[kind.upper()]
@@ -118,11 +118,11 @@ def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
     return np.asarray(image, np.float32)
 
 
-def _published(pixels: Array, record: ImageRecord) -> Array:
+def _resize_published(pixels: Array, record: ImageRecord) -> Array:
     """Resize pixels `[rows, columns, 1|3]` as published processors do, and center-crop them."""
     if record.centered:
         return _in_the_middle(pixels, record)
-    pixels = _to_size(pixels, _target(pixels.shape[0], pixels.shape[1], record), record)
+    pixels = _to_size(pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record)
     return pixels if record.fitted else _cut_out(pixels, record.size)
 
 
@@ -137,7 +137,7 @@ def _to_size(pixels: Array, wanted: tuple[int, int], record: ImageRecord) -> Arr
     return np.stack(done, axis=-1)
 
 
-def _turned(pixels: Array, size: tuple[int, int]) -> Array:
+def _rotate_to_target(pixels: Array, size: tuple[int, int]) -> Array:
     """Rotate an image by 90° clockwise where its orientation differs from that of `size`."""
     rows, columns = pixels.shape[:2]
     lies, stands = size[1] > size[0], size[1] < size[0]
@@ -150,7 +150,7 @@ def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
     """Return an image resized and padded with black on all sides, as Donut's processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
-    pixels = _to_size(pixels, _shorter(pixels.shape[0], pixels.shape[1], edge), record)
+    pixels = _to_size(pixels, _compute_size(pixels.shape[0], pixels.shape[1], edge), record)
     high, wide = pixels.shape[:2]
     down, across = min(high, rows), min(wide, columns)
     # Both steps round to 8 bits, so that a single step would give other pixels.
@@ -166,19 +166,19 @@ def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
     return whole
 
 
-def _target(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
+def _compute_target(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
     """Return the size to which an image is resized."""
     if record.fitted:
-        return _fitted(rows, columns, record)
+        return _fit_size(rows, columns, record)
     match record.resized:
         case (edge,):
-            return _shorter(rows, columns, edge)
+            return _compute_size(rows, columns, edge)
         case (height, width):
             return height, width
     return record.size
 
 
-def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
+def _compute_size(rows: int, columns: int, edge: int) -> tuple[int, int]:
     """Return (rows, columns) with the shorter side `edge`. Raise E0904 where that is too large."""
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
@@ -187,7 +187,7 @@ def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
     return (edge, other) if rows <= columns else (other, edge)
 
 
-def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
+def _fit_size(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
     """Return (rows, columns) as DETR's and YOLOS's processors round them. Raise E0990 if they
     exceed the frame.
     """
@@ -219,7 +219,7 @@ def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
 
 def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
     """Resize bytes to bytes, all channels at once."""
-    pillow = _pillow()
+    pillow = _import_pillow()
     gray = pixels.shape[2] == 1
     image = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))
     made = image.resize((size[1], size[0]), pillow.Resampling[kind.upper()])
@@ -251,9 +251,9 @@ def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
     return np.ascontiguousarray(whole.transpose(1, 2, 0))
 
 
-def _pixels(image: "Pillow.Image") -> Array:
+def _decode_pixels(image: "Pillow.Image") -> Array:
     """Decode a lazily opened image, to bytes where the file has bytes."""
-    from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_pillow` has found it by now
+    from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_import_pillow` has found it by now
     from PIL import ImageOps
 
     image.load()
@@ -269,7 +269,7 @@ def _pixels(image: "Pillow.Image") -> Array:
     return pixels[:, :, None] if gray else pixels
 
 
-def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
+def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
     """Yield the channels of an image, or its luminance if the model has one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
@@ -281,7 +281,7 @@ def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
         yield from (pixels[:, :, c].astype(np.float32) for c in range(count))
 
 
-def _middle(pixels: Array, size: tuple[int, int]) -> Array:
+def _crop_center(pixels: Array, size: tuple[int, int]) -> Array:
     """Return the largest center crop with the aspect ratio of `size`."""
     rows, columns = pixels.shape[:2]
     height = max(1, min(rows, round(columns * size[0] / size[1])))
@@ -314,7 +314,7 @@ def _not_a_picture(name: str, data: bytes, why: str) -> NoReturn:
     raise_error("E0903", f"cannot read `{escape_text(name)}` as an image: {why}", helps=helps)
 
 
-def _pillow() -> Any:
+def _import_pillow() -> Any:
     """Return the module `PIL.Image`; Pillow is an optional dependency."""
     try:
         from PIL import Image as pillow  # noqa: N813
@@ -369,11 +369,11 @@ def split_images(
         if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
             continue
         if array.ndim == BATCHED_RANK - 1:
-            made[name] = _of_texts(array, _texts(graph, given, name), name)
+            made[name] = _of_texts(array, _count_texts(graph, given, name), name)
     return made
 
 
-def _texts(graph: Graph, given: Mapping[str, Array], name: str) -> int | None:
+def _count_texts(graph: Graph, given: Mapping[str, Array], name: str) -> int | None:
     """Return the number of texts, inferred from the other inputs; None if unknown."""
     batch = graph.inputs[name].type.shape[:1]
     for other, array in given.items():

@@ -78,7 +78,7 @@ def check_inputs(
         arrays[spec.name] = array
         if array.ndim == len(spec.dims):
             whole.append(spec)
-            _bind(spec, array, found)
+            _bind_dims(spec, array, found)
             _check_values(spec, array, found)
         else:
             _wrong_rank(spec, array, found)
@@ -103,7 +103,7 @@ def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: 
             found.add(
                 "E0910",
                 f"the model has no input `{escape_text(name)}`",
-                notes=[f"its inputs are {_list(names)}"],
+                notes=[f"its inputs are {_format_names(names)}"],
                 helps=[format_suggestion(guess)] if guess else [],
             )
     _check_absent([s for s in specs if s.name in absent], guessed, found)
@@ -118,11 +118,11 @@ def _check_absent(
             found.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",
-                helps=[f"pass an array {_type(spec)} with this name"],
+                helps=[f"pass an array {_format_type(spec)} with this name"],
             )
 
 
-def _bind(spec: InputSpec, array: Array, found: _Findings) -> None:
+def _bind_dims(spec: InputSpec, array: Array, found: _Findings) -> None:
     """Compare static and named dims with the lengths of an array."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
@@ -130,14 +130,16 @@ def _bind(spec: InputSpec, array: Array, found: _Findings) -> None:
                 found.add(
                     "E0912",
                     f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
-                    notes=[f"`{spec.name}` is {_type(spec)}, got {list(array.shape)}"],
+                    notes=[f"`{spec.name}` is {_format_type(spec)}, got {list(array.shape)}"],
                 )
         elif dim.isidentifier():
             known = found.lengths.setdefault(dim, length)
             origin = found.origin.setdefault(dim, spec.name)
             if known != length:
                 found.add(
-                    "E0912", _clash(dim, known, origin, length, spec.name), helps=[_clash_help(dim)]
+                    "E0912",
+                    _describe_clash(dim, known, origin, length, spec.name),
+                    helps=[_clash_help(dim)],
                 )
 
 
@@ -170,12 +172,12 @@ def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: So
     for text in sorted(bounds.keys() - found.lengths.keys()):
         told = solve(text, found.lengths) if solve else None
         if told and "%" in text:
-            _remainder(found, text, told, bounds[text].why)
+            _report_remainder(found, text, told, bounds[text].why)
         elif told is not None:
             _check_bound(found, bounds[text], f"`{text}` is {told}", told)
 
 
-def _remainder(found: _Findings, text: str, left: int, why: str) -> None:
+def _report_remainder(found: _Findings, text: str, left: int, why: str) -> None:
     """Report a length that is not divisible."""
     known = [
         f"`{name}` is {length} in `{found.origin[name]}`"
@@ -232,13 +234,13 @@ def _wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
         ]
     found.add(
         "E0911",
-        f"`{spec.name}` has {_axes(array.ndim)}, expected {len(spec.dims)}",
-        notes=[f"it is {_type(spec)}, got {list(array.shape)}"],
+        f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",
+        notes=[f"it is {_format_type(spec)}, got {list(array.shape)}"],
         helps=helps,
     )
 
 
-def _clash(dim: str, known: int, origin: str, length: int, name: str) -> str:
+def _describe_clash(dim: str, known: int, origin: str, length: int, name: str) -> str:
     if origin == name:
         return f"`{dim}` is {known} on one axis of `{name}` but {length} on another"
     return f"`{dim}` is {known} in `{origin}` but {length} in `{name}`"
@@ -253,13 +255,13 @@ def _clash_help(dim: str) -> str:
     return f"both axes are `{dim}` in the model, so their lengths must be equal"
 
 
-def _type(spec: InputSpec) -> str:
+def _format_type(spec: InputSpec) -> str:
     return f"{spec.dtype}[{', '.join(map(str, spec.dims))}]"
 
 
-def _axes(count: int) -> str:
+def _format_axes(count: int) -> str:
     return "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
 
 
-def _list(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names[:20]) or "none"

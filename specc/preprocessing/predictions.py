@@ -54,7 +54,7 @@ class TaskResults:
         """Return a result in float64. Raise E0916 if it has another rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
-            _unfit(name, value, rank)
+            _fail_unfit(name, value, rank)
         return np.asarray(value, np.float64)
 
 
@@ -74,7 +74,7 @@ def apply_function(scores: Floats, function: str) -> Floats:
     return scores
 
 
-def _ranked(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
+def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
     """Return labels with scores, in descending order of the score; stable."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
@@ -86,7 +86,7 @@ def _text_classification(scored: TaskResults) -> list[Prediction]:
     labels = [scored.task.label(i) for i in range(logits.shape[1])]
     most = scored.options.get("top_k") or len(labels)
     rows = apply_function(logits, function)
-    return [_ranked(labels, row.tolist())[:most] for row in rows]
+    return [_rank_labels(labels, row.tolist())[:most] for row in rows]
 
 
 def _token_classification(scored: TaskResults) -> list[Prediction]:
@@ -94,13 +94,18 @@ def _token_classification(scored: TaskResults) -> list[Prediction]:
     strategy = str(scored.options["aggregation_strategy"])
     return [
         group_entities(
-            text, row, shares[i][_places(scored, i)], scored.task, scored.tokenizer, strategy
+            text,
+            row,
+            shares[i][_find_token_positions(scored, i)],
+            scored.task,
+            scored.tokenizer,
+            strategy,
         )
         for i, (text, row) in enumerate(zip(scored.given["text"], scored.rows, strict=True))
     ]
 
 
-def _places(scored: TaskResults, row: int) -> slice:
+def _find_token_positions(scored: TaskResults, row: int) -> slice:
     """Return the positions of the tokens of a row, without padding."""
     length = len(scored.rows[row].ids)
     if scored.options.get("padded_left"):
@@ -113,14 +118,14 @@ def _question_answering(scored: TaskResults) -> list[Prediction]:
     starts, ends = scored.scores("start_logits", 2), scored.scores("end_logits", 2)
     found: list[list[Facts]] = [[] for _ in scored.given["question"]]
     for i, row in enumerate(scored.rows):
-        at, text = _places(scored, i), scored.given["context"][scored.owner[i]]
-        found[scored.owner[i]] += _answers(scored, row, starts[i][at], ends[i][at], text)
+        at, text = _find_token_positions(scored, i), scored.given["context"][scored.owner[i]]
+        found[scored.owner[i]] += _find_answers(scored, row, starts[i][at], ends[i][at], text)
     most = int(scored.options["top_k"])
     ranked = [sorted(some, key=lambda a: -_score_of(a))[:most] for some in found]
     return [some[0] if most == 1 and some else some for some in ranked]
 
 
-def _answers(
+def _find_answers(
     scored: TaskResults, row: TextEncoding, start: Floats, end: Floats, context: str
 ) -> list[Facts]:
     """Return the most likely spans of one window of the context."""
@@ -178,10 +183,10 @@ def _fill_mask(scored: TaskResults) -> list[Prediction]:
         masks = [n for n, token in enumerate(row.ids) if token == scored.task.mask]
         if not masks:
             _no_mask(scored)
-        shares = probabilities(logits[i][_places(scored, i)][masks])
+        shares = probabilities(logits[i][_find_token_positions(scored, i)][masks])
         each = [
             [
-                _candidate(scored, row, at, int(token), float(share[token]), masks)
+                _make_candidate(scored, row, at, int(token), float(share[token]), masks)
                 for token in np.argsort(-share, kind="stable")[: int(scored.options["top_k"])]
             ]
             for at, share in zip(masks, shares, strict=True)
@@ -190,7 +195,7 @@ def _fill_mask(scored: TaskResults) -> list[Prediction]:
     return found
 
 
-def _candidate(
+def _make_candidate(
     scored: TaskResults, row: TextEncoding, at: int, token: int, share: float, masks: Sequence[int]
 ) -> Facts:
     """Return the prediction for a mask token."""
@@ -205,16 +210,16 @@ def _candidate(
 
 def _multiple_choice(scored: TaskResults) -> list[Prediction]:
     shares = probabilities(scored.scores("logits", 2))
-    return [_ranked(scored.given["choices"], row.tolist()) for row in shares]
+    return [_rank_labels(scored.given["choices"], row.tolist()) for row in shares]
 
 
 def _zero_shot_image(scored: TaskResults) -> list[Prediction]:
     logits = scored.scores("logits_per_image", 2)
     shares = apply_function(logits, scored.task.function)
-    return [_ranked(scored.given["candidate_labels"], row.tolist()) for row in shares]
+    return [_rank_labels(scored.given["candidate_labels"], row.tolist()) for row in shares]
 
 
-def _embeddings(scored: TaskResults) -> list[Prediction]:
+def _make_embeddings(scored: TaskResults) -> list[Prediction]:
     return [row.tolist() for row in scored.results["sentence_embedding"]]
 
 
@@ -226,7 +231,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
     "fill-mask": _fill_mask,
     "multiple-choice": _multiple_choice,
     "zero-shot-image-classification": _zero_shot_image,
-    "sentence-similarity": _embeddings,
+    "sentence-similarity": _make_embeddings,
 }
 
 
@@ -246,7 +251,7 @@ def _no_mask(scored: TaskResults) -> NoReturn:
     raise_error("E0906", "the text has no mask token", helps=helps)
 
 
-def _unfit(name: str, value: Array, rank: int) -> NoReturn:
+def _fail_unfit(name: str, value: Array, rank: int) -> NoReturn:
     raise_error(
         "E0916",
         f"the result `{escape_text(name)}` cannot be read as scores of the model's task",
@@ -267,18 +272,18 @@ def group_entities(
     """Return the entity spans of a text from probabilities [tokens, labels]; its tokens with
     strategy `none`. Those labeled `O` are left out.
     """
-    tokens = _tokens(text, row, shares, task, record)
+    tokens = _list_tokens(text, row, shares, task, record)
     if strategy in ("none", "simple"):
-        labeled = [_labeled(token, token["scores"], task) for token in tokens]
+        labeled = [_label_tokens(token, token["scores"], task) for token in tokens]
     else:
-        labeled = [_word(some, task, record, strategy) for some in _grouped_words(tokens)]
+        labeled = [_make_word(some, task, record, strategy) for some in _grouped_words(tokens)]
     if strategy == "none":
-        return [_plain(one) for one in labeled if one["entity"] != OUTSIDE_LABEL]
-    spans = [_span(some, record) for some in _grouped_labels(labeled)]
+        return [_to_plain(one) for one in labeled if one["entity"] != OUTSIDE_LABEL]
+    spans = [_make_span(some, record) for some in _grouped_labels(labeled)]
     return [one for one in spans if one["entity_group"] != OUTSIDE_LABEL]
 
 
-def _tokens(
+def _list_tokens(
     text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer
 ) -> list[Token]:
     """Return the tokens of the text, each with whether it continues a word."""
@@ -300,7 +305,7 @@ def _tokens(
     return found
 
 
-def _labeled(token: Token, scores: Floats, task: Task, **changed: object) -> TokenFacts:
+def _label_tokens(token: Token, scores: Floats, task: Task, **changed: object) -> TokenFacts:
     """A token with its most likely label."""
     best = int(scores.argmax())
     found = {"entity": task.label(best), "score": float(scores[best])}
@@ -318,7 +323,9 @@ def _grouped_words(tokens: Sequence[Token]) -> list[list[Token]]:
     return words
 
 
-def _word(tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: str) -> TokenFacts:
+def _make_word(
+    tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: str
+) -> TokenFacts:
     """Return a word with one label: that of its first token, its best one, or the mean."""
     scores = tokens[0]["scores"]
     if strategy == "max":
@@ -326,10 +333,10 @@ def _word(tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: 
     elif strategy == "average":
         scores = np.mean([token["scores"] for token in tokens], axis=0)
     word = joined_tokens([token["word"] for token in tokens], record)
-    return _labeled(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
+    return _label_tokens(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
 
 
-def _tag(label: str) -> tuple[str, str]:
+def _split_tag(label: str) -> tuple[str, str]:
     """Split `B-PER` into B and PER; a label without a prefix is inside."""
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
@@ -340,15 +347,15 @@ def _grouped_labels(tokens: Sequence[Token]) -> list[list[Token]]:
     """Merge adjacent tokens with equal labels; `B-` starts a new span."""
     groups: list[list[Token]] = []
     for token in tokens:
-        begins, tag = _tag(token["entity"])
-        if groups and begins != "B" and tag == _tag(groups[-1][-1]["entity"])[1]:
+        begins, tag = _split_tag(token["entity"])
+        if groups and begins != "B" and tag == _split_tag(groups[-1][-1]["entity"])[1]:
             groups[-1].append(token)
         else:
             groups.append([token])
     return groups
 
 
-def _span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
+def _make_span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
     """Return tokens as one span, with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
@@ -359,6 +366,6 @@ def _span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
     }
 
 
-def _plain(token: Token) -> TokenFacts:
+def _to_plain(token: Token) -> TokenFacts:
     names = ("entity", "score", "index", "word", "start", "end")
     return {name: token[name] for name in names}

@@ -73,17 +73,19 @@ class PreprocessingConfig:
         """Return it as the model called `stem` stores it: large files get names next to the
         model.
         """
-        return self._changed(lambda file: file.placed(stem))
+        return self._change_files(lambda file: file.placed(stem))
 
     def named(self, names: Mapping[str, str]) -> "PreprocessingConfig":
         """Return it with files named by their hashes, as a package of graphs stores them."""
-        return self._changed(lambda file: file.named(names.get(file.sha256, file.name)))
+        return self._change_files(lambda file: file.named(names.get(file.sha256, file.name)))
 
     def opened(self, directory: Path) -> "PreprocessingConfig":
         """Return a copy with the content of files next to the model in `directory`. Raise E0942."""
-        return self._changed(lambda file: file.opened(directory))
+        return self._change_files(lambda file: file.opened(directory))
 
-    def _changed(self, change: Callable[[TokenizerFile], TokenizerFile]) -> "PreprocessingConfig":
+    def _change_files(
+        self, change: Callable[[TokenizerFile], TokenizerFile]
+    ) -> "PreprocessingConfig":
         if not self.files:
             return self
         changed = {file: change(file) for file in self.files}
@@ -127,13 +129,17 @@ class PreprocessingConfig:
             if len(part.names()) > MAX_PORTS or longest > MAX_TOKEN:
                 raise_damaged_record(part.path, "is too large")
         return PreprocessingConfig(
-            tuple((n, parse_input_record(v, at, files=files)) for n, v, at in _each(inputs)),
-            tuple((n, parse_output_record(v, at, files=files)) for n, v, at in _each(shows)),
+            tuple(
+                (n, parse_input_record(v, at, files=files)) for n, v, at in _iterate_fields(inputs)
+            ),
+            tuple(
+                (n, parse_output_record(v, at, files=files)) for n, v, at in _iterate_fields(shows)
+            ),
             task,
         )
 
 
-def _each(part: JsonFields) -> Iterator[tuple[str, object, tuple[str, ...]]]:
+def _iterate_fields(part: JsonFields) -> Iterator[tuple[str, object, tuple[str, ...]]]:
     """Yield every field with its path for error messages."""
     for name in part.names():
         yield name, part.get(name), (*part.path, name)

@@ -30,7 +30,7 @@ def _is_texts(array: Array) -> bool:
     return any(isinstance(item, str) for item in array.tolist())
 
 
-def _pictures(value: object) -> list[object]:
+def _list_images(value: object) -> list[object]:
     """Return what is given as images (Pillow, or a `Path`); empty for anything else."""
     several = list(value) if isinstance(value, list | tuple) else [value]
     return several if all(is_pil_image(one) for one in several) else []
@@ -44,10 +44,10 @@ def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> l
     if not isinstance(record, ImageRecord) or not isinstance(value, list | tuple):
         return []
     if value and all(_seen(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in value):
-        return [_array(one, name) for one in value]
-    each = [_pictures(one) if isinstance(one, list | tuple) else [] for one in value]
+        return [_convert_array(one, name) for one in value]
+    each = [_list_images(one) if isinstance(one, list | tuple) else [] for one in value]
     complete = each if all(each) else []
-    return [np.concatenate([_read(p, record, name) for p in some]) for some in complete]
+    return [np.concatenate([_read_image(p, record, name) for p in some]) for some in complete]
 
 
 def convert_input(reading: PreprocessingConfig, name: str, value: object) -> object:
@@ -55,20 +55,20 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
     record = reading.of_input(name)
     if isinstance(value, str):
         return str(value)  # NumPy's strings are arrays too
-    if isinstance(record, ImageRecord) and (images := _pictures(value)):
-        return np.concatenate([_read(one, record, name) for one in images])
+    if isinstance(record, ImageRecord) and (images := _list_images(value)):
+        return np.concatenate([_read_image(one, record, name) for one in images])
     if isinstance(value, list | tuple):
         # one of each type: checking each of a million numbers would take half a minute
-        kinds = {type(item): item for item in _within(value, MAX_LIST_DEPTH)}
+        kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         arrays = any(map(_seen, kinds.values()))
-        return _listed(value, name) if arrays else value
+        return _convert_lists(value, name) if arrays else value
     if not _seen(value):
         return value
-    array = _array(value, name)
+    array = _convert_array(value, name)
     return array.tolist() if _is_texts(array) else array
 
 
-def _read(image: object, record: ImageRecord, name: str) -> Floats:
+def _read_image(image: object, record: ImageRecord, name: str) -> Floats:
     if isinstance(image, Path):
         return read_image(str(image), record)
     return convert_pil_image(image, record, name)
@@ -110,22 +110,24 @@ def _seen(value: object) -> bool:
     return any(name in dir(type(value)) for name in ARRAY_PROTOCOLS)
 
 
-def _within(value: object, depth: int) -> Iterator[object]:
+def _iterate_elements(value: object, depth: int) -> Iterator[object]:
     """Yield the elements of nested lists."""
     for item in value if isinstance(value, list | tuple) else ():
         yield from (
-            _within(item, depth - 1) if isinstance(item, list | tuple) and depth else (item,)
+            _iterate_elements(item, depth - 1)
+            if isinstance(item, list | tuple) and depth
+            else (item,)
         )
 
 
-def _listed(value: object, name: str) -> object:
+def _convert_lists(value: object, name: str) -> object:
     """Convert arrays in lists to lists of numbers."""
     if isinstance(value, list | tuple):
-        return [_listed(item, name) for item in value]
-    return _array(value, name).tolist() if _seen(value) else value
+        return [_convert_lists(item, name) for item in value]
+    return _convert_array(value, name).tolist() if _seen(value) else value
 
 
-def _array(value: Any, name: str) -> Array:
+def _convert_array(value: Any, name: str) -> Array:
     """Convert an object to an array. Raise E0907 if that is not possible."""
     # without importing numpy.ma, which takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):

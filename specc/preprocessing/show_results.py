@@ -76,19 +76,19 @@ def show_output(
     """Format one output by its reading; `there` masks the positions of a transcript."""
     match record:
         case ImageOutput():
-            return ShownResults((), tuple(_pictures(name, record, value)))
+            return ShownResults((), tuple(_make_images(name, record, value)))
         case ClassMapOutput():
             return _class_maps(name, record, value)
         case CtcTranscript():
-            lines = _transcripts(name, record, value, there)
+            lines = _format_transcripts(name, record, value, there)
         case LabelsOutput():
-            lines = _choices(name, record, value)
+            lines = _format_choices(name, record, value)
         case TextOutput():
-            lines = _texts(name, record, value)
+            lines = _format_texts(name, record, value)
         case NumbersOutput():
-            lines = _numbers(name, record, value)
+            lines = _format_numbers(name, record, value)
         case BoxesOutput():
-            lines = _numbers(name, NumbersOutput(), value)
+            lines = _format_numbers(name, NumbersOutput(), value)
     return ShownResults(tuple(lines))
 
 
@@ -116,7 +116,7 @@ def format_percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
-def _choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
+def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
         _unfit(name, value, "scores of classes along its last axis")
     classes = value.shape[-1]
@@ -127,8 +127,8 @@ def _choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        lines += _best(row, labels, record.top, lead)
-    return lines + _rest(len(rows))
+        lines += _format_best(row, labels, record.top, lead)
+    return lines + _format_rest(len(rows))
 
 
 def _boxes(
@@ -148,10 +148,10 @@ def _boxes(
         lines += [f"{index}:"] if len(logits) > 1 else []
         found = detect_objects(record, logits[index], boxes[index], size)
         lines += format_objects(found, labels) if found else ["no objects"]
-    return ShownResults((*lines, *_rest(len(logits))))
+    return ShownResults((*lines, *_format_rest(len(logits))))
 
 
-def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
+def _format_best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
     """Format the most likely classes of one row f[classes], the first after `lead`."""
     best = np.argsort(-row, kind="stable")[:top]
     shares = [format_percent(float(row[i])) for i in best]
@@ -175,17 +175,19 @@ def _best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     return np.asarray(value.argmax(axis=-1))
 
 
-def _texts(name: str, record: TextOutput, value: Array) -> list[str]:
+def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
     if value.dtype.kind == "f":
         value = _best_ids(name, record.vocabulary, value)
     if value.dtype.kind not in "iu" or value.ndim == 0:
         _unfit(name, value, "ids along its last axis")
     rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
     lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
-    return lines + _rest(len(rows))
+    return lines + _format_rest(len(rows))
 
 
-def _transcripts(name: str, record: CtcTranscript, value: Array, there: Array | None) -> list[str]:
+def _format_transcripts(
+    name: str, record: CtcTranscript, value: Array, there: Array | None
+) -> list[str]:
     """Return a line per audio input [batch, positions, tokens], of the positions in `there`."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _unfit(name, value, "scores [batch, rows, tokens]")
@@ -196,35 +198,35 @@ def _transcripts(name: str, record: CtcTranscript, value: Array, there: Array | 
         escape_text(decode_ctc([int(i) for i in row[kept]], record))
         for row, kept in zip(best[:MAX_ROWS], there.astype(np.bool_), strict=False)
     ]
-    return lines + _rest(len(best))
+    return lines + _format_rest(len(best))
 
 
-def _numbers(name: str, record: NumbersOutput, value: Array) -> list[str]:
+def _format_numbers(name: str, record: NumbersOutput, value: Array) -> list[str]:
     title = f"{escape_text(name)}  {value.dtype}{list(value.shape)}"
     if value.ndim == 0:
-        return [f"{escape_text(name)}  {_number(value[()], record.digits)}"]
+        return [f"{escape_text(name)}  {_format_number(value[()], record.digits)}"]
     text = np.array2string(
         value,
         max_line_width=100,
         threshold=MAX_NUMBERS,
         separator="  " if value.dtype.kind == "f" else " ",
-        formatter={"all": lambda item: _number(item, record.digits)},
+        formatter={"all": lambda item: _format_number(item, record.digits)},
     )
     return [title, *text.splitlines()]
 
 
-def _number(item: object, digits: int) -> str:
+def _format_number(item: object, digits: int) -> str:
     if isinstance(item, np.floating | float):
         return f"{float(item):.{digits}g}"
     return str(item).lower() if isinstance(item, np.bool_ | bool) else str(item)
 
 
-def _pictures(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
+def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
     batch = value[None] if value.ndim == 3 else value
     if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
         _unfit(name, value, f"pixels [batch, {record.image.channels}, rows, columns]")
     found = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
-    return [(_file(name, i, len(found)), data) for i, data in enumerate(found)]
+    return [(_make_file_name(name, i, len(found)), data) for i, data in enumerate(found)]
 
 
 def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
@@ -236,15 +238,15 @@ def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults
     lines: list[str] = []
     for index, ids in enumerate(maps[:MAX_ROWS]):
         lead = f"{index}:  " if len(maps) > 1 else ""
-        lines += _areas(ids, labels, palette, lead)
+        lines += _format_areas(ids, labels, palette, lead)
     images = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
     return ShownResults(
-        (*lines, *_rest(len(maps))),
-        tuple((_file(name, i, len(maps)), p) for i, p in enumerate(images)),
+        (*lines, *_format_rest(len(maps))),
+        tuple((_make_file_name(name, i, len(maps)), p) for i, p in enumerate(images)),
     )
 
 
-def _scored(name: str, value: Array) -> tuple[int, Array]:
+def _count_classes(name: str, value: Array) -> tuple[int, Array]:
     """Return the number of scored classes, and the best class of each pixel."""
     if value.ndim not in (3, 4) or not value.size:
         _unfit(name, value, "scores [batch, classes, rows, columns]")
@@ -255,7 +257,7 @@ def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, 
     """Return class ids [batch, rows, columns], and how many classes are named, scored or found."""
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
-        classes, ids = _scored(name, value)
+        classes, ids = _count_classes(name, value)
     else:
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
@@ -267,7 +269,7 @@ def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, 
     return maps, known
 
 
-def _areas(
+def _format_areas(
     ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], lead: str
 ) -> Iterator[str]:
     """Format a line per class: its name, share of the image and color."""
@@ -281,7 +283,7 @@ def _areas(
         lead = " " * len(lead)
 
 
-def _file(name: str, index: int, count: int) -> str:
+def _make_file_name(name: str, index: int, count: int) -> str:
     """Return a safe file name for an output."""
     plain = (
         "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name[:64])
@@ -290,7 +292,7 @@ def _file(name: str, index: int, count: int) -> str:
     return f"{plain}-{index}.png" if count > 1 else f"{plain}.png"
 
 
-def _rest(rows: int) -> list[str]:
+def _format_rest(rows: int) -> list[str]:
     return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 

@@ -31,7 +31,7 @@ def encode_text_inputs(
         ):
             found[name] = value
             continue
-        texts = [value] if isinstance(value, str) else _items(value)
+        texts = [value] if isinstance(value, str) else _iterate_items(value)
         for key, array in batch_texts(graph, reading, name, texts, growing=growing).items():
             if key == name or key not in given:
                 found[key] = array
@@ -95,7 +95,7 @@ def batch_rows(
     keep = find_mask_input(graph, name)
     if not keep:
         if len({len(row) for row in rows}) > 1:
-            _uneven(name, sorted({len(row) for row in rows}))
+            _fail_uneven(name, sorted({len(row) for row in rows}))
         return {name: np.stack(rows) if rows else np.zeros((0, 0), np.int64)}
     ids, exist = pad_rows(rows, 0, left=is_left_padded(graph, name, growing))
     return {name: ids, keep: exist}
@@ -118,7 +118,7 @@ def find_mask_input(graph: Graph, name: str) -> str:
     )
 
 
-def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
+def _fail_uneven(name: str, lengths: Sequence[int]) -> NoReturn:
     raise_error(
         "E0912",
         f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but the model "
@@ -132,10 +132,10 @@ def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
 
 def _is_text(value: object) -> bool:
     """Return whether a list contains strings."""
-    return isinstance(value, str) or any(isinstance(x, str) for x in _items(value))
+    return isinstance(value, str) or any(isinstance(x, str) for x in _iterate_items(value))
 
 
-def _items(value: object) -> Sequence[object]:
+def _iterate_items(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else ()
 
 
@@ -193,11 +193,13 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         before = 1 if record.start is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before
         if after in (0, 1):
-            return _surrounded(found, ids, before, after)
+            return _add_special_tokens(found, ids, before, after)
     return found
 
 
-def _surrounded(found: TextEncoding, ids: Sequence[int], before: int, after: int) -> TextEncoding:
+def _add_special_tokens(
+    found: TextEncoding, ids: Sequence[int], before: int, after: int
+) -> TextEncoding:
     """Add the special tokens of the spec."""
     none: list[int | None] = [None]
     return TextEncoding(

@@ -66,7 +66,7 @@ def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as fault:
-        _unknown(text, fault.start, "is half of a character pair and has no bytes")
+        _fail_unknown(text, fault.start, "is half of a character pair and has no bytes")
     if isinstance(record, TextBytes):
         return [byte + record.offset for byte in data]
     return tokenize_text(text, record)
@@ -143,13 +143,13 @@ def pad_rows(
 
 
 @lru_cache(maxsize=8)
-def _numbers(vocab: tuple[str, ...]) -> dict[str, int]:
+def _number_characters(vocab: tuple[str, ...]) -> dict[str, int]:
     """Return the id of each character, cached per vocabulary."""
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 
 def _character_ids(text: str, record: TextCharacters) -> list[int]:
-    ids_of = _numbers(tuple(record.vocab))
+    ids_of = _number_characters(tuple(record.vocab))
     known = [*map(ids_of.get, text)]
     if None not in known:
         return cast("list[int]", known)
@@ -159,12 +159,12 @@ def _character_ids(text: str, record: TextCharacters) -> list[int]:
         if number is None:
             other = character.swapcase()
             hint = f"; `{other}` is in it" if other in ids_of else ""
-            _unknown(text, position, f"is not in the model's vocabulary{hint}")
+            _fail_unknown(text, position, f"is not in the model's vocabulary{hint}")
         ids.append(number)
     return ids
 
 
-def _unknown(text: str, position: int, why: str) -> NoReturn:
+def _fail_unknown(text: str, position: int, why: str) -> NoReturn:
     character = text[position]
     number = f"U+{ord(character):04X}"
     source = Source("<text>", text)

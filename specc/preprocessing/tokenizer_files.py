@@ -71,16 +71,16 @@ class TokenizerFile:
         try:
             data = read_regular_file(directory / self.name, MAX_BYTES)
         except UnreadableFile as error:
-            _foreign(f"the model's tokenizer `{where}` cannot be read: {error.reason}")
+            _fail_foreign(f"the model's tokenizer `{where}` cannot be read: {error.reason}")
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
-            _foreign(f"`{where}` is not the tokenizer that the model was compiled with")
+            _fail_foreign(f"`{where}` is not the tokenizer that the model was compiled with")
         try:
             return replace(self, text=data.decode("utf-8"))
         except UnicodeDecodeError:
-            _foreign(f"the model's tokenizer `{where}` is not UTF-8 text")
+            _fail_foreign(f"the model's tokenizer `{where}` is not UTF-8 text")
 
 
-def _foreign(title: str) -> NoReturn:
+def _fail_foreign(title: str) -> NoReturn:
     raise_error(
         "E0942",
         title,

@@ -48,9 +48,9 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         complain("it describes no tokenizer")
     check_tokenizer_limits(content, complain)
-    if _library() is not None:
-        with _faults(complain):
-            _loaded(text)
+    if _import_tokenizers() is not None:
+        with _convert_errors(complain):
+            _load_tokenizer(text)
     return TokenizerFile.of(text)
 
 
@@ -77,7 +77,7 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
 
 def token_parts(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
     """The `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
-    return _encode(text, pair, record, _unusable)
+    return _encode(text, pair, record, _fail_unusable)
 
 
 def _encode(
@@ -88,7 +88,7 @@ def _encode(
     size = len(text) + len(pair or "")
     if size * growth > MAX_NORMALIZED:
         _too_costly(f"it can make {size} characters {growth} times as long")
-    with _faults(complain):
+    with _convert_errors(complain):
         if size <= UNWATCHED_LENGTH:
             return tokenizer.encode(text, pair, add_special_tokens=record.special)
         given = text if pair is None else (text, pair)
@@ -107,14 +107,14 @@ def joined_tokens(names: Sequence[str], record: TextTokenizer) -> str:
     decoder = load_tokenizer(record.file).decoder
     if decoder is None:
         return " ".join(names)
-    with _faults(_unusable):
+    with _convert_errors(_fail_unusable):
         return str(decoder.decode(list(names)))
 
 
 def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -> str:
     """Decode ids, with the names of special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
-    with _faults(_unusable):
+    with _convert_errors(_fail_unusable):
         if len(ids) <= UNWATCHED_LENGTH:
             return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
         decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=not special)
@@ -150,7 +150,7 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
 def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     """Return the tokenizer of a file, and the factor by which it may lengthen a text."""
     assert file.text, "the model's files are opened before they are used"
-    if _library() is None:
+    if _import_tokenizers() is None:
         raise_error(
             "E0940",
             "tokenizing for this model needs the package `tokenizers`, which is not installed",
@@ -159,7 +159,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
                 "or pass ids in Python: specc.load(…).run(…=[[1, 2, 3]])",
             ],
         )
-    with _faults(_unusable):
+    with _convert_errors(_fail_unusable):
         return _open_foreign(file.text)
 
 
@@ -167,11 +167,11 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
 def _open_foreign(text: str) -> tuple[Tokenizer, int]:
     """Check and load the tokenizer of a downloaded model, which may contain any file."""
     content = json.loads(text)
-    check_tokenizer_limits(content, _unusable)
-    return _loaded(text), max_text_growth(content)
+    check_tokenizer_limits(content, _fail_unusable)
+    return _load_tokenizer(text), max_text_growth(content)
 
 
-def _unusable(why: str) -> NoReturn:
+def _fail_unusable(why: str) -> NoReturn:
     raise_error("E0941", f"the tokenizer of the model cannot be used: {why}", helps=FITS_NOT)
 
 
@@ -183,7 +183,7 @@ def _too_costly(why: str) -> NoReturn:
     )
 
 
-def _library() -> Any | None:
+def _import_tokenizers() -> Any | None:
     """Return the optional package `tokenizers`, or None."""
     try:
         import tokenizers
@@ -193,8 +193,8 @@ def _library() -> Any | None:
 
 
 @lru_cache(maxsize=8)
-def _loaded(text: str) -> Tokenizer:
-    library = _library()
+def _load_tokenizer(text: str) -> Tokenizer:
+    library = _import_tokenizers()
     assert library is not None, "checked by the callers"
     made = library.Tokenizer.from_str(text)
     made.no_truncation()
@@ -206,7 +206,7 @@ def _loaded(text: str) -> Tokenizer:
 
 
 @contextmanager
-def _faults(complain: Callable[[str], NoReturn]) -> Iterator[None]:
+def _convert_errors(complain: Callable[[str], NoReturn]) -> Iterator[None]:
     """Convert errors of the library to a complaint; a panic in Rust is not an `Exception`."""
     try:
         yield

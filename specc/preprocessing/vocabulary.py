@@ -24,9 +24,9 @@ MAX_SUGGESTION_VOCABULARY = 100_000
 def word_ids(text: str, record: TextWords) -> list[int]:
     """Return the id of every word of a text. Raise E0959 for an unknown word."""
     numbers, ids = _word_numbers(record.vocab), []
-    for start, end in _cut(text, record):
+    for start, end in _split_words(text, record):
         word = text[start:end]
-        number = numbers.get(_form(word, record), record.unknown)
+        number = numbers.get(_normalize_word(word, record), record.unknown)
         if number is None:
             _fail_unknown_word(Span(Source("<text>", text), start, end), record)
         ids.append(number)
@@ -47,23 +47,23 @@ def find_unreachable_words(record: TextWords) -> list[str]:
         word
         for word in record.vocab
         if not SPECIAL_TOKEN.fullmatch(word)
-        and (not WORD_PIECE.fullmatch(word) or _form(word, record) != word)
+        and (not WORD_PIECE.fullmatch(word) or _normalize_word(word, record) != word)
     ]
 
 
-def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
+def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each word."""
     known = _word_numbers(record.vocab)
     for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are words if the vocabulary contains them
-        if _form(piece.group(), record) in known:
+        if _normalize_word(piece.group(), record) in known:
             yield piece.span()
             continue
         for part in WORD_OR_PUNCTUATION.finditer(text, *piece.span()):
             yield part.span()
 
 
-def _form(word: str, record: TextWords) -> str:
+def _normalize_word(word: str, record: TextWords) -> str:
     """Return a word in the case of the vocabulary."""
     return word.lower() if record.lower else word
 
@@ -77,12 +77,12 @@ def _word_numbers(vocab: tuple[str, ...]) -> dict[str, int]:
 def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
     known, word = _word_numbers(record.vocab), span.text
     helps = []
-    if _form(word, record).lower() in known:
+    if _normalize_word(word, record).lower() in known:
         helps = [
             f"`{escape_text(word.lower())}` is in it: use that, or set `lower=true` in the spec"
         ]
     elif len(known) <= MAX_SUGGESTION_VOCABULARY and (
-        near := did_you_mean(_form(word, record), known)
+        near := did_you_mean(_normalize_word(word, record), known)
     ):
         helps = [f"did you mean `{escape_text(near)}`?"]
     raise_error(
@@ -105,7 +105,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
     for line in lines:
         span = Span(source, start, start + len(line))
         start += len(line) + 1
-        token = _token(line.removesuffix("\r"), span)
+        token = _parse_line(line.removesuffix("\r"), span)
         if token in tokens:
             raise_error(
                 "E0909",
@@ -128,10 +128,10 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
 
 def write_vocabulary(tokens: Iterable[str]) -> str:
     """Return the content of a vocabulary file: the inverse of `read_vocabulary`."""
-    return "".join(f"{_line(token)}\n" for token in tokens)
+    return "".join(f"{_format_line(token)}\n" for token in tokens)
 
 
-def _token(line: str, span: Span) -> str:
+def _parse_line(line: str, span: Span) -> str:
     """Return the token of a line."""
     if line.startswith('"'):
         try:
@@ -147,7 +147,7 @@ def _token(line: str, span: Span) -> str:
             raise_error("E0909", "this line of the vocabulary is incomplete", span)
     else:
         token = line
-        if _line(token) != line:
+        if _format_line(token) != line:
             raise_error(
                 "E0909",
                 "this line of the vocabulary is easily lost or changed by an editor",
@@ -165,7 +165,7 @@ def _token(line: str, span: Span) -> str:
     return token
 
 
-def _line(token: str) -> str:
+def _format_line(token: str) -> str:
     """Return the line of a token."""
     plain = token == token.strip() and token.isprintable() and token and not token.startswith('"')
     return token if plain else json.dumps(token, ensure_ascii=not token.isprintable())

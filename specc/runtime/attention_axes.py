@@ -42,9 +42,9 @@ class AttendedInputs:
         `length`.
         """
         return (
-            self._text(length, count)
-            or self._sound(count)
-            or self._patches(count)
+            self._label_text(length, count)
+            or self._label_frames(count)
+            or self._find_patches(count)
             or MapAxis(role="rows", labels=tuple(map(str, range(count))))
         )
 
@@ -56,12 +56,12 @@ class AttendedInputs:
         down, across = self.axis(queries, shape[-2]), self.axis(keys, shape[-1])
         told = self.written is not None and self.written.shape[1] == shape[-2]
         if told and queries != keys:
-            down = self._chosen() or down
+            down = self._label_generated_tokens() or down
         return down, across
 
     def image(self) -> Bytes | None:
         """Return the first input image, denormalized, or None."""
-        found = self._image()
+        found = self._find_image()
         if found is None:
             return None
         name, record = found
@@ -72,28 +72,28 @@ class AttendedInputs:
 
     def said(self) -> str:
         """Describe the inputs: their text, or the kind of each."""
-        words = [self._said(n, a) for n, a in self.arrays.items()]
+        words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 
-    def _said(self, name: str, array: Array) -> str:
+    def _describe_axis(self, name: str, array: Array) -> str:
         record = self.model.manifest.reading.of_input(name)
         if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
             return "".join(token_labels(array[0], record)) if name != self._growing else ""
         if isinstance(record, ImageRecord):
             return f"an image of {record.size[0]} × {record.size[1]} pixels"
         if isinstance(record, Waveform | LogMel):
-            return f"audio of {_seconds(array, record):.3g} s"
+            return f"audio of {_count_seconds(array, record):.3g} s"
         return ""
 
     @property
     def _growing(self) -> str:
         return self.model.input_signature.growing if self.written is not None else ""
 
-    def _text(self, length: Dim | None, count: int) -> MapAxis | None:
+    def _label_text(self, length: Dim | None, count: int) -> MapAxis | None:
         """Label the `count` tokens of the text input whose length is `length`."""
         growing = self.model.input_signature.growing
         for name, array in self.arrays.items():
-            record = self._record(name)
+            record = self._find_tokenizer(name)
             if record is None or array.shape[1:] != (count,):
                 continue
             if self.model.manifest.graph.inputs[name].type.shape[1] == length:
@@ -101,31 +101,31 @@ class AttendedInputs:
                 return MapAxis(role=role, labels=tuple(token_labels(array[0], record)))
         return None
 
-    def _record(self, name: str) -> TextReading | None:
+    def _find_tokenizer(self, name: str) -> TextReading | None:
         """Return the tokenizer of an input; that of the output for the autoregressive input."""
         record = self.model.manifest.reading.of_input(name)
         if isinstance(record, TEXT_READINGS):
             return record
-        return self._shows() if name == self.model.input_signature.growing else None
+        return self._find_output_tokenizer() if name == self.model.input_signature.growing else None
 
-    def _shows(self) -> TextReading | None:
+    def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""
         shows = self.model.manifest.reading.shows
         texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
         return texts[0] if texts else None
 
-    def _sound(self, count: int) -> MapAxis | None:
+    def _label_frames(self, count: int) -> MapAxis | None:
         """Label audio frames by the second at which each begins."""
         for name, array in self.arrays.items():
             record = self.model.manifest.reading.of_input(name)
             if isinstance(record, Waveform | LogMel) and count:
-                lasts = _seconds(array, record)
+                lasts = _count_seconds(array, record)
                 labels = tuple(f"{n * lasts / count:.2f} s" for n in range(count))
                 return MapAxis(role="heard", labels=labels, lasts=lasts)
         return None
 
-    def _patches(self, count: int) -> MapAxis | None:
-        found = self._image()
+    def _find_patches(self, count: int) -> MapAxis | None:
+        found = self._find_image()
         rows, columns = self.arrays[found[0]].shape[-2:] if found else (0, 0)
         grid = patch_grid(count, (rows, columns)) if found else None
         if grid is None:
@@ -133,7 +133,7 @@ class AttendedInputs:
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
         return MapAxis(role="seen", labels=(*CLASS_TOKENS[: grid.lead], *patches), grid=grid)
 
-    def _image(self) -> tuple[str, ImageRecord] | None:
+    def _find_image(self) -> tuple[str, ImageRecord] | None:
         for name, record in self.model.manifest.reading.inputs:
             if not isinstance(record, ImageRecord) or name not in self.arrays:
                 continue
@@ -144,16 +144,16 @@ class AttendedInputs:
                 return name, record
         return None
 
-    def _chosen(self) -> MapAxis | None:
+    def _label_generated_tokens(self) -> MapAxis | None:
         """Label the tokens generated for the first batch element, if they decode to text."""
-        record = self._shows()
+        record = self._find_output_tokenizer()
         if record is None or self.written is None:
             return None
         return MapAxis(role="written", labels=tuple(token_labels(self.written[0], record)))
 
     def answer(self) -> str:
         """Return the generated text, or "" if there is none."""
-        record = self._shows()
+        record = self._find_output_tokenizer()
         if record is None or self.written is None:
             return ""
         return escape_text(decode_text(self.written[0], record))
@@ -177,7 +177,7 @@ def token_labels(ids: Array, record: TextReading) -> list[str]:
     return [token_label(int(i), record) for i in ids]
 
 
-def _seconds(array: Array, record: Waveform | LogMel) -> float:
+def _count_seconds(array: Array, record: Waveform | LogMel) -> float:
     """Return the duration of the batch in seconds, padding included."""
     samples = record.samples if isinstance(record, LogMel) else array.shape[-1]
     return samples / record.rate

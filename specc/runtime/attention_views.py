@@ -78,14 +78,14 @@ def select_maps(
     if choice.layers:
         picked = _select_layers(picked, choice.layers)
     if choice.heads:
-        _know("head", choice.heads, picked, {n for m in picked for n in m.heads})
+        _check_known("head", choice.heads, picked, {n for m in picked for n in m.heads})
         picked = [select_heads(m, choice.heads) for m in picked]
     return tuple(m for m in picked if m.heads)
 
 
 def _select_layers(maps: Sequence[AttentionMap], layers: Sequence[int]) -> list[AttentionMap]:
     """Return the maps of these layers. Raise E0954 for a layer that does not exist."""
-    _know("layer", layers, maps, {m.layer for m in maps} - {None})
+    _check_known("layer", layers, maps, {m.layer for m in maps} - {None})
     return [m for m in maps if m.layer in layers]
 
 
@@ -97,7 +97,7 @@ def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
     )
 
 
-def _know(
+def _check_known(
     what: str, asked: Sequence[int], maps: Sequence[AttentionMap], there: Set[int | None]
 ) -> None:
     """Raise E0954 for an index that no map has."""
@@ -154,7 +154,7 @@ class AttentionRun:
         maps = select_maps(self.looks.maps, choice)
         if not every:
             maps = maps if choice.layers or "*" in choice.scope else maps[-1:]
-            maps = _first(maps)
+            maps = _select_first(maps)
         return replace(self.looks, maps=maps), self._left_out(maps)
 
     def _left_out(self, maps: tuple[AttentionMap, ...]) -> str:
@@ -183,7 +183,7 @@ class AttentionRun:
         return format_other_scopes(left, "--scope and --layers plot others:")
 
 
-def _first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
+def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     """Return the maps that fit in one plot, at least one."""
     room, kept = MAX_PANELS, []
     for each in maps:
@@ -212,13 +212,13 @@ def run_with_attention(
     given = AttendedInputs(model=model, arrays=model.prepared(inputs), written=written)
     if ALIGNMENT_OUTPUT in model.manifest.graph.outputs and not scope:
         results = model.run(**inputs)
-        maps = [_alignment(given, results[ALIGNMENT_OUTPUT])]
+        maps = [_read_alignment(given, results[ALIGNMENT_OUTPUT])]
         rows = len(results[ALIGNMENT_OUTPUT])
     else:
         results, weights = model.attention(**inputs)
         if not weights:
             raise_error("E0931", "this model has no readable attention weights")
-        maps, rows = _maps(given, weights, scope), len(next(iter(weights.values())))
+        maps, rows = _make_maps(given, weights, scope), len(next(iter(weights.values())))
     answer = given.answer()
     said = f"{given.said()} → {answer}" if answer else given.said()
     looks = AttentionMaps(
@@ -253,7 +253,9 @@ def attention_of_generation(
     return run_with_attention(model, first, scope=scope, written=tokens)
 
 
-def _maps(given: AttendedInputs, weights: Mapping[str, Array], scope: str) -> list[AttentionMap]:
+def _make_maps(
+    given: AttendedInputs, weights: Mapping[str, Array], scope: str
+) -> list[AttentionMap]:
     """Return every attention of the first batch element as a map. E0931 if none matches `scope`, or
     its weights are not [batch, heads, query, key].
     """
@@ -290,7 +292,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
     return len(shape) == 4 and all(shape)
 
 
-def _alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
+def _read_alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
     """Return the model's own alignment [batch, target, source] as a map; heads may precede
     target.
     """

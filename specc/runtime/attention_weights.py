@@ -29,7 +29,7 @@ class AttentionLocation:
 def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
     """Return every attention by scope, in graph order; repeated scopes are numbered."""
     found: dict[str, AttentionLocation] = {}
-    for scope, place in _places(graph, ()):
+    for scope, place in _find_places(graph, ()):
         name, n = scope, 1
         while name in found:
             n += 1
@@ -38,7 +38,9 @@ def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
     return found
 
 
-def _seen(node: Node, results: Sequence[Value | None]) -> tuple[Value, Value | None] | None:
+def _get_weights_and_mask(
+    node: Node, results: Sequence[Value | None]
+) -> tuple[Value, Value | None] | None:
     """Return the weights and the mask of an attention; None for any other node."""
     match node.op:
         case ops.Attend() as op:
@@ -50,19 +52,19 @@ def _seen(node: Node, results: Sequence[Value | None]) -> tuple[Value, Value | N
     return None
 
 
-def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, AttentionLocation]]:
+def _find_places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, AttentionLocation]]:
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Scan):
-            yield from _places(node.op.body, (*loops, node))
+            yield from _find_places(node.op.body, (*loops, node))
             continue
-        seen = _seen(node, results)
+        seen = _get_weights_and_mask(node, results)
         if seen is None:
             continue
         value, mask = seen
         queries, keys = value.type.shape[-2:]
         # One query per iteration: over all iterations there are as many as the loop has.
         if loops and queries.number == 1:
-            queries = _length(loops[-1])
+            queries = _get_length(loops[-1])
         made = graph.made.get(node)
         for scope in (made.scopes if made else ()) or ("attention",):
             yield scope, AttentionLocation(value, queries, keys, loops, mask)
@@ -76,7 +78,7 @@ def _mask_of(weights: Value | None) -> Value | None:
     return node.op.mask(node)
 
 
-def _length(loop: Node) -> Dim:
+def _get_length(loop: Node) -> Dim:
     """Return the number of iterations of a loop, as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
@@ -96,8 +98,8 @@ def compute_attention_weights(
     rest need them.
     """
     places = find_attentions(graph)
-    found = _raw(graph, given, told, parameters)
-    shaped = {name: _shaped(found[name], place) for name, place in places.items()}
+    found = _read_weights(graph, given, told, parameters)
+    shaped = {name: _reshape_weights(found[name], place) for name, place in places.items()}
     return {n: w for name, each in shaped.items() for n, w in _by_turn(name, each)}
 
 
@@ -113,19 +115,19 @@ def find_masked_positions(
     masked = {n: p for n, p in find_attentions(graph).items() if p.mask is not None}
     if not masked:
         return {}
-    tapped = _tapped(graph, {n: (p.loops, p.mask) for n, p in masked.items() if p.mask})
+    tapped = _tap_attention(graph, {n: (p.loops, p.mask) for n, p in masked.items() if p.mask})
     needed = parameters() if tapped.parameters else {}
     made = backend.load_reference().evaluate_graph(tapped, given, needed)
     found: dict[str, Array] = {}
     for name, place in masked.items():
         hidden = ~np.asarray(made[f"weights of {name}"], np.bool_)
-        for turn, each in _by_turn(name, _shaped(hidden, place)):
+        for turn, each in _by_turn(name, _reshape_weights(hidden, place)):
             if turn in shapes:
                 found[turn] = np.broadcast_to(each, shapes[turn])
     return found
 
 
-def _raw(
+def _read_weights(
     graph: Graph,
     given: Mapping[str, Array],
     told: Mapping[str, Array],
@@ -136,7 +138,7 @@ def _raw(
     found = {n: told[n] for n, p in places.items() if _is_told(n, p, told, places)}
     rest = {n: (p.loops, p.value) for n, p in places.items() if n not in found}
     if rest:
-        tapped = _tapped(graph, rest)
+        tapped = _tap_attention(graph, rest)
         made = backend.load_reference().evaluate_graph(tapped, given, parameters())
         found |= {n: np.asarray(made[f"weights of {n}"], np.float32) for n in rest}
     return found
@@ -155,7 +157,7 @@ def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
         yield f"{name}{ITERATION_SEPARATOR}{turn + 1}", weights[:, :, turn]
 
 
-def _shaped(weights: Array, place: AttentionLocation) -> Array:
+def _reshape_weights(weights: Array, place: AttentionLocation) -> Array:
     """Move loop axes to the query axis and add a heads axis after the batch if there is none."""
     turns = len(place.loops)
     for at, loop in enumerate(place.loops):  # the outermost stacked last
@@ -168,9 +170,9 @@ def _shaped(weights: Array, place: AttentionLocation) -> Array:
     return weights[:, None] if weights.ndim == 3 else weights
 
 
-def _tapped(graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]) -> Graph:
+def _tap_attention(graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]) -> Graph:
     """Return the graph with only the wanted outputs, and the parameters that these need."""
-    made, taps = _with(graph, wanted)
+    made, taps = _with_outputs(graph, wanted)
     read = {a for node in collect_needed_nodes(taps.values()) for a in node.args} | {*taps.values()}
     return replace(
         made,
@@ -194,7 +196,7 @@ def _is_told(
     return np.ndim(told[name]) == place.value.type.rank
 
 
-def _with(
+def _with_outputs(
     graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> tuple[Graph, dict[str, Value]]:
     """Return a copy of the graph whose loops output the wanted values, and these values in it."""
@@ -202,8 +204,8 @@ def _with(
     now = builder.copy_ports(graph)
     taps: dict[str, Value] = {}
     for node, results in graph.nodes:
-        inner = _within(node, wanted)
-        op, names = _collecting(node.op, inner) if inner else (node.op, ())
+        inner = _find_within(node, wanted)
+        op, names = _collect_weights(node.op, inner) if inner else (node.op, ())
         made = builder.add(op, *(now[a] if a else None for a in node.args))
         now.update(zip(results, made, strict=False))
         taps.update(zip(names, made[len(results) :], strict=True))
@@ -214,7 +216,7 @@ def _with(
     ), taps
 
 
-def _within(
+def _find_within(
     loop: Node, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> dict[str, tuple[tuple[Node, ...], Value]]:
     """Return the wanted values inside the body of a loop, as seen from the body."""
@@ -225,14 +227,14 @@ def _within(
     }
 
 
-def _collecting(
+def _collect_weights(
     op: Op, inner: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> tuple[Op, tuple[str, ...]]:
     """Return the loop that also stacks wanted values of its body, and their names in order. A loop
     with early exit then runs all iterations, which changes no result.
     """
     assert isinstance(op, ops.Scan)
-    body, taps = _with(op.body, inner)
+    body, taps = _with_outputs(op.body, inner)
     outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
     return replace(
         op,

@@ -107,15 +107,15 @@ class _Joint:
         """Build the joint batch with as many columns as the longest sequence has, plus the spare
         one.
         """
-        oldest = max((map(_oldest, parts)), default=0)
+        oldest = max((map(_find_columns, parts)), default=0)
         return _Joint(first, tuple(parts), oldest + spare_columns(first.facts.states))
 
     def states(self) -> dict[str, DeviceTensor]:
         """Return the decode states of all sequences."""
         facts, tensor = self.first.facts, self.first.run.tensor
-        return {s.name: tensor(self._state(s)) for s in facts.states}
+        return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
-    def _state(self, state: DecodeState) -> Array:
+    def _join_state(self, state: DecodeState) -> Array:
         if state.batch is None:  # the former number of columns
             return np.array(self.columns, np.int64)
         arrays = [p.stepper.run.numbers(p.stepper.states[state.name]) for p in self.parts]
@@ -144,12 +144,12 @@ class _Joint:
         left = state.rows in left_padded_axes(self.first.input_signature, state.type)
         head = max(h.shape[1] for h in heads)
         kept = int(min(state.most, self.columns))
-        length = _room(kept) if buffered else head + kept
+        length = _allocate_length(kept) if buffered else head + kept
         axes, first = (state.batch, state.rows), made[0]
         count = sum(map(len, made))
         # in the step's axis order, so that the runtime need not copy it
         sizes = np.moveaxis(first, (0, 1), axes).shape
-        sizes = _with(sizes, {state.batch: count, state.rows: length})
+        sizes = _with_states(sizes, {state.batch: count, state.rows: length})
         state_array: Array = np.zeros(sizes, first.dtype)
         whole = np.moveaxis(state_array, axes, (0, 1))
         start = 0
@@ -192,11 +192,11 @@ class _Joint:
         grown: dict[str, Array] = {}
         for name in self.first.rows.given:
             given = [part.stepper.rows.given[name][part.rows] for part in self.parts]
-            grown[name] = np.concatenate([*map(self._aligned, given)])
-        tokens = [self._aligned(p.stepper.rows.tokens[p.rows]) for p in self.parts]
+            grown[name] = np.concatenate([*map(self._align_states, given)])
+        tokens = [self._align_states(p.stepper.rows.tokens[p.rows]) for p in self.parts]
         return grown, np.concatenate(tokens)
 
-    def _aligned(self, value: Array) -> Array:
+    def _align_states(self, value: Array) -> Array:
         """Right-align [batch columns] to the joint number of columns."""
         own = min(value.shape[1], self.columns)
         made = np.zeros((len(value), self.columns), value.dtype)
@@ -211,7 +211,7 @@ class _Joint:
         return stack_padded(arrays, batch, left_padded_axes(self.first.input_signature, type))
 
 
-def _oldest(part: BatchPart) -> int:
+def _find_columns(part: BatchPart) -> int:
     """Return the columns of the longest sequence of a part, from its first real token."""
     input_signature, columns = part.stepper.input_signature, part.columns
     keep = find_mask_input(input_signature.graph, input_signature.growing)
@@ -224,12 +224,12 @@ def _oldest(part: BatchPart) -> int:
     return int(ages.max())
 
 
-def _with(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
+def _with_states(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
     """Return `sizes` with some axes replaced."""
     return tuple(others.get(n, size) for n, size in enumerate(sizes))
 
 
-def _room(columns: int) -> int:
+def _allocate_length(columns: int) -> int:
     """Return the buffer length to allocate for so many columns."""
     length = MIN_BUFFER_ROWS
     while length < columns + MIN_SPARE_COLUMNS:

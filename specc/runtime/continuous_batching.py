@@ -65,7 +65,7 @@ class BatchSlot(Generic[T]):
         settings, own = asked.settings, slice(row, row + 1)
         prompt, keep = (asked.prompt[own], None if asked.keep is None else asked.keep[own])
         length = int(prompt_lengths(prompt, keep)[0])
-        columns = prompt.shape[1] - (0 if keep is None else _before(keep[0]))
+        columns = prompt.shape[1] - (0 if keep is None else _count_padding(keep[0]))
         most = min(settings.max_tokens, max_new_tokens(asked.writer, settings, columns))
         seen = initial_seen_tokens(prompt, vocab, settings.repetition_penalty, keep)
         texts = prompt_tokens(prompt, keep) if settings.reads_texts else [[]]
@@ -180,14 +180,14 @@ class ContinuousBatch(Generic[T]):
         live = self.live
         self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
         try:
-            stepper, asked, logits = self._read([text for _, text in fresh])
+            stepper, asked, logits = self._read_logits([text for _, text in fresh])
         except Failed as failed:
-            yield from self._alone(fresh, failed)
+            yield from self._run_alone(fresh, failed)
             return
         vocab = logits.shape[1]
         lanes = [BatchSlot.of(n, t, asked, row, vocab) for row, (n, t) in enumerate(fresh)]
         self.used += sum(lane.prompt for lane in lanes)
-        yield from _chosen(lanes, logits)
+        yield from _choose_tokens(lanes, logits)
         going = np.array([n for n, lane in enumerate(lanes) if not lane.over], np.int64)
         self.lanes = [*(self.lanes[row] for row in live), *(lanes[n] for n in going)]
         if live and self.stepper is not None:
@@ -196,7 +196,7 @@ class ContinuousBatch(Generic[T]):
             merge_stepper_rows(stepper, going, None, going)
             self.stepper = stepper
 
-    def _read(self, fresh: Sequence[T]) -> tuple[KVCacheStepper, GenerationStream, Floats]:
+    def _read_logits(self, fresh: Sequence[T]) -> tuple[KVCacheStepper, GenerationStream, Floats]:
         """Prefill the prompts of fresh sequences → f32[batch vocab]."""
         facts, input_signature = self.writer.apart, self.writer.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
@@ -229,10 +229,10 @@ class ContinuousBatch(Generic[T]):
             logits = self._fed(self.stepper, tokens)
         except Failed as failed:
             self.lanes, self.stepper = [], None
-            yield from self._alone([(x.number, x.given) for x in lanes], failed)
+            yield from self._run_alone([(x.number, x.given) for x in lanes], failed)
             return
         self.used += len(live)
-        yield from _chosen(lanes, logits[live])
+        yield from _choose_tokens(lanes, logits[live])
         left = self.live
         if left and 2 * len(left) <= len(self.lanes):
             merge_stepper_rows(self.stepper, np.array(left), None, np.array([], np.int64))
@@ -242,7 +242,7 @@ class ContinuousBatch(Generic[T]):
         self.fed += tokens.size
         return np.asarray(stepper.step(tokens), np.float32)
 
-    def _alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[EndedSequence]:
+    def _run_alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[EndedSequence]:
         """Retry the sequences of a failed batch one by one."""
         if len(texts) == 1 and not self.lanes:
             yield texts[0][0], failed
@@ -253,22 +253,22 @@ class ContinuousBatch(Generic[T]):
             self.fed, self.used = self.fed + one.fed, self.used + one.used
 
 
-def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
+def _choose_tokens(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
     """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
     best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
     fine = np.isfinite(best)
     for row in np.flatnonzero(~fine).tolist():
         lanes[row].over = True
         yield lanes[row].number, _no_best(lanes[row])
-    for rows in _alike(lanes, np.flatnonzero(fine).tolist()):
+    for rows in _group_by_rules(lanes, np.flatnonzero(fine).tolist()):
         some = [lanes[n] for n in rows]
-        for lane, token, score in _tokens(some, logits[rows]):
+        for lane, token, score in _iterate_tokens(some, logits[rows]):
             lane.take(token, score)
             if lane.over:
                 yield lane.number, [lane.result()]
 
 
-def _before(keep: Bools) -> int:
+def _count_padding(keep: Bools) -> int:
     """Count the padding columns before the first token."""
     return int(keep.argmax()) if keep.any() else len(keep)
 
@@ -280,7 +280,7 @@ def _no_best(lane: BatchSlot[T]) -> Failed:
         return failed
 
 
-def _alike(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]]:
+def _group_by_rules(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]]:
     """Group batch elements to which the same token rules apply: all, if no rule depends on the
     position.
     """
@@ -294,7 +294,7 @@ def _alike(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]
     return [*groups.values()]
 
 
-def _tokens(
+def _iterate_tokens(
     lanes: Sequence[BatchSlot[T]], logits: Floats
 ) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
     """Yield the tokens chosen for sequences at one position from f32[batch vocab], with

@@ -28,7 +28,7 @@ def generate_each(
 
     E0891 for invalid rows, for an invalid batch size, and for several sequences in one row.
     """
-    count = _count(at_once)
+    count = _check_batch_size(at_once)
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
         raise_error(
             "E0891",
@@ -55,7 +55,7 @@ def _in_order(
             try:
                 yield number, writer.begin(prompt_inputs(writer, row), settings)
             except Failed as failed:
-                done[number] = _where(failed, number)
+                done[number] = _add_index(failed, number)
 
     number = 0
     if can_refill(writer, settings):
@@ -63,7 +63,7 @@ def _in_order(
     else:
         made = generate_in_batches(writer, begun(), at_once)
     for which, result in made:
-        done[which] = _where(result, which) if isinstance(result, Failed) else result[0]
+        done[which] = _add_index(result, which) if isinstance(result, Failed) else result[0]
         while number in done:
             yield done.pop(number)
             number += 1
@@ -74,7 +74,7 @@ def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[Ge
     """Make a continuous batch of sequences that are prepared one by one."""
 
     def ask(texts: Sequence[GenerationStream]) -> GenerationStream:
-        return _joined(texts, ())
+        return _join_prompts(texts, ())
 
     def shape(text: GenerationStream) -> object:
         return unpadded_lengths(writer.input_signature, text.prepared)
@@ -88,35 +88,35 @@ def generate_in_batches(
     """Generate consecutive prompts of one shape in batches that end with their longest."""
     some: list[Row] = []
     for number, text in rows:
-        if some and (len(some) == at_once or _apart(writer, some[0][1], text)):
-            yield from _written(some)
+        if some and (len(some) == at_once or _must_be_separate(writer, some[0][1], text)):
+            yield from _generate_prompts(some)
             some = []
         some.append((number, text))
-    yield from _written(some) if some else ()
+    yield from _generate_prompts(some) if some else ()
 
 
-def _apart(writer: Generator, one: GenerationStream, other: GenerationStream) -> bool:
+def _must_be_separate(writer: Generator, one: GenerationStream, other: GenerationStream) -> bool:
     """Return whether two prompts cannot share a batch: their shapes or maximum lengths differ."""
     shapes = {unpadded_lengths(writer.input_signature, t.prepared) for t in (one, other)}
     return len(shapes) > 1 or one.room != other.room
 
 
-def _written(some: Sequence[Row]) -> Iterator[EndedSequence]:
+def _generate_prompts(some: Sequence[Row]) -> Iterator[EndedSequence]:
     """Generate a batch; on an error retry its sequences one by one."""
     numbers = [number for number, _ in some]
     try:
-        made = _joined([text for _, text in some], numbers).results()
+        made = _join_prompts([text for _, text in some], numbers).results()
     except Failed as failed:
         if len(some) == 1:
             yield numbers[0], failed
             return
         for one in some:
-            yield from _written([one])
+            yield from _generate_prompts([one])
         return
     yield from zip(numbers, made, strict=True)
 
 
-def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> GenerationStream:
+def _join_prompts(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> GenerationStream:
     """Join sequences that were prepared alone into one batch."""
     first = texts[0]
     input_signature = first.writer.input_signature
@@ -152,7 +152,7 @@ def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
     return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
 
 
-def _count(at_once: object) -> int:
+def _check_batch_size(at_once: object) -> int:
     """Raise E0891 unless the batch size is a valid count."""
     count = 0
     if isinstance(at_once, SupportsIndex) and at_once is not True:
@@ -166,7 +166,7 @@ def _count(at_once: object) -> int:
     )
 
 
-def _where(failed: Failed, number: int) -> Diagnostic:
+def _add_index(failed: Failed, number: int) -> Diagnostic:
     """Return the diagnostic of a row, with its index."""
     first = failed.diagnostics[0]
     return replace(first, notes=(*first.notes, f"prompt {number + 1}"))

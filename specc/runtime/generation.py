@@ -90,8 +90,8 @@ class GenerationStream(GenerationRequest):
         for _ in self:
             pass
         if self.found is None:
-            return [[self._row(row)] for row in range(len(self.prompt))]
-        return [[_found(self, text) for text in row] for row in self.found]
+            return [[self._make_result(row)] for row in range(len(self.prompt))]
+        return [[_convert_hypothesis(self, text) for text in row] for row in self.found]
 
     def cut_off(self, result: GenerationResult) -> str:
         """Return why a sequence was cut off; empty if it ended, or nothing can end one."""
@@ -107,7 +107,7 @@ class GenerationStream(GenerationRequest):
             raise self.fault
         if self.steps is None:
             beam = self.settings.strategy == "beam"
-            self.steps = _beams(self) if beam else _tokens(self)
+            self.steps = _iterate_beams(self) if beam else _tokens(self)
         try:
             made = next(self.steps, None)
         except Failed as fault:
@@ -123,7 +123,7 @@ class GenerationStream(GenerationRequest):
         self.log += [made] if made else []
         return made is not None
 
-    def _row(self, row: int) -> GenerationResult:
+    def _make_result(self, row: int) -> GenerationResult:
         """Return the logged tokens of one batch element, up to its end."""
         tokens, scores, ended = list[int](), list[float](), False
         for made in self.log:
@@ -141,7 +141,7 @@ class GenerationStream(GenerationRequest):
         )
 
 
-def _found(writing: GenerationStream, text: BeamHypothesis) -> GenerationResult:
+def _convert_hypothesis(writing: GenerationStream, text: BeamHypothesis) -> GenerationResult:
     """Convert a beam hypothesis to a result."""
     return GenerationResult(
         tokens=text.tokens,
@@ -183,9 +183,9 @@ def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
     )
 
 
-def _beams(writing: GenerationStream) -> Iterator[DecodeStep]:
+def _iterate_beams(writing: GenerationStream) -> Iterator[DecodeStep]:
     """Yield the steps of the best hypothesis of each batch element once beam search ends."""
-    writing.found = _searched(writing)
+    writing.found = _search_beams(writing)
     best = [row[0] for row in writing.found]
     for step in range(max((len(h.tokens) for h in best), default=0)):
         tokens = [h.tokens[step] if step < len(h.tokens) else writing.settings.filler for h in best]
@@ -194,7 +194,7 @@ def _beams(writing: GenerationStream) -> Iterator[DecodeStep]:
         yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
 
-def _searched(asked: GenerationRequest) -> list[list[BeamHypothesis]]:
+def _search_beams(asked: GenerationRequest) -> list[list[BeamHypothesis]]:
     strings = asked.settings.stop_strings
     ends = make_stop_check(asked.decode, strings) if strings else None
     if asked.writer.itself is not None:

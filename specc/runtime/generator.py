@@ -77,7 +77,7 @@ class Generator(GenerativeModel):
 
     def chosen(self, given: Mapping[str, object]) -> GenerationSettings:
         """Merge and check settings: the caller's, then the compiled ones, then the spec's."""
-        settled = self._settled(given.get("strategy"))
+        settled = self._read_compiled_settings(given.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**settled, **given})
         # stop tokens of the spec were checked by `check`; suppressed tokens of a published file are
         # often those of a whole family
@@ -93,7 +93,7 @@ class Generator(GenerativeModel):
                 )
         return chosen
 
-    def _settled(self, asked: object) -> dict[str, object]:
+    def _read_compiled_settings(self, asked: object) -> dict[str, object]:
         """Return the compiled settings, which apply unless the caller overrides the strategy."""
         kind = self.compiled.get("strategy")
         own = asked is None or (isinstance(asked, str) and asked == kind)
@@ -112,7 +112,7 @@ class Generator(GenerativeModel):
         begun = growing not in inputs and (bool(settings.start) or self.begins)
         prepared = prepare_prompts(self.input_signature, inputs, settings.start, self.begins)
         prompt = prepared[growing]
-        seeing = self._beside(prepared)
+        seeing = self._with_context(prepared)
         check_context(seeing, prompt)
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.begins:
@@ -130,7 +130,7 @@ class Generator(GenerativeModel):
             begun=begun,
         )
 
-    def _beside(self, prepared: Mapping[str, Array]) -> "Generator":
+    def _with_context(self, prepared: Mapping[str, Array]) -> "Generator":
         """Return the generator with the context that these inputs leave in a position table."""
         graph, growing = self.input_signature.graph, self.input_signature.growing
         rows = str(graph.inputs[growing].type.shape[1])
@@ -183,7 +183,7 @@ def _by_itself(
             input_signature,
             bounds={**input_signature.bounds, **bounds_from_json(decodes.get("bounds"))},
             unread=find_unread_inputs(manifest.graph, None, read),
-            strides=_strides(decodes.get("strides")),
+            strides=_parse_strides(decodes.get("strides")),
         ),
         generation=generation,
         reading=manifest.reading,
@@ -272,7 +272,7 @@ def open_generator(
     )
 
 
-def _strides(data: object) -> dict[str, int]:
+def _parse_strides(data: object) -> dict[str, int]:
     """Parse strides from JSON data; invalid entries are dropped."""
     told = data if isinstance(data, dict) else {}
     return {name: stride for name, stride in told.items() if isinstance(stride, int) and stride > 1}

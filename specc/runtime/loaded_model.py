@@ -96,7 +96,7 @@ class LoadedModel:
         In a loop each iteration is a query; if each iteration has many queries, it is a map of its
         own, `self.attn turn 1`.
         """
-        session, names = self._attending
+        session, names = self._find_attentions
         prepared = self.prepared(inputs)
         results = session.run(prepared)
         told = {scope: results[n] for scope, n in names.items()}
@@ -104,7 +104,7 @@ class LoadedModel:
         return {n: results[n] for n in self.session.outputs}, AttentionWeights(weights)
 
     @cached_property
-    def _attending(self) -> tuple[Session, dict[str, str]]:
+    def _find_attentions(self) -> tuple[Session, dict[str, str]]:
         """A copy of the model that also returns attention weights, opened on first use."""
         return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
@@ -256,17 +256,17 @@ def run_batches(
     """
     batches: Any = given[0]
     alone = len(given) == 1 and not inputs
-    if not alone or isinstance(batches, Mapping | str) or not _iterable(batches):
+    if not alone or isinstance(batches, Mapping | str) or not _check_iterable(batches):
         _not_batches()
-    return _each(model, batches)
+    return _run_batches(model, batches)
 
 
-def _iterable(value: object) -> bool:
+def _check_iterable(value: object) -> bool:
     # an array is iterable too, but its elements are not batches
     return isinstance(value, Iterable) and "__array__" not in dir(type(value))
 
 
-def _each(
+def _run_batches(
     model: LoadedModel, batches: Iterable[Mapping[str, object]]
 ) -> Iterator[dict[str, Array]]:
     for number, batch in enumerate(batches, start=1):
@@ -307,33 +307,33 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
-        _refuse(f"the model has no such lengths: {error}", graph)
+        _refuse_lengths(f"the model has no such lengths: {error}", graph)
     session = model.file.open_fixed(model.provider, lengths, shapes)
     return replace(model, session=session)
 
 
 def _check(graph: Graph, lengths: Mapping[str, int]) -> None:
     """Raise E0981 for unknown or invalid lengths."""
-    known = _lengths(graph)
+    known = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in known:
-            _refuse(f"the model has no length called `{escape_text(name)}`", graph)
+            _refuse_lengths(f"the model has no length called `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            _refuse(
+            _refuse_lengths(
                 f"`{name}` must be a positive integer, not {escape_text(repr(length))[:40]}", graph
             )
     if absent := [name for name in known if name not in lengths]:
         listed = ", ".join(f"`{name}`" for name in absent)
-        _refuse(f"{listed} has no fixed length", graph)
+        _refuse_lengths(f"{listed} has no fixed length", graph)
 
 
-def _lengths(graph: Graph) -> list[str]:
+def _list_dynamic_lengths(graph: Graph) -> list[str]:
     """Return the dynamic lengths of the inputs, in order."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     found = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
     return [symbol for symbol in found if symbol not in graph.facts]
 
 
-def _refuse(title: str, graph: Graph) -> NoReturn:
-    example = ", ".join(f"{name}=8" for name in _lengths(graph))
+def _refuse_lengths(title: str, graph: Graph) -> NoReturn:
+    example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
     raise_error("E0981", title, helps=[f"name all of them: `model.fixed({example})`"])

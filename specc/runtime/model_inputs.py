@@ -103,18 +103,22 @@ class ModelInputs:
         kinds = {s.name: s for s in specs}
         # for unknown inputs only the name is reported, whatever the value
         given = {name: np.empty(0) for name in inputs if name not in kinds}
-        seen = {name: self._seen(name, value) for name, value in inputs.items() if name in kinds}
+        seen = {
+            name: self._convert_value(name, value)
+            for name, value in inputs.items()
+            if name in kinds
+        }
         for name, value in encode_text_inputs(self.graph, self.reading, seen, self.growing).items():
             array = convert_to_array(value, name, left=self.pads_left(name))
             given[name] = cast_exactly(array, kinds[name].dtype, name)
         given = split_images(self.graph, self.reading, given)
-        checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
-        whole = {**self._filled(checked), **checked}
+        checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve_lengths)
+        whole = {**self._fill_defaults(checked), **checked}
         for name in self.strides.keys() & whole.keys():
             _in_strides(name, whole[name], self.strides[name])
         return whole
 
-    def _seen(self, name: str, value: object) -> object:
+    def _convert_value(self, name: str, value: object) -> object:
         """Convert the value of an input: an array, texts, or lists of numbers unchanged."""
         several = is_multi_image_input(self.graph, self.reading, name)
         texts = images_per_text(self.reading, name, value) if several else []
@@ -122,7 +126,7 @@ class ModelInputs:
             return merge_images(self.graph, name, texts)
         return convert_input(self.reading, name, value)
 
-    def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
+    def _fill_defaults(self, given: Mapping[str, Array]) -> dict[str, Array]:
         if self.defaults is None:
             return {}
         known_names = {*given, *self.unread}
@@ -182,7 +186,7 @@ def find_unread_inputs(graph: Graph, defaults: Graph | None, read: Iterable[str]
     return frozenset(graph.inputs.keys() - found)
 
 
-def _solve(text: str, env: Mapping[str, int]) -> int | None:
+def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:
     try:
         return parse_dim(text).at(env)
     except DimError:

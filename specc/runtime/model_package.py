@@ -107,7 +107,7 @@ class ModelPackage:
     def extra(self, role: str) -> bytes | None:
         """Return the content of a further file by role, after a hash check; None if absent."""
         name = self.index.extras.get(role)
-        return None if name is None else _checked(self.path, name, self.index.files[name])
+        return None if name is None else _check_file(self.path, name, self.index.files[name])
 
 
 def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
@@ -123,7 +123,7 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
     # changed index explains files that do not match; then everything is read again.
     while True:
         try:
-            opened = _opened(directory, index, contents)
+            opened = _open_graph(directory, index, contents)
             if contents:
                 read_index(directory, contents=True)
             return opened
@@ -134,22 +134,22 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
             index = found  # it was replaced in the meantime
 
 
-def _opened(directory: Path, index: PackageIndex, contents: bool) -> ModelPackage:
+def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPackage:
     contents = contents or index.every_load
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)
         # Graphs are hashed below in any case, when they are read.
         if contents and name not in graphs and file_sha256(directory / name) != facts.sha256:
-            _mixed(directory, name, "its content has changed since the package was written")
+            _fail_mixed(directory, name, "its content has changed since the package was written")
     for name, linked in index.linked.items():
         if why := explain_mismatch(directory, name, linked, contents=contents):
-            _mixed(directory, name, why)
+            _fail_mixed(directory, name, why)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
     for role, name in index.graphs.items():
         models[role] = reader.parse_model(
-            _checked(directory, name, index.files[name]), directory / name
+            _check_file(directory, name, index.files[name]), directory / name
         )
         _check_weights(directory, name, models[role], index)
     return ModelPackage(directory, index, models)
@@ -158,24 +158,24 @@ def _opened(directory: Path, index: PackageIndex, contents: bool) -> ModelPackag
 def _check_size(directory: Path, name: str, facts: FileDigest) -> None:
     size = regular_file_size(directory / name)
     if size is None:
-        _mixed(directory, name, "it is missing, or it is not a regular file")
+        _fail_mixed(directory, name, "it is missing, or it is not a regular file")
     if size != facts.bytes:
-        _mixed(
+        _fail_mixed(
             directory,
             name,
             f"it has {size} bytes, and had {facts.bytes} when the package was written",
         )
 
 
-def _checked(directory: Path, name: str, facts: FileDigest) -> bytes:
+def _check_file(directory: Path, name: str, facts: FileDigest) -> bytes:
     """Return the content of a file, verified by its hash."""
     _check_size(directory, name, facts)
     try:
         data = read_regular_file(directory / name, facts.bytes)
     except UnreadableFile as error:
-        _mixed(directory, name, f"it cannot be read: {error.reason}")
+        _fail_mixed(directory, name, f"it cannot be read: {error.reason}")
     if hashlib.sha256(data).hexdigest() != facts.sha256:
-        _mixed(directory, name, "its content has changed since the package was written")
+        _fail_mixed(directory, name, "its content has changed since the package was written")
     return data
 
 
@@ -186,19 +186,19 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
         n: f.bytes for n, f in index.linked.items()
     }
     if why := find_misplaced_tensors(file.outside(), sizes):
-        _mixed(directory, name, why)
+        _fail_mixed(directory, name, why)
     for location, _ in file.outside():
         if location in index.files and (
             why := explain_mismatch(directory, location, _beside(index.files[location]))
         ):
-            _mixed(directory, location, why)
+            _fail_mixed(directory, location, why)
 
 
 def _beside(facts: FileDigest) -> WeightFileFacts:
     return WeightFileFacts(facts.bytes, facts.sha256)
 
 
-def _mixed(directory: Path, name: str, why: str) -> NoReturn:
+def _fail_mixed(directory: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0830",
         f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",
@@ -209,7 +209,7 @@ def _mixed(directory: Path, name: str, why: str) -> NoReturn:
 
 def format_package_overview(package: ModelPackage) -> list[str]:
     """Format the files of a package, one line per graph and per extra file."""
-    rows = _files(package.index)
+    rows = _list_files(package.index)
     sizes = [f"{group_thousands(size)} bytes" for _, _, size in rows]
     width = max(map(len, sizes))
     files = align_columns(
@@ -222,7 +222,7 @@ def format_package_overview(package: ModelPackage) -> list[str]:
     return [title, *(f"  {line}" for line in files), *_between_steps(package)]
 
 
-def _files(index: PackageIndex) -> list[tuple[str, str, int]]:
+def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     """Return role, name and bytes of every file: graphs first, weights last."""
     named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
     rows = [(role, name, index.files[name].bytes) for role, name in named]
@@ -245,12 +245,12 @@ def _between_steps(package: ModelPackage) -> list[str]:
     rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
     for state in facts.states:
         name = state.name.removeprefix("past.")
-        rows.append(("kept", name, str(state.type), _growth(state, facts)))
+        rows.append(("kept", name, str(state.type), _describe_growth(state, facts)))
     lines = align_columns([*map(escape_text, row)] for row in rows)
     return ["between steps", *(f"  {line}" for line in lines)]
 
 
-def _growth(state: DecodeState, facts: GenerationFacts) -> str:
+def _describe_growth(state: DecodeState, facts: GenerationFacts) -> str:
     """Describe how a state grows per step; "" if its size is constant."""
     if state.rows is None:
         return ""

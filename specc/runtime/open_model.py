@@ -43,14 +43,14 @@ class OpenedModel(Closeable):
     closed: bool = False
 
     def __repr__(self) -> str:
-        return format_repr(f"model {self._signed}, {self.provider}")
+        return format_repr(f"model {self._get_signature}, {self.provider}")
 
     def _repr_html_(self) -> str:
         """Return inputs and outputs as an HTML table for notebooks."""
         return render_html_table(
             f"specc model {self.path}",
             [
-                ("graph", self._signed),
+                ("graph", self._get_signature),
                 ("writes", self.writer.generation.name if not self.closed and self.writer else ""),
                 ("graphs of the package", ", ".join(self.package.roles if self.package else ())),
                 ("provider", self.provider),
@@ -58,7 +58,7 @@ class OpenedModel(Closeable):
         )
 
     @property
-    def _signed(self) -> str:
+    def _get_signature(self) -> str:
         """Its name, inputs and outputs."""
         if self.closed:
             return f"at {self.path}, closed"
@@ -75,12 +75,12 @@ class OpenedModel(Closeable):
     @property
     def steps(self) -> bool:
         """Return whether specc runs a decode loop over a step graph."""
-        return _drives(self.package, self.graph, rows_come=False)
+        return _drives_steps(self.package, self.graph, rows_come=False)
 
     @cached_property
     def streamer(self) -> StreamingModel | None:
         """The streaming model; None if the model does not stream."""
-        if self.package is None or not _drives(self.package, self.graph, rows_come=True):
+        if self.package is None or not _drives_steps(self.package, self.graph, rows_come=True):
             return None
         self.check_open()
         return open_streamer(self.package, provider=self.provider, threads=self.threads)
@@ -90,14 +90,14 @@ class OpenedModel(Closeable):
         """The full-forward graph. E0832 if it is ambiguous."""
         role = self.package.role(self.graph) if self.package else ""
         # the same graph is not opened twice: it may fill the memory of a device
-        return self.scoring if role == "score" and self.scoring else self._load(role)
+        return self.scoring if role == "score" and self.scoring else self._load_model(role)
 
     @cached_property
     def scoring(self) -> LoadedModel | None:
         """The full-forward graph; None if a package lacks it."""
         if self.package is None:
             return self.whole
-        return self._load("score") if self.has_full_forward else None
+        return self._load_model("score") if self.has_full_forward else None
 
     @property
     def full(self) -> LoadedModel:
@@ -175,7 +175,7 @@ class OpenedModel(Closeable):
             helps = ["load it again, or use it inside its `with` block"]
             raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
 
-    def _load(self, role: str) -> LoadedModel:
+    def _load_model(self, role: str) -> LoadedModel:
         self.check_open()
         if self.package is not None:
             return self.package.load(role, provider=self.provider, threads=self.threads)
@@ -245,7 +245,7 @@ def open_stream(opened: OpenedModel) -> StreamingModel:
     return opened.streamer
 
 
-def _drives(package: ModelPackage | None, graph: str, *, rows_come: bool) -> bool:
+def _drives_steps(package: ModelPackage | None, graph: str, *, rows_come: bool) -> bool:
     """Return whether the package has a step graph for streaming, or else for generation."""
     if package is None or graph or "step" not in package.roles:
         return False

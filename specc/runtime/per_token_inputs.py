@@ -65,8 +65,8 @@ class PerTokenInputs:
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
         count = self.count = tokens.shape[1]
-        for name, axes in self._growing:
-            whole = self._longer(name, axes, tokens)
+        for name, axes in self._order_inputs:
+            whole = self._append_positions(name, axes, tokens)
             # A finished sequence is continued next to the others with padded positions.
             if self.over is not None and inputs[name].type.dtype == "bool":
                 whole[self.over, -count:] = False
@@ -74,33 +74,33 @@ class PerTokenInputs:
 
     def newest(self, name: str) -> Array:
         """Return the newest positions of an input, along the first of its time axes."""
-        value, axis = self.given[name], dict(self._growing)[name][0]
+        value, axis = self.given[name], dict(self._order_inputs)[name][0]
         first = value.shape[axis] - self.count
         return np.take(value, np.arange(first, value.shape[axis]), axis)
 
-    def _longer(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
+    def _append_positions(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
         """Extend an input along `axes` for new tokens; earlier values stay, whatever its default
         would compute now.
         """
         old, count = self.given[name], tokens.shape[1]
         before = tuple(map(slice, old.shape))
         # An input without a known value for generated positions: they are valid.
-        if name not in self._following:
+        if name not in self._compute_inputs:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(old.shape)]
             whole: Array = np.ones(sizes, np.bool_)
             whole[before] = old
             return whole
         # a default that reads one token at a time: from a table of all tokens
-        each = self._following[name]
+        each = self._compute_inputs[name]
         if each is not None:
             new = self._of_tokens(name, each, tokens).astype(old.dtype)
             return np.concatenate([old, new], axis=1)
-        whole = self._computed(name).astype(old.dtype)
+        whole = self._compute_defaults(name).astype(old.dtype)
         whole[before] = old
         return whole
 
     @cached_property
-    def _following(self) -> dict[str, Graph | None]:
+    def _compute_inputs(self) -> dict[str, Graph | None]:
         """Inputs computed for generated tokens, with the token-wise graph if there is one. E0944
         for one without a default.
         """
@@ -112,7 +112,7 @@ class PerTokenInputs:
                 if keep in ("", "any"):
                     found[name] = extract_tokenwise_default(defaults, name, growing)
             elif not keep:
-                _unknown(name, growing)
+                _fail_unknown(name, growing)
         return found
 
     def _of_tokens(self, name: str, each: Graph, tokens: Ints) -> Array:
@@ -146,21 +146,21 @@ class PerTokenInputs:
                     held[name] = np.take(value, rows, axis)
 
     @cached_property
-    def _growing(self) -> list[tuple[str, list[int]]]:
+    def _order_inputs(self) -> list[tuple[str, list[int]]]:
         """The inputs with a time axis in dependency order, each with its time axes."""
         inputs = self.input_signature.graph.inputs
         length = inputs[self.input_signature.growing].type.shape[1]
         return [
             (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
-            for name in _in_order(self.given, self.input_signature.defaults, self._following)
+            for name in _in_order(self.given, self.input_signature.defaults, self._compute_inputs)
         ]
 
-    def _computed(self, name: str) -> Array:
+    def _compute_defaults(self, name: str) -> Array:
         """Compute the default of an input for the whole sequence."""
         defaults, growing = self.input_signature.defaults, self.input_signature.growing
         assert defaults is not None, "a computed input has a default"
         known = {**self.once, **self.given, growing: self.tokens}
-        return _default(defaults, name, known, {*self.once, growing})
+        return _compute_default(defaults, name, known, {*self.once, growing})
 
 
 def split_new_positions(rows: PerTokenInputs, size: int) -> Iterator[PerTokenInputs]:
@@ -181,7 +181,9 @@ def split_new_positions(rows: PerTokenInputs, size: int) -> Iterator[PerTokenInp
     yield replace(rows, count=end - start)
 
 
-def _default(defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]) -> Array:
+def _compute_default(
+    defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]
+) -> Array:
     """Evaluate a default on all known inputs, among them `whole`."""
     alone = resolve_absent_inputs(defaults, (name,))
     # values that are not read may not have grown yet
@@ -210,7 +212,7 @@ def batch_axis(type: Type, batch: Dim) -> int | None:
     return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 
-def _unknown(name: str, growing: str) -> NoReturn:
+def _fail_unknown(name: str, growing: str) -> NoReturn:
     raise_error(
         "E0944",
         f"`{name}` has no value for generated positions of `{growing}`",

@@ -45,22 +45,22 @@ def prepare_prompts(
     """
     growing = input_signature.growing
     if growing not in inputs:
-        return input_signature.prepared(_started(input_signature, inputs, start, begins))
+        return input_signature.prepared(_add_start_tokens(input_signature, inputs, start, begins))
     others = {name: value for name, value in inputs.items() if name != growing}
-    prompts = _padded(input_signature, inputs[growing])
+    prompts = _pad_prompts(input_signature, inputs[growing])
     # a mask from the caller takes precedence over the computed one
     prepared = input_signature.prepared({**prompts, **others})
     padded = next((n for n in prompts if n not in (growing, *others)), "")
     return _as_alone(input_signature, prepared, padded) if padded else prepared
 
 
-def _started(
+def _add_start_tokens(
     input_signature: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool
 ) -> dict[str, object]:
     """Return the inputs with the start tokens of each sequence, or none if it `begins` without."""
     if not start and not begins:
         return dict(inputs)
-    first = np.tile(np.array(start, np.int64), (_rows(input_signature, inputs), 1))
+    first = np.tile(np.array(start, np.int64), (_count_rows(input_signature, inputs), 1))
     # they are valid, even one with the padding id
     keep = find_mask_input(input_signature.graph, input_signature.growing)
     exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
@@ -85,10 +85,10 @@ def _as_alone(
     return {**prepared, keep: exist}
 
 
-def _padded(input_signature: ModelInputs, given: object) -> dict[str, object]:
+def _pad_prompts(input_signature: ModelInputs, given: object) -> dict[str, object]:
     """Left-pad prompts of different lengths (lists of ids) and add their padding mask."""
     growing = input_signature.growing
-    rows = _listed(given)
+    rows = _list_prompts(given)
     if not rows:
         return {growing: given}
     keep = find_mask_input(input_signature.graph, growing)
@@ -118,7 +118,7 @@ def _padded(input_signature: ModelInputs, given: object) -> dict[str, object]:
     return {growing: padded, keep: exist}
 
 
-def _listed(given: object) -> list[Sequence[object]]:
+def _list_prompts(given: object) -> list[Sequence[object]]:
     """Return prompts that are lists of ids; empty for any other value."""
     if not isinstance(given, list | tuple):
         return []
@@ -126,7 +126,7 @@ def _listed(given: object) -> list[Sequence[object]]:
     return rows if len(rows) == len(given) else []
 
 
-def _rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
+def _count_rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
     """Return the batch size of the given inputs."""
     graph = input_signature.graph
     batch = graph.inputs[input_signature.growing].type.shape[0]

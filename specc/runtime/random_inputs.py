@@ -35,7 +35,7 @@ BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
 """Probabilities of true in random booleans: default, dense and sparse."""
 
 
-def _symbols(graph: Graph) -> set[str]:
+def _find_symbols(graph: Graph) -> set[str]:
     """Return the dynamic lengths of the inputs."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     return {symbol for dim in dims for symbol in dim.symbols()}
@@ -53,7 +53,7 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
     # A length with a fact follows from others.
-    for n, symbol in enumerate(sorted(_symbols(graph) - graph.facts.keys())):
+    for n, symbol in enumerate(sorted(_find_symbols(graph) - graph.facts.keys())):
         wanted = rows[symbol] = 1 if turn == 0 else DIM_SIZES[(n + turn) % len(DIM_SIZES)]
         sizes[symbol] = max(
             min(wanted, above.get(symbol, wanted)), graph.least.get(symbol, 1), least.get(symbol, 1)
@@ -100,7 +100,7 @@ def random_inputs(
         shape = tuple(d.at(env) for d in value.type.shape)
         facts = graph.input_facts[name]
         if facts.keep:
-            made[name] = _keep(shape, facts.keep, rng, density)
+            made[name] = _draw_mask(shape, facts.keep, rng, density)
         elif value.type.dtype == "bool":
             made[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
@@ -172,7 +172,7 @@ def _draw_ids(
     bound = below.number if below is not None else None
     # ids that are modified on their way to a table have no bound of their own
     plain = min(rows, MAX_PLAIN_INT) if rows else int(rng.choice(PLAIN_INT_BOUNDS))
-    ids = _ids(shape, bound or plain, rng)
+    ids = _sample_ids(shape, bound or plain, rng)
     if below is None and density < DEFAULT_DENSITY:
         ids *= rng.random(shape) < density  # a mask of integers
     if valid := [n for n in special if n < (bound or rows or n + 1)]:
@@ -180,7 +180,7 @@ def _draw_ids(
     return ids
 
 
-def _ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
+def _sample_ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
     """Sample ids below a bound, including the last and the first."""
     made = rng.integers(0, below, shape)
     if made.size > 1:
@@ -188,7 +188,9 @@ def _ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
     return made
 
 
-def _keep(shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float) -> Array:
+def _draw_mask(
+    shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
+) -> Array:
     """Generate a padding mask: the first batch element is full, others have some padding.
 
     Density 1 means no padding, near 0 mostly padding. Without a declared side, left and right
@@ -231,20 +233,20 @@ class StepInputs:
         """Sample inputs for lengths of the step graph, after as many past positions as the lengths
         say.
         """
-        new = self._new(step)
-        past = self._past(step, new)
+        new = self._find_new_symbol(step)
+        past = self._find_past_symbol(step, new)
         # A step without a state of the past length gets it as a number.
         told = self.most(step).get(PAST_LENGTH_INPUT, 3) if PAST_LENGTH_INPUT in step.inputs else 0
         count = sizes.get(past, told)
         # values from `encode` are the same for the first call and the next
         made = random_inputs(step, sizes, rng, density)
-        once = self._once(made, sizes, rng)
+        once = self._draw_encoder_outputs(made, sizes, rng)
         made |= {n: once[n] for n in self.facts.static_inputs if n in once}
         # The first call has as many new positions as precede those of the next one; of inputs that
         # cover all positions it gets the first ones.
         first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
         first |= {n: made[n] for n in self.facts.static_inputs}
-        rows = count * self._chunk
+        rows = count * self._get_chunk_size
         first |= {n: made[n][:, :rows] for n in self.facts.whole}
         for state in self.facts.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
@@ -253,43 +255,43 @@ class StepInputs:
             first[state.name] = made[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], made[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
-        return made | self._behind(step, first) if count else made
+        return made | self._run_first_step(step, first) if count else made
 
     @property
-    def _chunk(self) -> int:
+    def _get_chunk_size(self) -> int:
         """Number of input positions per step position."""
         return self.facts.chunks.rows if self.facts.chunks else 1
 
-    def _behind(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_first_step(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
         """Return the states after a first call of the step."""
         after = backend.load_reference().evaluate_graph(step, first, self.weights)
-        return {s.name: _stored(after[s.next], s.type.dtype) for s in self.facts.states}
+        return {s.name: _convert_dtype(after[s.next], s.type.dtype) for s in self.facts.states}
 
     def most(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""
         bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
         if self.facts.context is None:
             return bounds
-        new = self._new(step)
-        past = self._past(step, new) or PAST_LENGTH_INPUT
-        most = self.facts.context // self._chunk
+        new = self._find_new_symbol(step)
+        past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
+        most = self.facts.context // self._get_chunk_size
         # half of the table for either, so that both can be tried
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
 
-    def _new(self, step: Graph) -> str:
+    def _find_new_symbol(self, step: Graph) -> str:
         """Return the symbol of the new positions (or chunks) of a step."""
         length = step.inputs[self.facts.generation.growing].type.shape[1]
         return next(iter(length.symbols()))
 
-    def _past(self, step: Graph, new: str) -> str:
+    def _find_past_symbol(self, step: Graph, new: str) -> str:
         """Return the symbol of the past length; "" if no dimension has it."""
         lengths = [s.type.shape[s.rows] for s in self.facts.states if s.rows is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.facts.whole]
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
         return next((symbol for symbol in symbols if symbol != new), "")
 
-    def _once(
+    def _draw_encoder_outputs(
         self, made: Mapping[str, Array], sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
         """Return random outputs of `encode`; inputs shared with the step are the same for both."""
@@ -306,10 +308,10 @@ class StepInputs:
         results = backend.load_reference().evaluate_graph(
             self.encode, given, self.encode_weights or {}
         )
-        return {n: _stored(v, self.encode.outputs[n].type.dtype) for n, v in results.items()}
+        return {n: _convert_dtype(v, self.encode.outputs[n].type.dtype) for n, v in results.items()}
 
 
-def _stored(value: Array, dtype: str) -> Array:
+def _convert_dtype(value: Array, dtype: str) -> Array:
     """Convert values to the model's dtype."""
     return np.asarray(value).astype(NUMPY_DTYPES[dtype])
 
@@ -343,7 +345,7 @@ def sample_step_inputs(weights: Mapping[str, Array]) -> DrawInputs:
     ) -> dict[str, Array]:
         made = random_inputs(step, sizes, rng, density)
         states = states_by_name(step)
-        new, past = _lengths(step, states)
+        new, past = _find_length_symbols(step, states)
         count = sizes.get(past, 0)
         if not count:  # a step without past positions has no computed state
             return made
@@ -357,14 +359,14 @@ def sample_step_inputs(weights: Mapping[str, Array]) -> DrawInputs:
                 first[name] = made[name]
         after = backend.load_reference().evaluate_graph(step, first, weights)
         return made | {
-            name: _stored(after[result], step.inputs[name].type.dtype)
+            name: _convert_dtype(after[result], step.inputs[name].type.dtype)
             for name, result in states.items()
         }
 
     return draw
 
 
-def _lengths(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
+def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
     """Return the symbols of the new and the past length, from a state that grows."""
     for name, result in states.items():
         before, behind = step.inputs[name].type.shape, step.outputs[result].type.shape

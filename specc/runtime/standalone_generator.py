@@ -36,7 +36,10 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
     """Run a standalone decode graph. E0912 for padding that the graph would not detect, E0732 and
     E0733 for settings.
     """
-    given = {**_inputs(session, asked), **_scalars(session, asked.bounded, asked.prepared)}
+    given = {
+        **_make_inputs(session, asked),
+        **_make_scalars(session, asked.bounded, asked.prepared),
+    }
     names = list(session.outputs)
     results = session.run_interruptibly(given)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
@@ -47,7 +50,7 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
     return StandaloneOutput(tokens[:, None], None, other)
 
 
-def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
+def _make_inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
     """Return the prepared inputs that the graph takes; it computes the rest itself."""
     input_signature, takes = asked.writer.input_signature, {*session.inputs, *session.optional}
     known = takes
@@ -62,7 +65,7 @@ def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
     return {n: v for n, v in asked.prepared.items() if n in takes}
 
 
-def _scalars(
+def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> dict[str, Array]:
     """Return settings that are graph inputs, by name; `seed_2` if the spec has an input `seed`."""
@@ -71,7 +74,7 @@ def _scalars(
         wanted = f"{name}_2" if name in prepared else name
         if wanted in session.inputs:
             dtype = session.inputs[wanted].dtype
-            found[wanted] = np.array(_fitting(name, values[name]), dtype)
+            found[wanted] = np.array(_convert_scalar(name, values[name]), dtype)
         elif name == "repetition_penalty" and values[name] != 1:
             _settled(name, "1", values[name])
     return found
@@ -103,12 +106,16 @@ def standalone_hypotheses(
     return [
         # as many sequences are returned as requested, although there may be fewer: those with
         # probability zero are none
-        [_hypothesis(text, s, stops) for text, s in zip(texts, scores, strict=True) if s > -np.inf]
+        [
+            _make_hypothesis(text, s, stops)
+            for text, s in zip(texts, scores, strict=True)
+            if s > -np.inf
+        ]
         for texts, scores in rows
     ]
 
 
-def _hypothesis(tokens: Sequence[int], score: float, stops: Collection[int]) -> BeamHypothesis:
+def _make_hypothesis(tokens: Sequence[int], score: float, stops: Collection[int]) -> BeamHypothesis:
     """Truncate a hypothesis at its first stop; filler follows."""
     ends = (n + 1 for n, token in enumerate(tokens) if token in stops)
     end = next(ends, len(tokens))
@@ -122,7 +129,7 @@ def _check_numbers(tokens: Ints) -> None:
         fail_no_logits(int(wrong[0]))
 
 
-def _fitting(name: str, value: float) -> float:
+def _convert_scalar(name: str, value: float) -> float:
     """Return a scalar in the graph's range. E0732 if it is out of range."""
     if name == "seed" and value >= 2**63:
         raise_error(
@@ -168,15 +175,15 @@ def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, ob
         if isinstance(unsaid[name], tuple) and not isinstance(known, list):
             # models compiled by an earlier version have one start token, or none
             known = list(unsaid[name]) if known in (None, ()) else [known]
-        said = _listed(values[name])
+        said = _list_values(values[name])
         beam = name in ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
         if said != known and not (beam and asked.strategy != "beam"):
             _settled(name, known, said)
 
 
-def _listed(value: object) -> object:
+def _list_values(value: object) -> object:
     """Convert tuples to lists, as in JSON."""
-    return [*map(_listed, value)] if isinstance(value, tuple) else value
+    return [*map(_list_values, value)] if isinstance(value, tuple) else value
 
 
 def _settled(name: str, known: object, said: object) -> NoReturn:

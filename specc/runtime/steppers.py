@@ -52,8 +52,8 @@ class FullForwardStepper:
         count = self.rows.tokens.shape[1]
         # The first token of a sequence is sampled after the last position of its prefix.
         if begins and made.ndim == 3 and made.shape[1] > count:
-            return _begun(_newest(made), made[:, -1 - count], self.rows.empty)
-        return _newest(made)
+            return _prefill(_select_newest(made), made[:, -1 - count], self.rows.empty)
+        return _select_newest(made)
 
     def reorder(self, rows: Ints) -> None:
         """Reorder batch elements: r continues from `rows[r]`."""
@@ -88,7 +88,7 @@ class KVCacheStepper:
             made = encode.tensors(given)
         env = infer_lengths(input_signature.graph, prepared)
         self.static_inputs, self.states = first_states(facts, step, made, prepared, env)
-        self.first = _newest(made[facts.first].numpy()) if facts.first else None
+        self.first = _select_newest(made[facts.first].numpy()) if facts.first else None
         self.results: dict[str, Array] = {}
         self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
         self.past = 0
@@ -113,13 +113,13 @@ class KVCacheStepper:
         # and so a batch that begins is read at once
         size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for rows in split_new_positions(self.rows, size):
-            self._advance(rows)
-        made = _newest(self.results[self.facts.generation.source])
-        return made if begins is None else _begun(made, begins, self.rows.empty)
+            self._step_rows(rows)
+        made = _select_newest(self.results[self.facts.generation.source])
+        return made if begins is None else _prefill(made, begins, self.rows.empty)
 
-    def _advance(self, rows: PerTokenInputs) -> None:
+    def _step_rows(self, rows: PerTokenInputs) -> None:
         """Run the step on the new positions of `rows`."""
-        results = self._run(self._given(rows))
+        results = self._run_step(self._given(rows))
         self.past += rows.count
         after = {s.name: results.pop(s.next) for s in self.facts.states}
         # the buffer is the same memory: the runtime does not own it, so its returned array must not
@@ -129,7 +129,7 @@ class KVCacheStepper:
         # copied: the next step writes to the same location
         self.results = {name: np.array(v.numpy()) for name, v in results.items()}
 
-    def _run(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
+    def _run_step(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
         """Run the step on these inputs and the states."""
         if not self.buffers:
             return self.run.tensors({**given, **self.static_inputs, **self.states})
@@ -140,11 +140,11 @@ class KVCacheStepper:
         if self.standing is None or not same:
             into = {s.next: self.states[s.name] for s in self.buffers}
             rows = len(self.rows.tokens)
-            self.standing = self.run.standing(there, {**into, **self._places(rows)})
+            self.standing = self.run.standing(there, {**into, **self._allocate_places(rows)})
             self.there = (*there.values(),)
         return self.standing.run({**given, **moving})
 
-    def _places(self, rows: int) -> dict[str, DeviceTensor]:
+    def _allocate_places(self, rows: int) -> dict[str, DeviceTensor]:
         """Preallocate the outputs whose shape is the same at every step."""
         states = {s.next for s in self.facts.states}
         fixed: dict[str, DeviceTensor] = {}
@@ -194,13 +194,13 @@ class KVCacheStepper:
         """Reorder batch elements: r continues from `rows[r]`, KV cache included."""
         self.rows.reorder(rows)
         axes = {s.name: s.batch for s in self.facts.states}
-        self.states = {n: self._picked(v, axes[n], rows) for n, v in self.states.items()}
+        self.states = {n: self._select_rows(v, axes[n], rows) for n, v in self.states.items()}
         for name, value in self.static_inputs.items():
-            self.static_inputs[name] = self._picked(
+            self.static_inputs[name] = self._select_rows(
                 value, batch_axis(self.graph.inputs[name].type, self.batch), rows
             )
 
-    def _picked(self, value: DeviceTensor, axis: int | None, rows: Ints) -> DeviceTensor:
+    def _select_rows(self, value: DeviceTensor, axis: int | None, rows: Ints) -> DeviceTensor:
         if axis is None:
             return value
         if value.shape()[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
@@ -226,7 +226,7 @@ def first_states(
     return static_inputs, states
 
 
-def _newest(logits: Array) -> Floats:
+def _select_newest(logits: Array) -> Floats:
     """Return the last logits f32[batch vocab] of f32[batch n vocab], or of an output with the last
     position only.
     """
@@ -234,7 +234,7 @@ def _newest(logits: Array) -> Floats:
     return made
 
 
-def _begun(logits: Floats, first: Floats, empty: Bools) -> Floats:
+def _prefill(logits: Floats, first: Floats, empty: Bools) -> Floats:
     """Return logits f32[rows vocab] after prompts; `first` for rows with an empty prompt."""
     made: Floats = np.where(empty[:, None], first, logits)
     return made
@@ -276,12 +276,12 @@ class BufferedStep:
         # Once even without new positions: a step without positions has results.
         for start in range(0, max(count, 1), size):
             stop = min(start + size, count)
-            given = {n: self._piece(n, v, past, start, stop) for n, v in others.items()}
-            made.append(self._once({**given, **states}, past + start, stop - start))
+            given = {n: self._run_piece(n, v, past, start, stop) for n, v in others.items()}
+            made.append(self._run_once({**given, **states}, past + start, stop - start))
             states = {s.name: made[-1][s.next] for s in self.facts.states}
-        return {name: self._joined(name, [m[name] for m in made]) for name in made[-1]}
+        return {name: self._join_rows(name, [m[name] for m in made]) for name in made[-1]}
 
-    def _once(self, given: dict[str, Array], past: int, count: int) -> dict[str, Array]:
+    def _run_once(self, given: dict[str, Array], past: int, count: int) -> dict[str, Array]:
         """Run one call with buffers just long enough for past and new positions."""
         for name in self.facts.in_place:
             old = given[name]
@@ -290,22 +290,22 @@ class BufferedStep:
             given[name][:, :, :past] = old
         return self.inner.run({**given, PAST_LENGTH_INPUT: np.array(past, np.int64)})
 
-    def _piece(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
+    def _run_piece(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
         """Return the slice of an input for some of the new positions."""
         if name in self.facts.whole:
             return value[:, : past + stop]
-        axis = self._new(self.graph.inputs[name].type.shape)
+        axis = self._get_new_axis(self.graph.inputs[name].type.shape)
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
-    def _joined(self, name: str, parts: list[Array]) -> Array:
+    def _join_rows(self, name: str, parts: list[Array]) -> Array:
         # Outputs other than logits are those of the last positions.
         known = self.graph.outputs.get(name)
-        axis = self._new(known.type.shape) if known else None
+        axis = self._get_new_axis(known.type.shape) if known else None
         if axis is None or len(parts) == 1:
             return parts[-1]
         return np.concatenate(parts, axis)
 
-    def _new(self, shape: tuple[Dim, ...]) -> int | None:
+    def _get_new_axis(self, shape: tuple[Dim, ...]) -> int | None:
         """Return the axis of the new positions."""
         new = self.graph.inputs[self.facts.generation.growing].type.shape[1]
         return next((n for n, d in enumerate(shape) if d == new), None)

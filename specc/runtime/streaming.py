@@ -68,11 +68,11 @@ class StreamingModel:
         made: list[dict[str, Array]] = []
         # An empty chunk is one piece: it returns empty results.
         for start in range(0, max(count, 1), max(step, 1)):
-            piece = {n: _rows(v, at[n], start, start + step) for n, v in arrays.items()}
+            piece = {n: _slice_rows(v, at[n], start, start + step) for n, v in arrays.items()}
             made.append(stream.push(last=start + step >= count, **piece))
-        return {name: self._together(name, made) for name in made[0]}
+        return {name: self._concatenate_pieces(name, made) for name in made[0]}
 
-    def _together(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
+    def _concatenate_pieces(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
         """Concatenate the chunks of an output along time; one without time axis is the last."""
         grows = self.graph.inputs[self.input_signature.growing].type.shape[1].symbols()
         shape = self.graph.outputs[name].type.shape
@@ -90,7 +90,7 @@ class StreamingModel:
             once = {n: given[n] for n in self.encode.inputs}
             # Nothing was pushed yet; only other lengths are known.
             made = self.encode.tensors(
-                {n: _rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
+                {n: _slice_rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
             )
         return first_states(self.facts, self.step, made, given, known)
 
@@ -153,13 +153,13 @@ class InputStream:
         # If two threads push at once, one waits: each continues from where the other left the
         # stream.
         with self.turn:
-            return self._pushed(pieces, last=last)
+            return self._push_chunk(pieces, last=last)
 
-    def _pushed(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
+    def _push_chunk(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
         if self.ended:
             title = "this stream has ended"
             raise_error("E0978", title, helps=["start another: `model.stream()`"])
-        given, before, known = self._given(pieces)
+        given, before, known = self._check_given(pieces)
         count = given[self.streamer.input_signature.growing].shape[1]
         size = self.streamer.chunks.rows
         whole = count - count % size
@@ -174,7 +174,7 @@ class InputStream:
         self.rows, self.ended, self.before = self.rows + whole, last, before
         return made
 
-    def _given(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
+    def _check_given(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
         """Return checked arrays for every input (the new positions only, unless the step reads
         all), the positions to remember, and every length other than the time axis.
         """
@@ -183,35 +183,35 @@ class InputStream:
             if name in input_signature.graph.inputs and name not in at:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
                 _wrong_time(name, "is the same for all positions", fix)
-        if self._remembers(pieces):
+        if self._keeps_past(pieces):
             return self._among_all(pieces)
         prepared = input_signature.prepared({**self.once, **pieces})
         known = self._lengths_of(prepared)
         names = self.streamer.facts.whole
-        before = {name: self._behind(name, prepared[name]) for name in names}
+        before = {name: self._append_positions(name, prepared[name]) for name in names}
         return {**prepared, **before}, before, known
 
-    def _remembers(self, pieces: Mapping[str, object]) -> bool:
+    def _keeps_past(self, pieces: Mapping[str, object]) -> bool:
         """Return whether a default depends on all positions so far, not only on the new ones."""
         open_ = {n for n in self.streamer.along if n not in pieces}
         return bool(open_ - {*self.streamer.chunks.alone})
 
     def _among_all(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the same as `_given`, for defaults that read past positions."""
+        """Return the same as `_check_given`, for defaults that read past positions."""
         at, whole = self.streamer.along, {*self.streamer.facts.whole}
         rows = {n: convert_to_array(v, n) for n, v in pieces.items() if n in at}
-        known = {n: self._behind(n, v) for n, v in rows.items()}
+        known = {n: self._append_positions(n, v) for n, v in rows.items()}
         prepared = self.streamer.input_signature.prepared({**self.once, **pieces, **known})
         new = {
             name: value
             if name not in at or name in whole
-            else _rows(value, at[name], self.rows, value.shape[at[name]])
+            else _slice_rows(value, at[name], self.rows, value.shape[at[name]])
             for name, value in prepared.items()
         }
         before = {n: prepared[n] for n in known if n in prepared}
         return new, before, self._lengths_of(prepared)
 
-    def _behind(self, name: str, rows: Array) -> Array:
+    def _append_positions(self, name: str, rows: Array) -> Array:
         """Append new positions of an input to past ones. E0912 if their shapes do not fit."""
         old = self.before.get(name)
         if old is None:
@@ -293,7 +293,7 @@ def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
         )
 
 
-def _rows(value: Array, axis: int, start: int, stop: int) -> Array:
+def _slice_rows(value: Array, axis: int, start: int, stop: int) -> Array:
     """Slice an array along an axis, clipped to its length; unchanged if it has no such axis."""
     if value.ndim <= axis:
         return value

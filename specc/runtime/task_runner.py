@@ -88,22 +88,22 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     """
     task = model.manifest.reading.task
     assert task is not None, "checked by `is_for_task`"
-    options = _options(task, inputs)
+    options = _read_options(task, inputs)
     slots = {s.name for s in task.slots}
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_complete(task, given)
     record = model.manifest.reading.of_input(task.text)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
-    make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _texts)
+    make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = make(task, record, given, options)
     graph = model.manifest.graph
     further = {n: v for n, v in inputs.items() if n in graph.inputs}
     if "image" in given:
         further[_image_input(model)] = given["image"]
     if further or _can_batch(model, task, batch):
-        results = model.run(**_arrays(model, task, batch) | further)
+        results = model.run(**_make_arrays(model, task, batch) | further)
     else:
-        each = [_arrays(model, task, replace(batch, rows=[row])) for row in batch.rows]
+        each = [_make_arrays(model, task, replace(batch, rows=[row])) for row in batch.rows]
         results = _stack_results([model.run(**arrays) for arrays in each])
     padded_left = model.input_signature.pads_left(task.text)
     scored = TaskResults(
@@ -142,7 +142,7 @@ def _stack_results(each: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     return found
 
 
-def _arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
+def _make_arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
     """Return the text input, its padding mask and the token type ids."""
     graph, growing = model.manifest.graph, model.input_signature.growing
     rank = graph.inputs[task.text].type.rank
@@ -168,7 +168,7 @@ def _image_input(model: LoadedModel) -> str:
     return next(name for name, record in inputs if isinstance(record, ImageRecord))
 
 
-def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
+def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
     """Return the options with defaults. Raise E0910 for an unknown name, E0753 for a value."""
     slots = [slot.name for slot in task.slots]
     found = dict(task.options)
@@ -208,7 +208,7 @@ def _check_complete(task: Task, given: Mapping[str, object]) -> None:
             )
 
 
-def _listed(name: str, value: object) -> list[str]:
+def _list_texts(name: str, value: object) -> list[str]:
     """Return a text, a list of texts or a column of them as a list. E0906 for anything else."""
     items = convert_input(PreprocessingConfig(), name, value)
     found = [items] if isinstance(items, str) else items
@@ -228,7 +228,7 @@ def _no_texts(name: str, value: object) -> NoReturn:
     )
 
 
-def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def _broadcast_texts(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Broadcast single texts to the longest list. Raise E0912 for other lengths."""
     longest = max(map(len, given.values()))
     for name, texts in given.items():
@@ -242,7 +242,7 @@ def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return {n: t * longest if len(t) == 1 else t for n, t in given.items()}
 
 
-def _pairs(given: Mapping[str, object]) -> dict[str, object]:
+def _read_pairs(given: Mapping[str, object]) -> dict[str, object]:
     """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. As in transformers,
     a single empty `text_pair` is none.
     """
@@ -256,14 +256,14 @@ def _pairs(given: Mapping[str, object]) -> dict[str, object]:
     return dict(given)
 
 
-def _texts(
+def _read_texts(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
     """Encode each text, or pair of texts."""
-    lists = {name: _listed(name, value) for name, value in _pairs(given).items()}
-    lists = _together(lists)
+    lists = {name: _list_texts(name, value) for name, value in _read_pairs(given).items()}
+    lists = _broadcast_texts(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
-    prompt = _prompt(task, options)
+    prompt = _read_prompt(task, options)
     rows = [
         encode_text(prompt + text, pairs[i] if pairs else None, record)
         for i, text in enumerate(texts)
@@ -280,7 +280,7 @@ def _prompt_length(prompt: TextEncoding) -> int:
     return len(prompt.ids) - ends
 
 
-def _prompt(task: Task, options: Options) -> str:
+def _read_prompt(task: Task, options: Options) -> str:
     """Return the prompt prepended to every text. E0910 for an unknown prompt name."""
     if options.get("prompt"):
         return str(options["prompt"])
@@ -293,11 +293,11 @@ def _prompt(task: Task, options: Options) -> str:
     return prompts.get(named, "")
 
 
-def _questions(
+def _read_questions(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
     """Encode questions with their contexts, long ones in windows."""
-    lists = _together({name: _listed(name, value) for name, value in given.items()})
+    lists = _broadcast_texts({name: _list_texts(name, value) for name, value in given.items()})
     batch = _Batch([], [], lists)
     most = int(options["max_seq_len"])
     asked = zip(lists["question"], lists["context"], strict=True)
@@ -309,24 +309,24 @@ def _questions(
     return batch
 
 
-def _choices(
+def _read_choices(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
     """Encode a text with each of its choices."""
-    texts = _listed("text", given["text"])
+    texts = _list_texts("text", given["text"])
     if len(texts) > 1:
         helps = ["pass one text at a time"]
         raise_error("E0912", "choices need a single text, got several", helps=helps)
-    choices = _listed("choices", given["choices"])
+    choices = _list_texts("choices", given["choices"])
     rows = [encode_text(texts[0], choice, record) for choice in choices]
     return _Batch(rows, [0] * len(rows), {"text": texts, "choices": choices})
 
 
-def _images(
+def _read_images(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
     """Encode candidate labels in the hypothesis template, and preprocess images."""
-    labels = _listed("candidate_labels", given["candidate_labels"])
+    labels = _list_texts("candidate_labels", given["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:
         helps = ['put `{}` in place of the label: "This is a photo of {}."']
@@ -338,8 +338,8 @@ def _images(
 
 
 BATCH_ENCODERS: Mapping[str, Callable[..., _Batch]] = {
-    "question-answering": _questions,
-    "multiple-choice": _choices,
-    "zero-shot-image-classification": _images,
+    "question-answering": _read_questions,
+    "multiple-choice": _read_choices,
+    "zero-shot-image-classification": _read_images,
 }
 """Batch encoders by task; other tasks encode texts."""

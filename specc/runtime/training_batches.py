@@ -41,7 +41,7 @@ def training_inputs(
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
-        return {name: np.concatenate(_convert_rows(values, partial(_picture, reading, name)))}
+        return {name: np.concatenate(_convert_rows(values, partial(_read_image, reading, name)))}
     arrays = _convert_rows(
         values, lambda v: convert_to_array(convert_input(reading, name, v), name)
     )
@@ -70,7 +70,7 @@ def _convert_rows(values: list[object], convert: Callable[[object], Array]) -> l
     return rows
 
 
-def _picture(reading: PreprocessingConfig, name: str, value: object) -> Array:
+def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
     """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
     where = Path(value) if isinstance(value, str) else value
     array = convert_to_array(convert_input(reading, name, where), name)
@@ -80,7 +80,7 @@ def _picture(reading: PreprocessingConfig, name: str, value: object) -> Array:
 def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
     """Return the targets of the result `name`, i64 or f32[batch, …]."""
     record = dict(reading.shows).get(name)
-    rows = _convert_rows(values, lambda value: _answer(name, value, record))
+    rows = _convert_rows(values, lambda value: _make_targets(name, value, record))
     if len({row.shape for row in rows}) == 1:
         # 2 next to 0.5: both are floats
         kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
@@ -104,7 +104,7 @@ class CausalTargets:
         start, stop = list(settings.start), settings.stop
         given: list[Array] = []
         wanted: list[Array] = []
-        for number, row in enumerate(_convert_rows(values, self._ids)):
+        for number, row in enumerate(_convert_rows(values, self._make_ids)):
             ids = row.tolist()
             if start and ids[: len(start)] == start:
                 # the reading has added it already
@@ -125,7 +125,7 @@ class CausalTargets:
         answers, _ = pad_rows(wanted, IGNORE_INDEX, left=left)
         return {name: ids, keep: exist} if keep else {name: ids}, answers
 
-    def _ids(self, value: object) -> Array:
+    def _make_ids(self, value: object) -> Array:
         """Encode a target sequence with the tokenizer of the output, else of the input."""
         name = self.generation.growing
         if not isinstance(value, str):
@@ -145,7 +145,7 @@ class CausalTargets:
         return found if isinstance(found, TEXT_READINGS) else None
 
 
-def _answer(name: str, value: object, record: OutputReading | None) -> Array:
+def _make_targets(name: str, value: object, record: OutputReading | None) -> Array:
     """Convert one target: a label to its index, a text to ids, else unchanged."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):
@@ -214,7 +214,7 @@ class TrainingBatches:
         Fails with E0946 and E0947, and E09xx on inputs as `run` does.
         """
         rows = check_training_rows(rows)
-        names = self._names(rows)
+        names = self._read_names(rows)
         self._check_wanted(names)
         columns = {name: [row[name] for row in rows] for name in names}
         wanted = {
@@ -225,7 +225,7 @@ class TrainingBatches:
         inputs: dict[str, object] = {}
         for name in (name for name in names if name in self.graph.inputs):
             known: Mapping[str, object]
-            if texts := self._texts(name, names):
+            if texts := self._read_texts(name, names):
                 known, wanted[texts.generation.source] = texts.shifted(columns[name])
             else:
                 known = training_inputs(self.graph, self.reading, name, columns[name])
@@ -233,7 +233,7 @@ class TrainingBatches:
             inputs |= {n: x for n, x in known.items() if n == name or n not in columns}
         return TrainingBatch(self.input_signature.prepared(inputs), wanted)
 
-    def _texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
+    def _read_texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
         """Return the causal targets of a text input; None if explicit targets are given."""
         made = self.generation
         if made is None or name != made.growing or made.source in names:
@@ -243,11 +243,11 @@ class TrainingBatches:
     def _check_wanted(self, names: Sequence[str]) -> None:
         """Raise E0946 if there are no targets."""
         results = [name for name in names if name in self.graph.outputs]
-        if results or any(self._texts(name, names) for name in names):
+        if results or any(self._read_texts(name, names) for name in names):
             return
         self._nothing_wanted()
 
-    def _names(self, rows: Sequence[Row]) -> list[str]:
+    def _read_names(self, rows: Sequence[Row]) -> list[str]:
         """Return the inputs and results that every row names. E0946 if they differ."""
         if not rows:
             raise_error("E0946", "empty batch")
@@ -255,8 +255,8 @@ class TrainingBatches:
             if not isinstance(row, Mapping):
                 raise_error(
                     "E0946",
-                    f"example {number} is {_kind(row)}, expected a mapping of inputs and outputs",
-                    helps=[f"write {{{self._example()}}}"],
+                    f"example {number} is {_format_kind(row)}, expected a mapping by name",
+                    helps=[f"write {{{self._format_example()}}}"],
                 )
         first = list(rows[0])
         for number, row in enumerate(rows):
@@ -280,7 +280,7 @@ class TrainingBatches:
                 )
         return first
 
-    def _example(self) -> str:
+    def _format_example(self) -> str:
         """Return an example of a row."""
         made = self.generation
         asked = [name for name in self.input_signature.asked if not made or name != made.growing]
@@ -296,7 +296,7 @@ class TrainingBatches:
         raise_error("E0946", "examples without targets", helps=helps)
 
 
-def _kind(value: object) -> str:
+def _format_kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
@@ -310,7 +310,7 @@ def check_training_rows(given: object) -> Sequence[Row]:
     if isinstance(given, Mapping) or "to_dict" in methods:
         raise_error(
             "E0946",
-            f"examples are passed as {_kind(given)}",
+            f"examples are passed as {_format_kind(given)}",
             helps=[
                 "pass a list of examples, also for one: [example]",
                 'of a frame of pandas: frame.to_dict("records")',
@@ -321,7 +321,7 @@ def check_training_rows(given: object) -> Sequence[Row]:
             return list(given)
         raise_error(
             "E0946",
-            f"examples are passed as {_kind(given)}",
+            f"examples are passed as {_format_kind(given)}",
             helps=["pass a list of mappings, one per example"],
         )
     # a data set of another library: its elements are read on demand

@@ -54,9 +54,9 @@ def write_triton_repository(
     _check_beside(beside)
     with OutputDirectory(directory / "1") as out:
         for location in beside:
-            out.entry(location, _pieces(source / location))
+            out.entry(location, _list_pieces(source / location))
         # last, since its reader reads the other files as well
-        out.entry("model.onnx", _pieces(model.path))
+        out.entry("model.onnx", _list_pieces(model.path))
     with OutputDirectory(directory) as out:
         out.entry(config.name, [text.encode("utf-8")])
     return [*(directory / "1" / n for n in (*beside, "model.onnx")), config]
@@ -71,7 +71,7 @@ def triton_config(graph: Graph, name: str, most: int) -> str:
     outputs = {n: v.type for n, v in graph.outputs.items()}
     if most:
         _check_batch_axes(inputs, outputs)
-    parts = [*_ports("input", inputs, most), *_ports("output", outputs, most)]
+    parts = [*_list_ports("input", inputs, most), *_list_ports("output", outputs, most)]
     parts += ["dynamic_batching { }"] if most else []
     head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
     return FILE_HEADER + "".join(f"{line}\n" for line in (*head, *parts))
@@ -90,7 +90,7 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
             )
 
 
-def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
+def _list_ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
     """Yield the lines of inputs or outputs, without the batch axis if requests are joined."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
@@ -115,7 +115,7 @@ def _check_beside(locations: list[str]) -> None:
             )
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _list_pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(COPY_CHUNK_BYTES):
             yield piece

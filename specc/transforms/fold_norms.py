@@ -57,7 +57,7 @@ class _ValueUsers:
         """
         maps: dict[str, bool] = {}
         for reader in self.of.get(made, ()):
-            weight = self._weight(reader, made)
+            weight = self._get_weight(reader, made)
             if weight is None:
                 return None
             name, is_transposed = weight
@@ -65,7 +65,7 @@ class _ValueUsers:
                 return None
         return maps
 
-    def _weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
+    def _get_weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
         """Return the weight that a linear layer multiplies `made` by, and whether it is
         transposed; None for other readers, weights that are not quantized, or weights with
         other readers.
@@ -84,13 +84,13 @@ class _ValueUsers:
             if not isinstance(shown.node.op, ops.Transpose) or shown in self.shown:
                 return None
             is_transposed, shown = not is_transposed, shown.node.args[0]
-        return (self.names[value], is_transposed) if self._alone(value, made) else None
+        return (self.names[value], is_transposed) if self._is_only_reader(value, made) else None
 
-    def _alone(self, weight: Value, made: Value) -> bool:
+    def _is_only_reader(self, weight: Value, made: Value) -> bool:
         """Return True if only linear layers of `made` read a weight, transposed or not."""
         for reader in self.of.get(weight, ()):
             if isinstance(reader.op, ops.Transpose):
-                if not self._alone(self.results[reader], made):
+                if not self._is_only_reader(self.results[reader], made):
                     return False
             elif not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
                 return False

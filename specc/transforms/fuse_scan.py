@@ -230,11 +230,11 @@ class _FusedLoop:
         own = ("x", "h", "cell", "one")
         weights = {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
         collected = outputs[op.carries :]
-        if None in weights.values() or not self._one():
+        if None in weights.values() or not self._subtracts_from_one():
             return None
         if not self._free_of_state(collected, outputs[0]):
             return None
-        u, c = (self._whole(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c"))
+        u, c = (self._build_whole(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c"))
         starts = self.args[op.scanned : op.scanned + op.carries]
         layer = replace(self.cell.layer, reverse=op.reverse)
         try:
@@ -244,11 +244,11 @@ class _FusedLoop:
         except ShapeError:
             return None
         rest = [v for v in collected if v is not outputs[0]]
-        found = self._rest(rest, outputs[0], made[0]) if rest else ()
+        found = self._build_rest(rest, outputs[0], made[0]) if rest else ()
         others = iter(found)
         return (*made[1:], *(made[0] if v is outputs[0] else next(others) for v in collected))
 
-    def _one(self) -> bool:
+    def _subtracts_from_one(self) -> bool:
         """Return True if gates are subtracted from the constant one."""
         if "one" not in self.leaves:
             return True
@@ -269,7 +269,7 @@ class _FusedLoop:
                 todo += [a for a in value.node.args if a]
         return True
 
-    def _whole(self, first: Value | None, rest: Value | None) -> Value | None:
+    def _build_whole(self, first: Value | None, rest: Value | None) -> Value | None:
         """Return a weight of all gates, concatenated or found whole if it was split."""
         if first is None or rest is None:
             return first
@@ -283,7 +283,7 @@ class _FusedLoop:
                     return source
         return self.b.one(ops.Concat(0), first, rest)
 
-    def _rest(self, values: Sequence[Value], new: Value, states: Value) -> tuple[Value, ...]:
+    def _build_rest(self, values: Sequence[Value], new: Value, states: Value) -> tuple[Value, ...]:
         """Compute the other collected values by a loop over inputs and states without carries."""
         op = self.op
         rows = self.inputs[: op.scanned]

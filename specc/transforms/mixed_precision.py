@@ -200,48 +200,48 @@ class _HalfConverter:
     def nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
-            width = self._width(node)
-            new = self._written(node, width)
+            width = self._get_width(node)
+            new = self._convert_node(node, width)
             for old, one in zip(results, new, strict=True):
                 self.enter(old, one, "neutral" if width == "neutral" else "wide")
             self.made.copy_origin(graph, node, new)
 
-    def _written(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
+    def _convert_node(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node, with its operands in its dtype."""
         if width != "thin":
             return self.made.add(node.op, *(a and self.wide(a) for a in node.args))
         op: Op = node.op
         if isinstance(op, ops.Route):
-            op = replace(op, body=self._expert(op.body))
+            op = replace(op, body=self._convert_expert(op.body))
         return self.made.add(op, *(a and self.thin(a) for a in node.args))
 
-    def _expert(self, body: Graph) -> Graph:
+    def _convert_expert(self, body: Graph) -> Graph:
         """Convert the body of experts, whose inputs and results are 16-bit."""
         given = dict.fromkeys(body.inputs, self.half)
         results = dict.fromkeys(body.outputs, self.half)
         return _convert_graph(body, self.half, given, results)[0]
 
-    def _width(self, node: Node) -> PrecisionClass:
+    def _get_width(self, node: Node) -> PrecisionClass:
         """The precision of a node."""
         op = node.op
         if isinstance(op, ALWAYS_HALF_OPS):
-            return "wide" if node in self.late or not self._floats(node) else "thin"
+            return "wide" if node in self.late or not self._list_floats(node) else "thin"
         if isinstance(op, ops.Constant):
-            return "neutral" if self._fits(op) else "wide"
+            return "neutral" if self._fits_half(op) else "wide"
         if isinstance(op, UNIT_TABLE_OPS):
             return "neutral"
         if not can_follow_operand_dtype(op):
             return "wide"
         # One float32 operand makes the result float32: its digits would be lost in a sum.
-        found = {self.widths[a] for a in self._floats(node)}
+        found = {self.widths[a] for a in self._list_floats(node)}
         if "wide" in found or not found:
             return "wide"
         return "thin" if "thin" in found else "neutral"
 
-    def _floats(self, node: Node) -> list[Value]:
+    def _list_floats(self, node: Node) -> list[Value]:
         return [a for a in node.args if a is not None and a.type.dtype == "f32"]
 
-    def _fits(self, constant: ops.Constant) -> bool:
+    def _fits_half(self, constant: ops.Constant) -> bool:
         """Return True if a constant is in the normal range of the 16-bit dtype."""
         size = abs(float(constant.value))
         return size == 0 or MIN_NORMAL[self.half] <= size <= MAX_FINITE[self.half]

@@ -203,25 +203,25 @@ class _FormatChooser:
             return why
         if _has_match(names, self.wish.keep):
             return "requested"
-        kind = self._kind(sharing, uses, names)
+        kind = self._choose_kind(sharing, uses, names)
         if kind is None:
             return "not requested"
-        form = self._form(kind, uses)
+        form = self._choose_format(kind, uses)
         if kind == "int8-tensor":
             form = self._by_tensor(sharing, uses) or form
         return replace(form, is_transposed=True) if uses.is_transposed == {True} else form
 
-    def _kind(
+    def _choose_kind(
         self, sharing: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
         """Return the kind that is requested for a weight, with care for small ones."""
         # the last matching pattern takes precedence
         own = [kind for pattern, kind in self.wish.own if _has_match(names, (pattern,))]
-        kind = own[-1] if own else self._usual(sharing)
+        kind = own[-1] if own else self._choose_default_kind(sharing)
         # explicit settings of a weight, or of heads, apply to small ones too
         asked = own or (self.wish.head and self.heads & set(sharing))
         if kind == "int4" and not asked and not self.wish.every:
-            return self._careful(sharing, uses, self.graph.parameters[sharing[0]])
+            return self._choose_careful_kind(sharing, uses, self.graph.parameters[sharing[0]])
         return kind
 
     def stored(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | str:
@@ -235,13 +235,15 @@ class _FormatChooser:
             return "no 4-bit kernel for this use"
         return QuantizationFormat(bits=4, block=block, layout=self.layout, rounding="none")
 
-    def _usual(self, sharing: list[str]) -> QuantizationKind | None:
+    def _choose_default_kind(self, sharing: list[str]) -> QuantizationKind | None:
         """Return the kind of a weight that no pattern matches."""
         if self.wish.head and self.heads & set(sharing):
             return None if self.wish.head == "none" else self.wish.head
         return self.wish.kind
 
-    def _careful(self, sharing: list[str], uses: WeightUses, value: Value) -> QuantizationKind:
+    def _choose_careful_kind(
+        self, sharing: list[str], uses: WeightUses, value: Value
+    ) -> QuantizationKind:
         """Return `int4`, or 8 bits where 4 lose too much or save nothing."""
         count = 1
         # of stacked weights each expert has a matrix of its own
@@ -266,7 +268,7 @@ class _FormatChooser:
             bits=8, block=0, layout="columns", rounding="layer" if layer else "tensor"
         )
 
-    def _form(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
+    def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
         """Return the format of a kind in the target's layout."""
         # A standard runtime converts column blocks to rows for every product that it does not fuse:
         # not for shared tables, nor in a loop. The standard has no slices of stacked 4-bit weights

@@ -161,12 +161,12 @@ class _WeightQuantizer:
     def nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
-            new = self._node(node, results)
+            new = self._convert_node(node, results)
             # operations that only moved a weight have no effect any more
             self.now.update(zip(results, new, strict=False))
             self.made.copy_origin(graph, node, new)
 
-    def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _convert_node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
         """Convert a node; return nothing for a view of a weight."""
         read = [a for a in node.args if a is not None and a in self.pairs]
         if not read:
@@ -182,17 +182,17 @@ class _WeightQuantizer:
                 self.pairs[results[0]] = replace(pair, scales=scales)
                 return ()
             case ops.Slice():
-                self.pairs[results[0]] = self._cut(node.op, pair)
+                self.pairs[results[0]] = self._slice_weight(node.op, pair)
                 return ()
             case ops.Scan() | ops.Route():
                 return self._loop(node, node.op)
             case ops.Embedding():
-                return self._lookup(node, pair)
+                return self._convert_lookup(node, pair)
             case ops.Lstm():
-                return self._layer(node, node.op)
-        return self._linear(node, pair)
+                return self._convert_layer(node, node.op)
+        return self._convert_linear(node, pair)
 
-    def _cut(self, op: ops.Slice, pair: QuantizedParameters) -> QuantizedParameters:
+    def _slice_weight(self, op: ops.Slice, pair: QuantizedParameters) -> QuantizedParameters:
         """Some rows of a weight: the results are the last axis of columns, else the first."""
         made, form = self.made, pair.form
         last = form.layout == "columns"
@@ -202,7 +202,7 @@ class _WeightQuantizer:
         )
         return replace(pair, numbers=numbers, scales=scales)
 
-    def _linear(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
+    def _convert_linear(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
         form = pair.form
         # a layer's weights may be read in a loop of a graph that was split
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
@@ -215,7 +215,7 @@ class _WeightQuantizer:
             op, x and self.now[x], pair.numbers, pair.scales, bias and self.now[bias]
         )
 
-    def _layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
+    def _convert_layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
         """Convert an LSTM with both weights quantized."""
         pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
         # the omitted operand is the projection, which such a layer lacks
@@ -228,7 +228,7 @@ class _WeightQuantizer:
             *(a and self.now[a] for a in rest),
         )
 
-    def _lookup(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
+    def _convert_lookup(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
         form, ids = pair.form, node.args[0]
         table = node.args[1]
         assert table is not None

@@ -277,17 +277,19 @@ class _ScanRebuilder:
         inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
         used = [a for n in self.parts.after for a in n.args if a] + collected
         stacked = list(dict.fromkeys(v for v in used if v in inner))
-        finals = self._loop(stacked, made)
+        finals = self._build_loop(stacked, made)
         vectorize_nodes(self.b, self.op, self.parts.after, self.whole, self.outside)
-        return (*finals, *(self._kept(self.whole[v], v in stacked) for v in collected))
+        return (*finals, *(self._zero_masked(self.whole[v], v in stacked) for v in collected))
 
-    def _loop(self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]) -> tuple[Value, ...]:
+    def _build_loop(
+        self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]
+    ) -> tuple[Value, ...]:
         """Build the remaining scan; none if nothing is carried or collected."""
         # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
             return ()
-        scanned, captured = self._read(made, (*self.op.next_states(), *stacked))
-        body = self._body(stacked, made, scanned, captured)
+        scanned, captured = self._find_read_values(made, (*self.op.next_states(), *stacked))
+        body = self._build_body(stacked, made, scanned, captured)
         carries = len(self.carries)
         op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
         keep = [self.keep] if self.keep else []
@@ -297,7 +299,7 @@ class _ScanRebuilder:
         self.whole.update(zip(stacked, results[carries:], strict=True))
         return results[:carries]
 
-    def _body(
+    def _build_body(
         self,
         stacked: list[Value],
         made: dict[Node, tuple[Value, ...]],
@@ -316,7 +318,7 @@ class _ScanRebuilder:
         outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
         return inner.finish("body", outputs)
 
-    def _read(
+    def _find_read_values(
         self, made: dict[Node, tuple[Value, ...]], wanted: Sequence[Value]
     ) -> tuple[list[Value], list[Value]]:
         """Return what the remaining loop reads: scanned operands and captures."""
@@ -327,7 +329,7 @@ class _ScanRebuilder:
         # A loop must scan something, which determines its length.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
-    def _kept(self, whole: Value, stacked: bool) -> Value:
+    def _zero_masked(self, whole: Value, stacked: bool) -> Value:
         """Return a collected value with zeros at masked positions, as in the scan."""
         # What the loop collected has zeros there already.
         if self.keep is None or stacked:

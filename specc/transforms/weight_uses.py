@@ -168,17 +168,17 @@ class _WeightUseCollector:
             if isinstance(node.op, TOKEN_PRESERVING_OPS) and not known.isdisjoint(node.args):
                 known.update(filter(is_integer_value, results))
             if isinstance(node.op, ops.Scan | ops.Route):
-                self._body(node, node.op, here, known, scope)
+                self._collect_body(node, node.op, here, known, scope)
                 continue
             for place, value in enumerate(node.args):
                 if value is not None and value in here:
-                    shown = self._read(node, place, here[value], known, scope)
+                    shown = self._record_read(node, place, here[value], known, scope)
                     here |= {results[0]: shown} if shown else {}
         for value in graph.outputs.values():
             if value in here:
                 self.found[here[value].name].other.append("a result")
 
-    def _read(
+    def _record_read(
         self, node: Node, place: int, sight: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
         """Return the view that a node makes of a weight; None if it reads, and records, it."""
@@ -204,7 +204,7 @@ class _WeightUseCollector:
         uses.cut |= bool(sight.cut)
         return None
 
-    def _body(
+    def _collect_body(
         self,
         node: Node,
         op: ops.Scan | ops.Route,

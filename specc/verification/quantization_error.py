@@ -26,7 +26,7 @@ def reference_cache_values(
     """Return a hook that replaces the reference's quantized KV cache entries by the model's results
     `got`, where equal up to rounding ties; None for a graph without.
     """
-    kept = {v: got[name] for v, name in _kept(graph).items()}
+    kept = {v: got[name] for v, name in _keep_sample(graph).items()}
     if not kept:
         return None
     names = {value: name for name, value in graph.parameters.items()}
@@ -61,7 +61,7 @@ def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> A
     return made
 
 
-def _kept(graph: Graph) -> dict[Value, str]:
+def _keep_sample(graph: Graph) -> dict[Value, str]:
     """Return the results that hold quantized KV caches, keyed by their new entries."""
     found = {}
     for name, value in graph.outputs.items():
@@ -144,7 +144,7 @@ class QuantizationComparison:
     def run(self, seed: int, rounds: int) -> None:
         """Compare on random inputs. E0857 where the two are not of one spec."""
         graph = self.low.manifest.graph
-        self._check()
+        self._check_pair()
         rng = np.random.default_rng(seed)
         generates = self.low.manifest.generates
         for _ in range(max(rounds, 1)):
@@ -201,7 +201,7 @@ class QuantizationComparison:
                         helps=["quantize fewer weights: `--quantize-exclude PATTERN`"],
                     )
 
-    def _check(self) -> None:
+    def _check_pair(self) -> None:
         one, other = (
             [(n, str(v.type)) for n, v in (*g.inputs.items(), *g.outputs.items())]
             for g in (self.low.manifest.graph, self.full.manifest.graph)

@@ -34,7 +34,7 @@ def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
         return ResultDifference(wrong / max(want.size, 1), what)
     want = _as_stored(want, got.dtype)
     got = np.asarray(got, np.float64)
-    if odd := _odd(got, want):
+    if odd := _find_odd(got, want):
         return ResultDifference(
             np.inf, f"`{name}` differs from the reference in NaN or infinity", (odd,)
         )
@@ -61,7 +61,7 @@ def _as_stored(want: Array, dtype: DTypeLike) -> Array:
     return np.where(np.abs(want) > most, np.copysign(np.inf, want), want)
 
 
-def _odd(got: Array, want: Array) -> str:
+def _find_odd(got: Array, want: Array) -> str:
     """Describe the first position where only one is finite, or the infinities differ."""
     usual = np.isfinite(got) & np.isfinite(want)
     wrong = ~(usual | (got == want) | (np.isnan(got) & np.isnan(want)))
@@ -88,7 +88,7 @@ def relative_change(after: Array, before: Array) -> float:
     """
     if before.dtype.kind in "ib":
         return float((after != before).mean()) if before.size else 0.0
-    if _odd(after, before):
+    if _find_odd(after, before):
         return np.inf
     apart, largest = _apart(after, before)
     return float(apart.max(initial=0)) / largest
@@ -152,9 +152,9 @@ class VerificationRound:
         if self.uncovered:
             return f"{graph}not covered: {', '.join(self.uncovered)}"
         lengths = f"{format_lengths(self.sizes)}: " if self.compared else ""
-        return f"{graph}{lengths}{self._agreeing()}{self.note}"
+        return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
-    def _agreeing(self) -> str:
+    def _format_agreement(self) -> str:
         """Format how many results agree, and their difference; "" otherwise."""
         if not (self.compared and self.agrees):
             return ""

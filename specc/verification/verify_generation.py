@@ -59,14 +59,16 @@ def iterate_generated_rounds(
     rng = np.random.default_rng(seed)
     for turn in range(rounds):
         sizes = sizes_for(graph, turn)
-        asked = _asked(writer, graph, sizes, rng, BOOLEAN_DENSITIES[turn % len(BOOLEAN_DENSITIES)])
-        _count(coverage, asked)
-        yield _compare(_Decode(asked, graph, weights), sizes)
+        asked = _sample_inputs(
+            writer, graph, sizes, rng, BOOLEAN_DENSITIES[turn % len(BOOLEAN_DENSITIES)]
+        )
+        _run_counting_copy(coverage, asked)
+        yield _compare_tokens(_Decode(asked, graph, weights), sizes)
     if coverage.missing:
         yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
 
 
-def _asked(
+def _sample_inputs(
     writer: Generator,
     graph: Graph,
     sizes: Mapping[str, int],
@@ -86,7 +88,7 @@ def _asked(
     return writer.begin(inputs, replace(settings, log_probs=not beam))
 
 
-def _count(coverage: Coverage, asked: GenerationRequest) -> None:
+def _run_counting_copy(coverage: Coverage, asked: GenerationRequest) -> None:
     """Run the copy that counts executions."""
     if coverage.session is not None:
         # it has the part of a session that decoding reads
@@ -114,12 +116,12 @@ class _Decode:
             found = search_beams(stepper, asked.prompt, settings, keep=asked.keep)
             tokens = [[list(h.tokens) for h in row] for row in found]
             scores = [[h.score for h in row] for row in found]
-            return {"tokens": _padded(tokens, settings), "scores": np.array(scores)}
+            return {"tokens": _pad_prompt(tokens, settings), "scores": np.array(scores)}
         width = settings.max_tokens
         steps = list(decode_steps(stepper, asked.prompt, settings, keep=asked.keep))
         return {
-            "tokens": _filled([s.tokens for s in steps], width)[:, None],
-            "log_probs": _filled([np.asarray(s.log_probs) for s in steps], width),
+            "tokens": _fill_inputs([s.tokens for s in steps], width)[:, None],
+            "log_probs": _fill_inputs([np.asarray(s.log_probs) for s in steps], width),
         }
 
     def got(self) -> dict[str, Array]:
@@ -131,12 +133,12 @@ class _Decode:
             width = self.asked.bounded.max_tokens
             tokens, log_probs = made.tokens[:, 0], made.log_probs
             return {
-                "tokens": _filled([*tokens.T], width)[:, None],
-                "log_probs": _filled([*log_probs.T], width),
+                "tokens": _fill_inputs([*tokens.T], width)[:, None],
+                "log_probs": _fill_inputs([*log_probs.T], width),
             }
         stops = self.asked.settings.stop
-        rows = [[_cut(text, stops) for text in row] for row in made.tokens.tolist()]
-        tokens = _padded(rows, self.asked.bounded)
+        rows = [[_cut_prompt(text, stops) for text in row] for row in made.tokens.tolist()]
+        tokens = _pad_prompt(rows, self.asked.bounded)
         return {"tokens": tokens, "scores": np.asarray(made.scores)}
 
 
@@ -161,7 +163,7 @@ class _Reference:
         )
 
 
-def _compare(decode: _Decode, sizes: Mapping[str, int]) -> VerificationRound:
+def _compare_tokens(decode: _Decode, sizes: Mapping[str, int]) -> VerificationRound:
     """Compare the results. E0930 unless they agree."""
     got, want = decode.got(), decode.results()
     apart = {n: compare_result(n, got[n], x) for n, x in want.items()}
@@ -175,11 +177,13 @@ def _compare(decode: _Decode, sizes: Mapping[str, int]) -> VerificationRound:
     )
     wrong = {n: d for n, d in apart.items() if d.what}
     if wrong:
-        found = replace(found, note=found.note + _explained(decode, got, want, wrong, sizes))
+        found = replace(
+            found, note=found.note + _explain_difference(decode, got, want, wrong, sizes)
+        )
     return found
 
 
-def _explained(
+def _explain_difference(
     decode: _Decode,
     got: Mapping[str, Array],
     want: Mapping[str, Array],
@@ -207,20 +211,20 @@ def _explained(
     return f", where {half or 'float32'} rounding changes results"
 
 
-def _filled(steps: list[Array], width: int) -> Array:
+def _fill_inputs(steps: list[Array], width: int) -> Array:
     """Stack per-step arrays to [batch width], padded with -1."""
     fill = [np.full_like(steps[0], -1)] * (width - len(steps))
     return np.stack([*steps, *fill], -1)
 
 
-def _padded(rows: list[list[list[int]]], settings: GenerationSettings) -> Array:
+def _pad_prompt(rows: list[list[list[int]]], settings: GenerationSettings) -> Array:
     """Stack to i64[batch n steps], padded to `max_tokens`."""
     width = settings.max_tokens
     made = [[[*t, *[settings.filler] * (width - len(t))] for t in row] for row in rows]
     return np.array(made, np.int64)
 
 
-def _cut(text: list[int], stops: tuple[int, ...]) -> list[int]:
+def _cut_prompt(text: list[int], stops: tuple[int, ...]) -> list[int]:
     """Truncate a sequence at its first stop token."""
     end = next((n + 1 for n, token in enumerate(text) if token in stops), len(text))
     return text[:end]

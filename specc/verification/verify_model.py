@@ -91,7 +91,7 @@ def iterate_rounds(
     if coverage.missing:
         yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
     if undecided := comparison.undecided():
-        _undecided(undecided)
+        _fail_undecided(undecided)
 
 
 def planned_inputs(
@@ -115,7 +115,7 @@ def planned_inputs(
         coverage.run(inputs)
         yield sizes, inputs
     further = candidate_sizes(graph, coverage.subgraphs.constants, most)
-    affordable = ((s, d) for s, d in further if _worth(s, graph))
+    affordable = ((s, d) for s, d in further if _is_worth_comparing(s, graph))
     for sizes, density in islice(affordable, MAX_ROUNDS):
         if coverage.session is None or not coverage.missing:
             break
@@ -189,7 +189,7 @@ def _explained(
     explains. E0930 for one that it does not.
     """
     bounds = rounding_bounds(sample, want)
-    moves = {n: _share(want[n], bounds[n]) for n in wrong}
+    moves = {n: _format_share(want[n], bounds[n]) for n in wrong}
     for name, difference in wrong.items():
         result = np.asarray(got[name])
         if not is_rounding_difference(sample, name, result, want[name], bounds[name]):
@@ -207,7 +207,7 @@ def _explained(
     )
 
 
-def _share(want: Array, bound: Array) -> float:
+def _format_share(want: Array, bound: Array) -> float:
     """Return the maximum bound relative to the maximum value."""
     most = float(bound.max(initial=0))
     return most if want.dtype.kind in "iub" else most / largest_value(want)
@@ -220,10 +220,10 @@ def _all_sizes(
     blocks, if float64 is fast enough.
     """
     yield from (sizes_for(graph, turn, most) for turn in range(rounds))
-    yield from long_sizes(graph, lambda sizes: _worth(sizes, graph), most)
+    yield from long_sizes(graph, lambda sizes: _is_worth_comparing(sizes, graph), most)
 
 
-def _worth(sizes: Mapping[str, int], graph: Graph) -> bool:
+def _is_worth_comparing(sizes: Mapping[str, int], graph: Graph) -> bool:
     """Return whether the reference computes these lengths in about a second."""
     env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
     try:
@@ -259,7 +259,7 @@ def _in_half(
     return f", of which {half} explains {most:.1e}"
 
 
-def _undecided(names: list[str]) -> NoReturn:
+def _fail_undecided(names: list[str]) -> NoReturn:
     """Raise E0932: neither an agreement nor a difference."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(

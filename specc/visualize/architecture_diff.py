@@ -60,52 +60,52 @@ class ArchitectureDifference:
 def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     """Return the changes from A to B."""
     a, b = (replace(s, graph=pass_pipeline.normalize_weight_orientation(s.graph)) for s in (a, b))
-    if _text(a.graph) == _text(b.graph):
+    if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
-    one, other = (_scopes(side.graph) for side in (a, b))
+    one, other = (_list_scopes(side.graph) for side in (a, b))
     common = one.keys() & other.keys()
-    changes = [*_config(a.config, b.config), *_ports(a.graph, b.graph)]
-    total = [*_totals(a.graph, b.graph)]
+    changes = [*_diff_config(a.config, b.config), *_diff_ports(a.graph, b.graph)]
+    total = [*_diff_totals(a.graph, b.graph)]
     if len(common) < MIN_COMMON_SHARE * len(one.keys() | other.keys()):
         unlike = (
             f"these are unlike models: of {len(one)} blocks of {a.name} and {len(other)} "
             f"of {b.name}, {len(common)} have paths in common"
         )
         return ArchitectureDifference(changes=(*changes, *total), unlike=unlike)
-    changes += _folded("removed", ((p, "") for p in _tops(one, other)))
-    changes += _folded("added", ((p, "") for p in _tops(other, one)))
-    changes += _folded("block", _blocks(one, other))
+    changes += _fold_changes("removed", ((p, "") for p in _find_outermost(one, other)))
+    changes += _fold_changes("added", ((p, "") for p in _find_outermost(other, one)))
+    changes += _fold_changes("block", _diff_scope(one, other))
     found = (*changes, *total)
     return ArchitectureDifference(changes=found or tuple(_first_line(a.graph, b.graph)))
 
 
-def _text(graph: Graph) -> str:
+def _format_graph(graph: Graph) -> str:
     """A graph as text, without its own name."""
     return format_ir(graph).split("\n", 1)[1]
 
 
-def _config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
-    one, other = dict(_flat(a)), dict(_flat(b))
+def _diff_config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
+    one, other = dict(_flatten(a)), dict(_flatten(b))
     for key in {**one, **other}:
-        before, after = (_said(c[key]) if key in c else "–" for c in (one, other))
+        before, after = (_describe_mask(c[key]) if key in c else "–" for c in (one, other))
         if before != after:
             yield ArchitectureChange(kind="config", where=key, how=f"{before} → {after}")
 
 
-def _flat(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
+            yield from _flatten(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value
 
 
-def _said(value: object) -> str:
+def _describe_mask(value: object) -> str:
     text = "none" if value is None else str(value)
     return text.lower() if isinstance(value, bool) else text
 
 
-def _ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+def _diff_ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     for kind, one, other in (("input", a.inputs, b.inputs), ("result", a.outputs, b.outputs)):
         for name in {**one, **other}:
             before, after = (
@@ -119,14 +119,14 @@ Facts = tuple[tuple[str, str], ...]
 """The operations and parameters of a scope itself, as ordered pairs of name and details."""
 
 
-def _scopes(graph: Graph) -> dict[str, Facts]:
+def _list_scopes(graph: Graph) -> dict[str, Facts]:
     """Return every scope with its own operations and weights."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
         # a mask's construction is described where attention uses it
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
-            facts += _operation(node)
+            facts += _describe_operation(node)
     for name, fact in graph.parameter_facts.items():
         scope, _, leaf = name.rpartition(".")
         shape = " × ".join(format_dim_formula(d, {}) for d in fact.type.shape)
@@ -134,7 +134,7 @@ def _scopes(graph: Graph) -> dict[str, Facts]:
     return {scope: tuple(facts) for scope, facts in found.items()}
 
 
-def _operation(node: Node) -> Iterator[tuple[str, str]]:
+def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
     """Yield an operation with its attributes; for attention also its heads and visible keys."""
     plain = {
         name: value
@@ -146,19 +146,19 @@ def _operation(node: Node) -> Iterator[tuple[str, str]]:
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return
-    yield operation_label(node), ", ".join(f"{n}={_value(v)}" for n, v in plain.items())
+    yield operation_label(node), ", ".join(f"{n}={_format_value(v)}" for n, v in plain.items())
     if isinstance(node.op, ops.Attend):
         q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
-        yield "heads", _heads(q[1], k[1])
+        yield "heads", _count_heads(q[1], k[1])
         yield "sees", describe_visible_keys(node)
 
 
-def _heads(queries: Dim, keys: Dim) -> str:
+def _count_heads(queries: Dim, keys: Dim) -> str:
     of_keys = "" if queries == keys else f" in {format_dim_formula(keys, {})} groups"
     return f"{format_dim_formula(queries, {})}{of_keys}"
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -178,31 +178,31 @@ def describe_visible_keys(node: Node) -> str:
     return f"itself and {back}" if seen.lo == 0 else f"{back} and {ahead}"
 
 
-def _tops(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[str]:
+def _find_outermost(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[str]:
     """The outermost paths that only one has."""
-    there = {path for scope in other for path in _paths(scope)}
+    there = {path for scope in other for path in _list_enclosing(scope)}
     seen: dict[str, None] = {}
     for scope in one:
-        top = next((path for path in _paths(scope) if path not in there), "")
+        top = next((path for path in _list_enclosing(scope) if path not in there), "")
         if scope and top:
             seen[top] = None
     yield from seen
 
 
-def _paths(scope: str) -> Iterator[str]:
+def _list_enclosing(scope: str) -> Iterator[str]:
     """A scope and those around it, the outermost first: `h`, `h.0`, `h.0.attn`."""
     parts = scope.split(".")
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
-def _blocks(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
+def _diff_scope(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
     """Yield the differences of a scope in both, one pair per change."""
     for scope, facts in one.items():
-        for change in _facts(facts, other.get(scope, facts)):
+        for change in _pair_facts(facts, other.get(scope, facts)):
             yield scope or "(outside of blocks)", change
 
 
-def _facts(one: Facts, other: Facts) -> Iterator[str]:
+def _pair_facts(one: Facts, other: Facts) -> Iterator[str]:
     """Facts that differ, paired by their names in order."""
     names = dict.fromkeys(name for name, _ in (*one, *other))
     for name in names:
@@ -210,12 +210,12 @@ def _facts(one: Facts, other: Facts) -> Iterator[str]:
         shared = min(len(before), len(after))
         for was, now in zip(before[:shared], after[:shared], strict=True):
             if was != now:
-                yield f"{name} {_details(was, now)}"
+                yield f"{name} {_diff_details(was, now)}"
         yield from (f"{name} {d} → –".replace("  ", " ") for d in before[shared:])
         yield from (f"– → {name} {d}".rstrip() for d in after[shared:])
 
 
-def _details(was: str, now: str) -> str:
+def _diff_details(was: str, now: str) -> str:
     """Two lists of attributes, those alone that differ."""
     one, other = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (was, now))
     if "=" not in was or one.keys() != other.keys():
@@ -224,7 +224,7 @@ def _details(was: str, now: str) -> str:
     return ", ".join(changed)
 
 
-def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
+def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
     """Changes that are the same in paths which differ in one number alone are one."""
     alike: dict[tuple[str, str], list[str]] = {}
     for path, how in pairs:
@@ -233,8 +233,8 @@ def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureCha
         paths += [path] if path not in paths else []
     made = [
         ArchitectureChange(kind=kind, where=where, how=how)
-        for (_, how), paths in sorted(alike.items(), key=lambda item: _order(item[1][0]))
-        for where in _joined(paths)
+        for (_, how), paths in sorted(alike.items(), key=lambda item: _order_changes(item[1][0]))
+        for where in _join_paths(paths)
     ]
     if len(made) > MAX_LINES:
         more = ArchitectureChange(kind=kind, where="…", how=f"and {len(made) - MAX_LINES} more")
@@ -242,32 +242,32 @@ def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureCha
     return made
 
 
-def _order(path: str) -> list[tuple[int, str]]:
+def _order_changes(path: str) -> list[tuple[int, str]]:
     """Paths in the order of their names, numbers by size."""
     return [(int(p) if p.isdecimal() else 0, p) for p in path.split(".")]
 
 
-def _joined(paths: Sequence[str]) -> list[str]:
+def _join_paths(paths: Sequence[str]) -> list[str]:
     """`h.0 … 11.attn` for paths that have one number; others as they are."""
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
-        return sorted(paths, key=_order)
+        return sorted(paths, key=_order_changes)
     text = format_number_runs(sorted(n for (n,) in numbers))
     return [INTEGER_PATTERN.sub(lambda _: text, paths[0])]
 
 
-def _totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Count the weights and the cost of both."""
     facts = [
         ("weights", [format_dim_formula(count_own_parameters(g), {}) for g in (a, b)]),
-        ("multiply-adds", [format_dim_formula(_work(g), {}) for g in (a, b)]),
+        ("multiply-adds", [format_dim_formula(_format_work(g), {}) for g in (a, b)]),
     ]
     for name, (before, after) in facts:
         if before != after:
             yield ArchitectureChange(kind="in all", where=name, how=f"{before} → {after}")
 
 
-def _work(graph: Graph) -> Dim:
+def _format_work(graph: Graph) -> Dim:
     total = Dim.of(0)
     for node, _ in graph.nodes:
         total = total + count_multiply_adds(node)
@@ -276,7 +276,7 @@ def _work(graph: Graph) -> Dim:
 
 def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Return where the IR texts of two graphs diverge."""
-    for one, other in zip(_text(a).split("\n"), _text(b).split("\n"), strict=False):
+    for one, other in zip(_format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False):
         if one != other:
             how = f"{one.strip()} → {other.strip()}"
             yield ArchitectureChange(kind="wiring", where="first", how=how)

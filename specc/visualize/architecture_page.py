@@ -55,14 +55,14 @@ def render_architecture_page(shown: ArchitectureView) -> str:
     trees = {name: build_block_tree(g, shown.at) for name, g in shown.graphs.items()}
     places = _Places(trees)
     cost = compute_cost_curves(next(iter(shown.graphs.values())))
-    sources = _sources(list(shown.graphs.values()), places)
+    sources = _list_sources(list(shown.graphs.values()), places)
     body = "\n".join(
         [
-            _head(shown),
-            _tabs(list(trees)),
-            *(_graph(n, name, trees[name], shown, places) for n, name in enumerate(trees)),
-            _costs(cost),
-            *_listings(sources),
+            _render_head(shown),
+            _render_tabs(list(trees)),
+            *(_render_graph(n, name, trees[name], shown, places) for n, name in enumerate(trees)),
+            _render_costs(cost),
+            *_render_listings(sources),
         ]
     )
     return render_page(
@@ -96,7 +96,7 @@ class _Places:
         return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
 
 
-def _head(shown: ArchitectureView) -> str:
+def _render_head(shown: ArchitectureView) -> str:
     doc = f'<p class="doc">{escape(printable_label(shown.doc, 600))}</p>' if shown.doc else ""
     count = f'<p class="count">{escape(shown.count)}</p>' if shown.count else ""
     return (
@@ -106,15 +106,15 @@ def _head(shown: ArchitectureView) -> str:
     )
 
 
-def _tabs(names: Sequence[str]) -> str:
+def _render_tabs(names: Sequence[str]) -> str:
     """A button a graph, where there are several."""
     if len(names) < 2:
         return ""
-    tabs = "".join(_tab(n, name) for n, name in enumerate(names))
+    tabs = "".join(_render_tab(n, name) for n, name in enumerate(names))
     return f'<nav class="graphs" role="tablist" aria-label="graphs">{tabs}</nav>'
 
 
-def _tab(n: int, name: str) -> str:
+def _render_tab(n: int, name: str) -> str:
     chosen = "true" if n == 0 else "false"
     return (
         f'<button type="button" role="tab" aria-selected="{chosen}" data-graph="{n}">'
@@ -122,15 +122,15 @@ def _tab(n: int, name: str) -> str:
     )
 
 
-def _graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Places) -> str:
+def _render_graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Places) -> str:
     graph = shown.graphs[name]
     hidden = "" if n == 0 else " hidden"
     ports = [
-        *_ports("input", {k: v.type for k, v in graph.inputs.items()}, shown.at),
-        *_ports("result", {k: v.type for k, v in graph.outputs.items()}, shown.at),
+        *_render_ports("input", {k: v.type for k, v in graph.inputs.items()}, shown.at),
+        *_render_ports("result", {k: v.type for k, v in graph.outputs.items()}, shown.at),
     ]
     panels = [
-        _panel(places.blocks[n, block.path], block, shown, places)
+        _render_panel(places.blocks[n, block.path], block, shown, places)
         for block in tree.all()
         if (n, block.path) in places.blocks
     ]
@@ -141,7 +141,7 @@ def _graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Pla
             '<div class="columns"><div class="tree" role="tree">',
             '<div class="titles"><span>block</span><span>output</span>'
             "<span>weights</span><span>multiply-adds</span></div>",
-            *_rows(n, tree, shown.at, places, 0),
+            *_render_rows(n, tree, shown.at, places, 0),
             '</div><div class="panels">',
             *panels,
             "</div></div></section>",
@@ -149,18 +149,18 @@ def _graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Pla
     )
 
 
-def _ports(what: str, types: Mapping[str, Type], at: Mapping[str, int]) -> Iterator[str]:
+def _render_ports(what: str, types: Mapping[str, Type], at: Mapping[str, int]) -> Iterator[str]:
     for name, type_ in types.items():
         shape = escape(format_type_at(type_, at))
         label = escape(printable_label(name, 60))
         yield f'<li><span class="what">{what}</span> {label} <code>{shape}</code></li>'
 
 
-def _rows(
+def _render_rows(
     n: int, block: Block, at: Mapping[str, int], places: _Places, depth: int
 ) -> Iterator[str]:
     """A line of the tree, and below it those inside, closed from the third level on."""
-    cells = _cells(block, at, depth)
+    cells = _render_cells(block, at, depth)
     place = places.blocks.get((n, block.path), "")
     kind = f'class="row k-{block.kind}" data-panel="{place}"'
     button = f'<button type="button" {kind}>{cells}</button>'
@@ -170,11 +170,11 @@ def _rows(
     is_open = " open" if depth < 2 else ""
     yield f"<details{is_open}><summary>{button}</summary>"
     for inner in block.inner.values():
-        yield from _rows(n, inner, at, places, depth + 1)
+        yield from _render_rows(n, inner, at, places, depth + 1)
     yield "</details>"
 
 
-def _cells(block: Block, at: Mapping[str, int], depth: int) -> str:
+def _render_cells(block: Block, at: Mapping[str, int], depth: int) -> str:
     repeats = f' <b class="times">× {block.repeats}</b>' if block.repeats > 1 else ""
     name = escape(printable_label(block.name or "graph", 60))
     op = f' <span class="op">{escape(block.op)}</span>' if block.op else ""
@@ -183,35 +183,35 @@ def _cells(block: Block, at: Mapping[str, int], depth: int) -> str:
         f'<span class="name indent-{min(depth, 8)}">{name}{repeats}{op}</span>'
         f'<span class="shape">{escape(block.output_type)}</span>'
         f'<span class="number">{escape(weights)}</span>'
-        f'<span class="number">{escape(_work(block, at))}</span>'
+        f'<span class="number">{escape(_format_work(block, at))}</span>'
     )
 
 
-def _work(block: Block, at: Mapping[str, int]) -> str:
+def _format_work(block: Block, at: Mapping[str, int]) -> str:
     """The multiply-adds that are done, as a formula."""
     work = block.work - block.saved_work
-    return _kept(format_dim_formula(work, at)) if work.terms else ""
+    return _escape(format_dim_formula(work, at)) if work.terms else ""
 
 
-def _kept(text: str) -> str:
+def _escape(text: str) -> str:
     """A formula whose numbers are not broken at the end of a line."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:
+def _render_panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:
     """All that is known of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     facts = [("gives", block.output_type), ("weights", format_dim_formula(block.weights, {}))]
-    facts.append(("multiply-adds", _work(block, shown.at)))
+    facts.append(("multiply-adds", _format_work(block, shown.at)))
     if block.saved_work.terms:
-        facts.append(("full forward", _kept(format_dim_formula(block.work, shown.at))))
+        facts.append(("full forward", _escape(format_dim_formula(block.work, shown.at))))
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts
         if text and text != "0"
     )
     title = escape(printable_label(f"{block.path or shown.name}{repeats}", 120))
-    meaning = f'<p class="meaning">{_code(block.meaning)}</p>' if block.meaning else ""
+    meaning = f'<p class="meaning">{_render_code(block.meaning)}</p>' if block.meaning else ""
     picture = ""
     if len(block.flow.items) > 2 or block.inner:
         opens = expand_blocks(block, 14)
@@ -220,11 +220,11 @@ def _panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -
         picture = render_inline_svg(drawing, "drawing")
     return (
         f'<article class="panel" id="{place}" hidden><h2 class="path">{title}</h2>'
-        f"<dl>{rows}</dl>{meaning}{_lines(block.lines, places)}{picture}</article>"
+        f"<dl>{rows}</dl>{meaning}{_render_lines(block.lines, places)}{picture}</article>"
     )
 
 
-def _lines(lines: Sequence[SpecLine], places: _Places) -> str:
+def _render_lines(lines: Sequence[SpecLine], places: _Places) -> str:
     """The lines of the spec that say so."""
     if not lines:
         return ""
@@ -235,13 +235,13 @@ def _lines(lines: Sequence[SpecLine], places: _Places) -> str:
     return f'<ol class="lines" aria-label="in the spec">{said}</ol>'
 
 
-def _code(text: str) -> str:
+def _render_code(text: str) -> str:
     """Convert text to HTML, with backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))
 
 
-def _costs(cost: CostCurves | None) -> str:
+def _render_costs(cost: CostCurves | None) -> str:
     """Return the cost plot and its numbers; a sentence if there is nothing to plot."""
     if cost is None:
         return (
@@ -264,7 +264,7 @@ def _costs(cost: CostCurves | None) -> str:
     )
 
 
-def _sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
+def _list_sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
     """Return the linked sources, in the order of their numbers."""
     found: dict[str, Source] = {}
     for graph in graphs:
@@ -275,7 +275,7 @@ def _sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
     return {name: found[name] for name in places.files if name in found}
 
 
-def _listings(sources: Mapping[str, Source]) -> Iterator[str]:
+def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
     """Return each source with numbered lines, collapsed until a link opens it."""
     room = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):

@@ -21,7 +21,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
     for node, _ in reversed(graph.nodes):
         if not readers[node] or weights.intersection(node.args):
             continue
-        inner = _common([homes[reader] for reader in readers[node]])
+        inner = _find_common_scope([homes[reader] for reader in readers[node]])
         read = [homes[arg.node] for arg in node.args if arg and arg.node]
         for scope in _up_to(inner, homes[node]):
             if any(is_inside(other, scope) for other in read):
@@ -32,7 +32,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 def _built_under(graph: Graph, node: Node) -> str:
     made = graph.made.get(node)
-    return _common(made.scopes) if made and made.scopes else ""
+    return _find_common_scope(made.scopes) if made and made.scopes else ""
 
 
 def _readers_of(graph: Graph) -> Mapping[Node, list[Node]]:
@@ -67,7 +67,7 @@ def common_scope(a: str, b: str) -> str:
     return a
 
 
-def _common(scopes: list[str] | tuple[str, ...]) -> str:
+def _find_common_scope(scopes: list[str] | tuple[str, ...]) -> str:
     found = scopes[0]
     for scope in scopes[1:]:
         found = common_scope(found, scope)
@@ -142,20 +142,20 @@ class _Walk:
         for value in sorted(sources, key=self.order.__getitem__):
             source = self.owner.get(value)
             if source is None:
-                source = self.owner[value] = self.number(self._port(value))
+                source = self.owner[value] = self.number(self._make_port(value))
             if source != number:
                 self.edges[source, number] = None
 
-    def _port(self, value: Value) -> FlowItem:
+    def _make_port(self, value: Value) -> FlowItem:
         """Return the item of a value that is computed outside of the scope."""
-        value = self._scaled(value)
+        value = self._find_scaled_operand(value)
         if value.node is None:
             return FlowItem(role="port", name=self.inputs[value])
         label = operation_label(value.node)
-        name = _relative(self.homes[value.node], self.scope)
+        name = _relative_path(self.homes[value.node], self.scope)
         return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
-    def _scaled(self, value: Value) -> Value:
+    def _find_scaled_operand(self, value: Value) -> Value:
         """Return the tensor that arithmetic with numbers around the scope begins with."""
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
@@ -173,17 +173,17 @@ class _Walk:
         for node, results in self.graph.nodes:
             for result in results:
                 self.order[result] = len(self.order)
-            self._enter(node, results)
+            self._enter_scope(node, results)
 
-    def _enter(self, node: Node, results: tuple[Value, ...]) -> None:
+    def _enter_scope(self, node: Node, results: tuple[Value, ...]) -> None:
         """Give the node an item, or read through it."""
         sources = self._read_by(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.homes[node]
         if drawn and is_inside(home, self.scope):
-            drawn = bool(self.block_of(home)) or _joins(node, sources)
+            drawn = bool(self.block_of(home)) or _is_drawn(node, sources)
             if drawn:
-                number = self.number(self._item(node))
+                number = self.number(self._make_item(node))
                 self.connect(sources, number)
                 self.owner |= dict.fromkeys(results, number)
         for result in results:
@@ -203,7 +203,7 @@ class _Walk:
             found |= read
         return frozenset(found)
 
-    def _item(self, node: Node) -> FlowItem:
+    def _make_item(self, node: Node) -> FlowItem:
         """Return what a node of the scope is drawn as."""
         block = self.block_of(self.homes[node])
         if block:
@@ -211,7 +211,7 @@ class _Walk:
         return FlowItem(role="op", name=operation_label(node), node=node)
 
 
-def _joins(node: Node, sources: Values) -> bool:
+def _is_drawn(node: Node, sources: Values) -> bool:
     """Return whether an operation is drawn: not if it adds or multiplies by a number, or reads
     weights only.
     """
@@ -239,16 +239,18 @@ def build_flow(
     """Return the flow inside a scope; `block_of` maps a scope inside it to its block, or ""."""
     walk = _Walk(graph=graph, homes=homes, scope=scope, block_of=block_of)
     walk.walk()
-    for name, value in _results(graph, homes, scope):
+    for name, value in _list_results(graph, homes, scope):
         number = walk.number(FlowItem(role="result", name=name))
         read = walk.sources.get(value, NO_VALUES)
         # of masks and positions between blocks only those computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
         walk.connect(floats, number)
-    return _ordered(walk.items, walk.edges)
+    return _order_items(walk.items, walk.edges)
 
 
-def _results(graph: Graph, homes: Mapping[Node, str], scope: str) -> Iterator[tuple[str, Value]]:
+def _list_results(
+    graph: Graph, homes: Mapping[Node, str], scope: str
+) -> Iterator[tuple[str, Value]]:
     """Yield what leaves a scope: the results of the graph, or what other scopes read."""
     if not scope:
         yield from graph.outputs.items()
@@ -260,9 +262,9 @@ def _results(graph: Graph, homes: Mapping[Node, str], scope: str) -> Iterator[tu
     yield from (("", value) for value in leaving if value.node in inside)
 
 
-def _ordered(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
+def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
     """Return the items that are used, in topological order, ports first; cycles by first visit."""
-    kept = _reaching(items, edges)
+    kept = _find_reaching(items, edges)
     inner = [(a, b) for a, b in edges if {a, b} <= kept]
     before = {n: {a for a, b in inner if b == n} for n in kept}
     left = sorted(kept, key=lambda n: (NODE_RANKS[items[n].role], n))
@@ -277,7 +279,7 @@ def _ordered(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -
     )
 
 
-def _reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:
+def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:
     """Return the items from which a result is reached."""
     kept = {n for n, item in enumerate(items) if item.role == "result"}
     while more := {a for a, b in edges if b in kept and a not in kept}:
@@ -285,7 +287,7 @@ def _reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) 
     return kept
 
 
-def _relative(scope: str, here: str) -> str:
+def _relative_path(scope: str, here: str) -> str:
     """Return the name of another scope from here, with its parent if numeric; "" for an outer
     scope.
     """

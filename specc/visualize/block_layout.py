@@ -50,7 +50,7 @@ class DrawingPiece:
 
 def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -> Drawing:
     """Draw the inside of a block, with the blocks in `opens` expanded, under its title."""
-    piece = _inside(block, opens)
+    piece = _draw_flow(block, opens)
     heading = [TextMark(x=24, y=32, text=printable_label(title, 60), size=15, bold=True)]
     top = 50 if headed else 20
     least = estimate_text_width(title[:60], 15) * 1.08 if headed else 0.0
@@ -83,22 +83,22 @@ class _Ends:
         return self.into[0], self.corner[1] + self.piece.height
 
 
-def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
+def _draw_flow(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
     """Draw the flow inside a block; in a frame a single input or output is a line to the frame."""
     flow = block.flow
-    bare = _bare(flow) if framed else set()
+    bare = _list_ports(flow) if framed else set()
     nothing = DrawingPiece(width=0, height=0)
     items = enumerate(flow.items)
-    pieces = [nothing if n in bare else _item(item, block, opens) for n, item in items]
+    pieces = [nothing if n in bare else _place_item(item, block, opens) for n, item in items]
     rows = _rows(flow)
-    leaps = _lanes(flow, rows)
+    leaps = _assign_lanes(flow, rows)
     outermost = max(leaps.values(), default=-1)
     # The same space is left free on the right, so that the layout is centered.
     left = LANE * (outermost + 1) + (8 if leaps else 0)
     ends, (inner, height) = _place_rows(pieces, rows, left)
     # Lines first: later marks are drawn above them.
     sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in leaps.items()}
-    marks: list[Mark] = [_wire(ends[a], ends[b], sides.get((a, b))) for a, b in flow.edges]
+    marks: list[Mark] = [_draw_edge(ends[a], ends[b], sides.get((a, b))) for a, b in flow.edges]
     marks += [move_mark(m, *ends[n].corner) for n, piece in enumerate(pieces) for m in piece.marks]
     roles = frozenset(flow.items[n].role for n in bare)
     return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, bare=roles)
@@ -123,7 +123,7 @@ def _place_rows(
     return ends, (inner, max(top - ROW_GAP, 0.0))
 
 
-def _bare(flow: BlockFlow) -> set[int]:
+def _list_ports(flow: BlockFlow) -> set[int]:
     """Return the external inputs and outputs."""
     found = set()
     for role in ("port", "result"):
@@ -153,7 +153,7 @@ def _rows(flow: BlockFlow) -> list[list[int]]:
     return [rows[at] for at in sorted(rows)]
 
 
-def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
+def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
     """Return the lane of edges that skip rows or lead up; overlapping ones differ, shortest
     inside.
     """
@@ -172,7 +172,7 @@ def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, in
     return lanes
 
 
-def _wire(a: _Ends, b: _Ends, side: float | None) -> LineMark:
+def _draw_edge(a: _Ends, b: _Ends, side: float | None) -> LineMark:
     """Return the line between two pieces, around at x `side` if given, turning between rows."""
     start, end = a.out, b.into
     if side is None:
@@ -198,16 +198,16 @@ def _wire(a: _Ends, b: _Ends, side: float | None) -> LineMark:
     return LineMark(points=tuple(way), color=EDGE_COLOR, radius=7, arrow=True)
 
 
-def _item(item: FlowItem, block: Block, opens: Opens) -> DrawingPiece:
+def _place_item(item: FlowItem, block: Block, opens: Opens) -> DrawingPiece:
     if item.role == "block":
         inner = block.inner[item.name]
-        return _open(inner, opens) if opens(inner) else _closed(inner)
+        return _draw_open_block(inner, opens) if opens(inner) else _place_closed(inner)
     if item.role == "op":
-        return _sign(item.name) if len(item.name) == 1 else _operation(item.name)
-    return _end(item.name or ("x" if item.role == "port" else "y"))
+        return _place_sign(item.name) if len(item.name) == 1 else _place_operation(item.name)
+    return _draw_port(item.name or ("x" if item.role == "port" else "y"))
 
 
-def _end(name: str) -> DrawingPiece:
+def _draw_port(name: str) -> DrawingPiece:
     """Draw an input or output: its name without a box."""
     text = printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
@@ -215,7 +215,7 @@ def _end(name: str) -> DrawingPiece:
     return DrawingPiece(width=width, height=17, marks=[mark])
 
 
-def _sign(sign: str) -> DrawingPiece:
+def _place_sign(sign: str) -> DrawingPiece:
     marks: list[Mark] = [
         BoxMark(
             width=2 * SIGN_RADIUS,
@@ -229,17 +229,17 @@ def _sign(sign: str) -> DrawingPiece:
     return DrawingPiece(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, marks=marks)
 
 
-def _operation(name: str) -> DrawingPiece:
+def _place_operation(name: str) -> DrawingPiece:
     kind = "attention" if name in ("attend", "weigh") else "activation"
-    return _plate(name, "", kind, "")
+    return _draw_plate(name, "", kind, "")
 
 
-def _closed(block: Block) -> DrawingPiece:
+def _place_closed(block: Block) -> DrawingPiece:
     repeats = f"  × {block.repeats}" if block.repeats > 1 else ""
-    return _plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
+    return _draw_plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
 
 
-def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
+def _draw_plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
     """Draw a box with a name, and below it its output."""
     name, below = printable_label(name, 44), printable_label(below, 44)
     width = max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(below, 9.5), 64) + 26
@@ -256,9 +256,9 @@ def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
     return DrawingPiece(width=width, height=height, marks=marks)
 
 
-def _open(block: Block, opens: Opens) -> DrawingPiece:
+def _draw_open_block(block: Block, opens: Opens) -> DrawingPiece:
     """Draw a block with its content."""
-    inner = _inside(block, opens, framed=True)
+    inner = _draw_flow(block, opens, framed=True)
     name = printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""
     head = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44

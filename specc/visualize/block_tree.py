@@ -98,30 +98,33 @@ class _Maker:
         inner: dict[str, Block] = {}
         names: dict[str, str] = {}
         for child in part.parts.values():
-            made = self._child(child, path)
+            made = self._make_child(child, path)
             inner[made.name] = made
             names |= dict.fromkeys(child.members, made.name)
-        nodes = [n for n, _ in self.graph.nodes if is_inside(self._scope(n), path)]
+        nodes = [n for n, _ in self.graph.nodes if is_inside(self._make_scope(n), path)]
         return Block(
             name=name,
             path=path,
             kind=classify_block(nodes),
             op="" if inner else part.op,
-            output_type=self._gives(part),
+            output_type=self._format_output(part),
             weights=part.all_weights(),
             work=part.all_work(),
             saved_work=part.all_spared(),
             repeats=part.repeats,
-            meaning="" if inner else _meaning(part.op, nodes),
-            lines=tuple(self._lines(path, nodes))[:MAX_LINES],
+            meaning="" if inner else _get_meaning(part.op, nodes),
+            lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
-                self.graph, self.homes, outer, lambda home: names.get(_below(home, path), "")
+                self.graph,
+                self.homes,
+                outer,
+                lambda home: names.get(_get_child_name(home, path), ""),
             ),
             inner=inner,
             outer=outer,
         )
 
-    def _child(self, part: SummaryNode, path: str) -> Block:
+    def _make_child(self, part: SummaryNode, path: str) -> Block:
         """A part inside another. One that only holds one other is shown with it."""
         below, repeats, own = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
@@ -134,32 +137,32 @@ class _Maker:
             outer = first if len(part.members) > 1 else outer
         made = self.block(part, ".".join(below), first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in own)
-        return replace(_times(made, repeats), members=members)
+        return replace(_merge_equal_blocks(made, repeats), members=members)
 
-    def _scope(self, node: Node) -> str:
+    def _make_scope(self, node: Node) -> str:
         return find_build_scope(self.graph, node)
 
-    def _gives(self, part: SummaryNode) -> str:
+    def _format_output(self, part: SummaryNode) -> str:
         if part.type is None:
             return ""
         return f"[{', '.join(format_dim_formula(d, self.at) for d in part.type.shape)}]"
 
-    def _lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
+    def _list_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Return the source lines of the nodes of a scope and of its direct children."""
         seen: set[tuple[str, int]] = set()
         for node in nodes:
-            below = self._scope(node).removeprefix(path).strip(".")
+            below = self._make_scope(node).removeprefix(path).strip(".")
             if below.count(".") > 0 and path:
                 continue
             made = self.graph.made.get(node)
             for span in made.spans[:1] if made else ():
-                line = _line(_of_user(span) if not path else span)
+                line = _make_line(_of_user(span) if not path else span)
                 if (line.file, line.number) not in seen:
                     seen.add((line.file, line.number))
                     yield line
 
 
-def _meaning(op: str, nodes: list[Node]) -> str:
+def _get_meaning(op: str, nodes: list[Node]) -> str:
     """Return the first paragraph of an operation's documentation."""
     heavy = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
@@ -172,12 +175,12 @@ def _of_user(span: Span) -> Span:
     return span
 
 
-def _line(span: Span) -> SpecLine:
+def _make_line(span: Span) -> SpecLine:
     number = span.line
     return SpecLine(file=span.source.name, number=number, text=span.source.line(number).strip())
 
 
-def _times(block: Block, repeats: int) -> Block:
+def _merge_equal_blocks(block: Block, repeats: int) -> Block:
     """Return a block that represents several equal ones."""
     return replace(
         block,
@@ -200,7 +203,7 @@ def build_block_tree(graph: Graph, at: Mapping[str, int] | None = None) -> Block
     return maker.block(summarize_graph(graph, at), graph.name, "", "")
 
 
-def _below(scope: str, path: str) -> str:
+def _get_child_name(scope: str, path: str) -> str:
     """Return the direct child of a path that contains a scope; "" for any other."""
     if scope == path or not is_inside(scope, path):
         return ""
@@ -234,7 +237,7 @@ def expand_blocks(block: Block, most: int) -> Opens:
     """Open blocks from the outside in while at most `most` items are shown."""
     chosen: set[str] = set()
     for depth in range(1, 8):
-        trial = {b.path for b in _within(block, depth) if _is_composed(b)}
+        trial = {b.path for b in _iterate_within(block, depth) if _is_composed(b)}
         shown = len(block.flow.items) + sum(
             len(b.flow.items) for b in block.all() if b.path in trial
         )
@@ -261,9 +264,9 @@ def _is_composed(block: Block) -> bool:
     return bool(block.inner) and len(parts) > 1
 
 
-def _within(block: Block, depth: int) -> list[Block]:
+def _iterate_within(block: Block, depth: int) -> list[Block]:
     """Yield the blocks up to this depth inside one."""
     inner = list(block.inner.values())
     if depth <= 1:
         return inner
-    return inner + [b for child in inner for b in _within(child, depth - 1)]
+    return inner + [b for child in inner for b in _iterate_within(child, depth - 1)]

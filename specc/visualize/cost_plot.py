@@ -50,25 +50,27 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
     symbols = tuple(sorted(work.symbols() - examples))
     if not symbols:
         return None
-    at = _at(examples, symbols)
-    most, stops = _most(graph, symbols)
-    lengths = tuple(n for n in _lengths(most) if _number(work, at(n)) is not None)
+    at = _choose_sizes(examples, symbols)
+    most, stops = _find_max_length(graph, symbols)
+    lengths = tuple(n for n in _choose_lengths(most) if _evaluate_formula(work, at(n)) is not None)
     if len(lengths) < 2:
         return None
-    curves = tuple(_curves(graph, work, [at(n) for n in lengths]))
+    curves = tuple(_make_curves(graph, work, [at(n) for n in lengths]))
     return CostCurves(symbols=symbols, lengths=lengths, curves=curves, stops=stops)
 
 
-def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Iterator[CostCurve]:
+def _make_curves(
+    graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]
+) -> Iterator[CostCurve]:
     """The curves of a graph at each of some places."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
-    less = [_number(summarize_graph(graph, at).all_spared(), at) or 0 for at in places]
+    less = [_evaluate_formula(summarize_graph(graph, at).all_spared(), at) or 0 for at in places]
     none = [0.0] * len(places)
 
     def curve(name: str, dim: Dim, minus: Sequence[float]) -> CostCurve:
-        return _curve(name, dim, minus, places)
+        return _evaluate_curve(name, dim, minus, places)
 
     yield curve("all of it", work, less)
     if not attention.terms:
@@ -77,16 +79,16 @@ def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Ite
     yield curve("all but attention", work - attention, none)
     if any(less):
         yield curve("full forward", work, none)
-    saved = [sum(_saved(node, at) for node in attends) for at in places]
+    saved = [sum(_compute_saved(node, at) for node in attends) for at in places]
     if any(saved) and not _has_window(graph, attends):
         yield curve(f"with a window of {COMPARED_WINDOW}", work, saved)
 
 
-def _curve(
+def _evaluate_curve(
     name: str, dim: Dim, minus: Sequence[float], places: Sequence[Mapping[str, int]]
 ) -> CostCurve:
     """Evaluate a formula at each length, minus the skipped work."""
-    values = [float(_number(dim, at) or 0) for at in places]
+    values = [float(_evaluate_formula(dim, at) or 0) for at in places]
     left = tuple(v - m for v, m in zip(values, minus, strict=True))
     return CostCurve(name=name, values=left, dashed=name not in SOLID_CURVES)
 
@@ -98,13 +100,15 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
     return any(local is not None and local.window is not None for local in found)
 
 
-def _at(examples: set[str | None], symbols: tuple[str, ...]) -> Callable[[int], Mapping[str, int]]:
+def _choose_sizes(
+    examples: set[str | None], symbols: tuple[str, ...]
+) -> Callable[[int], Mapping[str, int]]:
     """Return the sizes of one example, with fixed values for other axes."""
     ones = {name: 1 for name in examples if name}
     return lambda n: {**ones, **dict.fromkeys(symbols, n)}
 
 
-def _lengths(most: int) -> Iterator[int]:
+def _choose_lengths(most: int) -> Iterator[int]:
     """Powers of two, and the longest that is possible."""
     n = MIN_LENGTH
     while n <= most:
@@ -114,7 +118,7 @@ def _lengths(most: int) -> Iterator[int]:
         yield most
 
 
-def _most(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
+def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     """Return the maximum length and its reason."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
     least = min(found, key=lambda limit: limit.most, default=None)
@@ -123,7 +127,7 @@ def _most(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     return least.most, f"{least.symbol} is at most {least.most}: {least.reason}"
 
 
-def _number(dim: Dim, at: Mapping[str, int]) -> int | None:
+def _evaluate_formula(dim: Dim, at: Mapping[str, int]) -> int | None:
     """A formula at these lengths; None where they do not fit the model."""
     try:
         return dim.substitute(at).number
@@ -131,14 +135,17 @@ def _number(dim: Dim, at: Mapping[str, int]) -> int | None:
         return None
 
 
-def _saved(node: Node, at: Mapping[str, int]) -> float:
+def _compute_saved(node: Node, at: Mapping[str, int]) -> float:
     """Multiply-adds of an attention that a window would save."""
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
     else:
         assert isinstance(node.op, ops.Weigh)
         keys = node.op.weights(node).type.shape[-1]
-    seen, cost = _number(keys, at) or 0, _number(count_multiply_adds(node), at) or 0
+    seen, cost = (
+        _evaluate_formula(keys, at) or 0,
+        _evaluate_formula(count_multiply_adds(node), at) or 0,
+    )
     return cost * (1 - COMPARED_WINDOW / seen) if seen > COMPARED_WINDOW else 0.0
 
 
@@ -167,20 +174,20 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
 
     drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
     drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, bold=True)])
-    drawing.add(_across(cost, x))
+    drawing.add(_draw_axis(cost, x))
     for power in range(low, high + 1):
-        drawing.add(_power(power, y(10.0**power)))
+        drawing.add(_draw_grid_line(power, y(10.0**power)))
     named = []
     for curve, color in zip(cost.curves, CURVE_COLORS, strict=False):
         points = tuple((x(n), y(v)) for n, v in zip(cost.lengths, curve.values, strict=True))
         line = LineMark(points=points, color=color, weight=2.25, dashed=curve.dashed)
         drawing.add([line])
         named.append((points[-1][1], curve.name, color))
-    drawing.add(_names(named))
+    drawing.add(_place_names(named))
     return drawing
 
 
-def _power(power: int, at: float) -> Iterator[Mark]:
+def _draw_grid_line(power: int, at: float) -> Iterator[Mark]:
     """Draw a grid line at a power of ten, with its label."""
     yield LineMark(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID_COLOR, weight=1)
     yield TextMark(
@@ -188,7 +195,7 @@ def _power(power: int, at: float) -> Iterator[Mark]:
     )
 
 
-def _across(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
+def _draw_axis(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
     """The axis of lengths."""
     yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # only so many lengths are labeled that their numbers do not touch
@@ -203,7 +210,7 @@ def _across(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
     yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=said, size=11, anchor="middle")
 
 
-def _names(named: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
+def _place_names(named: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """Draw the name of each curve next to its end, without overlaps."""
     last = -math.inf
     for at, name, color in sorted(named):

@@ -70,13 +70,13 @@ def infer_naming(
             continue
         left, there = left - names, there - tensors
         cut = len(start)
-        inner = _naming({n[cut:] for n in names}, {t[cut:] for t in tensors}, path)
+        inner = _infer_one_naming({n[cut:] for n in names}, {t[cut:] for t in tensors}, path)
         if inner != ParameterNaming():
             found.append((start, inner))
-    return replace(_naming(left, there, path), parts=tuple(found))
+    return replace(_infer_one_naming(left, there, path), parts=tuple(found))
 
 
-def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
+def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
     """Infer the naming of one spec's parameters."""
     plain = len(names & present)
     if plain == len(names):
@@ -87,9 +87,9 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
 
     candidates = [
         naming
-        for naming in _candidates(names, present)
+        for naming in _list_candidates(names, present)
         # the base is under a prefix, not one head next to a base stored as declared
-        if not naming.plus or _behind(naming, names, present) > plain
+        if not naming.plus or _count_prefixed(naming, names, present) > plain
     ]
     found = {naming: len(spelled(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
@@ -98,11 +98,11 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
     winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
     # Two spellings of one prefix find the same tensors; then either will do.
     if len(set(map(spelled, winners))) > 1:
-        _several(path, [f"{best} of {len(names)} names match {n}" for n in winners])
+        _fail_several(path, [f"{best} of {len(names)} names match {n}" for n in winners])
     return winners[0]
 
 
-def _behind(naming: ParameterNaming, names: Set[str], present: Set[str]) -> int:
+def _count_prefixed(naming: ParameterNaming, names: Set[str], present: Set[str]) -> int:
     """Count the names that match only with the prefix added."""
     return sum(naming.plus + name in present for name in names - present)
 
@@ -111,7 +111,7 @@ def _cut_and_put(naming: ParameterNaming) -> tuple[str, str]:
     return naming.minus, naming.plus
 
 
-def _several(path: Path, notes: list[str]) -> NoReturn:
+def _fail_several(path: Path, notes: list[str]) -> NoReturn:
     raise_error(
         "E0515",
         f"`{escape_text(str(path))}` has the weights under several prefixes",
@@ -122,15 +122,15 @@ def _several(path: Path, notes: list[str]) -> NoReturn:
     )
 
 
-def _candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
+def _list_candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
     """Return prefixes that match at least one more name, most frequent first."""
     counts: Counter[ParameterNaming] = Counter()
     for name in names:
-        for cut in _cuts(name):
+        for cut in _list_cuts(name):
             if name[cut:] in present:
                 counts[ParameterNaming(minus=name[:cut])] += 1
     for tensor in present:
-        for cut in _cuts(tensor):
+        for cut in _list_cuts(tensor):
             if tensor[cut:] in names:
                 counts[ParameterNaming(plus=tensor[:cut])] += 1
     # of equally frequent ones always the same first, independent of set order
@@ -138,7 +138,7 @@ def _candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
     return ordered[:16]
 
 
-def _cuts(name: str) -> list[int]:
+def _list_cuts(name: str) -> list[int]:
     """Return the indices after the first four dots."""
     cuts: list[int] = []
     at = name.find(".")

@@ -55,18 +55,18 @@ def report_mismatches(
         return [_nothing_fits(checkpoint, missing, unused)]
     found: list[Diagnostic] = []
     proposed: set[str] = set()
-    for family in _families(missing, lambda m: name_skeleton(m[0].name)):
-        diagnostic, taken = _missing(checkpoint, naming, family, unused)
+    for family in _group_by_key(missing, lambda m: name_skeleton(m[0].name)):
+        diagnostic, taken = _describe_missing(checkpoint, naming, family, unused)
         if reasons is not None:
             diagnostic = _about_heads(diagnostic, reasons.get(family[0][0].name, ""))
         found.append(diagnostic)
         proposed |= taken
-    for group in _families(
+    for group in _group_by_key(
         wrong, lambda m: (name_skeleton(m.wanted.name), m.shape, m.dtype, m.why)
     ):
-        found.append(_misfit(checkpoint, group))
+        found.append(_describe_misfit(checkpoint, group))
     if left := [n for n in unused if n not in proposed]:
-        found.append(_unused(checkpoint, left))
+        found.append(_describe_unused(checkpoint, left))
     if len(found) > MAX_ERRORS:
         more = f"{len(found) - MAX_ERRORS} more errors like these are not shown"
         last = found[MAX_ERRORS - 1]
@@ -115,7 +115,7 @@ def _nothing_fits(
     )
 
 
-def _missing(
+def _describe_missing(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
     family: Sequence[tuple[RequiredParameter, str]],
@@ -123,7 +123,7 @@ def _missing(
 ) -> tuple[Diagnostic, set[str]]:
     """Report parameters without a tensor, and the unused tensors that may match."""
     wanted, tensor = family[0]
-    meant = _meant(checkpoint, family, unused)
+    meant = _suggest_name(checkpoint, family, unused)
     # One such rule suffices: it names the whole family by a pattern.
     name, close = next(iter(meant.items()), (wanted.name, None))
     rule = f'load "{generalize_name(name)}" = '
@@ -140,7 +140,7 @@ def _missing(
     return (
         Diagnostic(
             "E0501",
-            f"`{escape_text(wanted.name)}` is not in the checkpoint{_more(family)}",
+            f"`{escape_text(wanted.name)}` is not in the checkpoint{_format_more(family)}",
             Label.at(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
             notes=tuple(notes),
             helps=(help_,),
@@ -158,7 +158,7 @@ def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
     return replace(diagnostic, helps=(*diagnostic.helps, help))
 
 
-def _meant(
+def _suggest_name(
     checkpoint: Checkpoint, family: Sequence[tuple[RequiredParameter, str]], unused: Sequence[str]
 ) -> dict[str, str]:
     """Return for each parameter the unused tensor with the nearest name, best of its shape."""
@@ -170,25 +170,26 @@ def _meant(
     return meant
 
 
-def _misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
+def _describe_misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
     first = group[0]
     wanted = first.wanted
     label = Label.at(wanted.span, wanted.made_by or f"has shape {list(wanted.shape)}")
     others = (Label(first.rule, "loaded by this rule"),) if first.rule else ()
-    notes = tuple(_held(checkpoint, n) for n in first.tensors[:4])
+    notes = tuple(_describe_held(checkpoint, n) for n in first.tensors[:4])
     name = escape_text(wanted.name)
     if first.why:
-        title = f"`{name}` does not match its `load` rule{_more(group)}"
+        title = f"`{name}` does not match its `load` rule{_format_more(group)}"
         help = f"it must return {list(wanted.shape)}; compare the shapes above and correct the rule"
         return Diagnostic("E0511", title, label, others, (first.why, *notes), (help,))
     if first.shape != wanted.shape:
         if first.rule:
             notes = (f"the rule returns {list(first.shape)}", *notes)
         notes = (f"the spec declares {wanted.dtype}{list(wanted.shape)}", *notes)
-        title = f"`{name}` has the wrong shape{_more(group)}"
+        title = f"`{name}` has the wrong shape{_format_more(group)}"
         help = _size_help(checkpoint, first) or _shape_help(first)
         return Diagnostic("E0503", title, label, others, notes, (help,))
-    title = f"`{name}` should be {wanted.dtype}, but the checkpoint has {first.dtype}{_more(group)}"
+    title = f"`{name}` should be {wanted.dtype}, but the checkpoint has {first.dtype}"
+    title += _format_more(group)
     help = "numbers are converted between float types and between whole-number types, not across"
     if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
         help = (
@@ -241,7 +242,7 @@ def _shape_help(misfit: TensorMismatch) -> str:
     return "is this the checkpoint, and the config.json, for this spec?"
 
 
-def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
+def _describe_unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     short = group_names(sorted(names))
     patterns = list(dict.fromkeys(generalize_name(n) for n in names))
     ignores = "  ".join(f'ignore "{escape_text(p)}"' for p in patterns[:4])
@@ -260,17 +261,17 @@ def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     )
 
 
-def _held(checkpoint: Checkpoint, name: str) -> str:
+def _describe_held(checkpoint: Checkpoint, name: str) -> str:
     """Format as `model.safetensors holds wte.weight: f32[50257, 768]`."""
     file: Path = checkpoint.file_of(name).path
     return f"{escape_text(file.name)} holds `{escape_text(name)}`: {checkpoint.tensors[name]}"
 
 
-def _more(family: Sequence[object]) -> str:
+def _format_more(family: Sequence[object]) -> str:
     return f" (and {len(family) - 1} more like it)" if len(family) > 1 else ""
 
 
-def _families(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
     """Group items with equal keys, in order of first appearance."""
     found: dict[object, list[T]] = {}
     for item in items:
@@ -304,13 +305,13 @@ def explain_not_fresh(
     `found` are the parameters in the checkpoint.
     """
     kinds = {name_skeleton(w.name): w.name for w in found}
-    calls = {_call(w): w.name for w in found}
+    calls = {_get_call_key(w): w.name for w in found}
     # Finding the base model elaborates all graphs: not if nothing is missing.
     body = fresh.body() if missing else frozenset()
     reasons: dict[str, str] = {}
     for wanted, _ in missing:
         made_of = [n for n in list_tensors(exprs[wanted.name]) if n in present]
-        like, other = kinds.get(name_skeleton(wanted.name)), calls.get(_call(wanted))
+        like, other = kinds.get(name_skeleton(wanted.name)), calls.get(_get_call_key(wanted))
         # The nearest reason first: it names the tensor that can be looked up.
         if not found:
             why = "no weight of the model is in the checkpoint"
@@ -328,7 +329,7 @@ def explain_not_fresh(
     return reasons
 
 
-def _call(wanted: RequiredParameter) -> tuple[str, object]:
+def _get_call_key(wanted: RequiredParameter) -> tuple[str, object]:
     """Return the key that weights of one call share: scope and source location."""
     return wanted.name.rpartition(".")[0], wanted.span
 

@@ -200,7 +200,7 @@ def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
         f"the directory `{where}` has no weights",
         notes=[
             "searched for model.safetensors, an index of shards, and any other .safetensors file",
-            *_unreadable(names),
+            *_iterate_unreadable(names),
         ],
         helps=[
             safe_read.suggest_for_cache_directory(directory)
@@ -210,7 +210,7 @@ def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
     )
 
 
-def _unreadable(names: Iterable[str]) -> Iterator[str]:
+def _iterate_unreadable(names: Iterable[str]) -> Iterator[str]:
     """Yield notes on weight files in formats that specc does not read."""
     for name in names:
         for ending, what in _OTHER_FORMATS.items():

@@ -57,28 +57,28 @@ def bind_parameters(
     # The expression of each parameter: first by the spec's names, then by the file's.
     ties = find_tied_pairs(by_name, rules)
     loads = () if checkpoint.as_specified else rules.loads
-    sources = {w.name: _source(w, loads) for w in wanted}
+    sources = {w.name: _find_rule(w, loads) for w in wanted}
     check_loads_used(by_name, rules)
-    naming = _naming(sources, ties, rules.parts, checkpoint)
+    naming = _find_naming(sources, ties, rules.parts, checkpoint)
     exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
     # Which of them the file has, and which of the rest are a head to initialize.
-    bound, missing = _resolve(by_name, exprs, ties, checkpoint)
-    reasons = _reasons(fresh, bound, missing, exprs, checkpoint)
-    drawn = _drawn(fresh, missing, reasons)
+    bound, missing = _resolve_rule(by_name, exprs, ties, checkpoint)
+    reasons = _list_reasons(fresh, bound, missing, exprs, checkpoint)
+    drawn = _list_initialized(fresh, missing, reasons)
     bound |= {w.name: BoundParameter(w, None, None, w.dtype) for w in drawn}
     names = {w.name for w in drawn}
     lacking = [(w, tensor) for w, tensor in missing if w.name not in names]
     # All errors are reported at once, and before data is read: deciding reads some.
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
-    wrong = _misfits(sources, made, checkpoint)
-    ignored = _ignored(rules.ignores, naming, checkpoint)
-    unused = _unused(exprs, ignored, checkpoint)
+    wrong = _list_misfits(sources, made, checkpoint)
+    ignored = _list_ignored(rules.ignores, naming, checkpoint)
+    unused = _list_unused(exprs, ignored, checkpoint)
     found = binding_errors.report_mismatches(
         checkpoint, naming, len(by_name), lacking, wrong, unused, reasons=reasons
     )
     if found:
         raise Failed(*found)
-    decided, warnings = _decide(bound, exprs, rules, checkpoint)
+    decided, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
     if fresh is not None and drawn:
         warnings.append(warn_random_weights(fresh, drawn, str(checkpoint.path)))
     return CheckpointBinding(
@@ -87,11 +87,11 @@ def bind_parameters(
         naming=naming,
         ignored=tuple(sorted(ignored)),
         warnings=tuple(warnings),
-        drawn=_generator(fresh, drawn),
+        drawn=_make_random_values(fresh, drawn),
     )
 
 
-def _reasons(
+def _list_reasons(
     fresh: FreshInit | None,
     bound: Mapping[str, BoundParameter],
     missing: Sequence[tuple[RequiredParameter, str]],
@@ -105,7 +105,7 @@ def _reasons(
     return explain_not_fresh(fresh, missing, there, exprs, checkpoint.tensors.keys())
 
 
-def _drawn(
+def _list_initialized(
     fresh: FreshInit | None,
     missing: Sequence[tuple[RequiredParameter, str]],
     reasons: Mapping[str, str] | None,
@@ -116,7 +116,9 @@ def _drawn(
     return [wanted for wanted, _ in missing if wanted.name not in reasons]
 
 
-def _generator(fresh: FreshInit | None, drawn: Sequence[RequiredParameter]) -> SeededValues | None:
+def _make_random_values(
+    fresh: FreshInit | None, drawn: Sequence[RequiredParameter]
+) -> SeededValues | None:
     """Return the random values of initialized parameters, if any."""
     if fresh is None or fresh.seed is None or not drawn:
         return None
@@ -124,7 +126,7 @@ def _generator(fresh: FreshInit | None, drawn: Sequence[RequiredParameter]) -> S
     return SeededValues(fresh.seed, {w.name: w for w in drawn}, initial)
 
 
-def _naming(
+def _find_naming(
     sources: Mapping[str, _Source],
     ties: Mapping[str, str],
     parts: Sequence[str],
@@ -136,7 +138,7 @@ def _naming(
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
-def _unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
+def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
     """Return the tensors that nothing reads and no rule ignores.
 
     A copy stored for a tied parameter counts as read, and so does `num_batches_tracked` next to a
@@ -157,7 +159,7 @@ def _as_named(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Ex
     return resolve_alternatives(spelled, present.__contains__)
 
 
-def _source(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
+def _find_rule(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
     """Return the rule for the exact name, else the first matching pattern, else the name itself."""
     for rule in loads:
         if rule.name == wanted.name:
@@ -169,7 +171,7 @@ def _source(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
     return _Source(wanted, TensorExpr(wanted.name), None)
 
 
-def _resolve(
+def _resolve_rule(
     wanted: Mapping[str, RequiredParameter],
     exprs: Mapping[str, Expr],
     ties: Mapping[str, str],
@@ -203,16 +205,16 @@ def _resolve(
     return bound, missing
 
 
-def _misfits(
+def _list_misfits(
     sources: Mapping[str, _Source], made: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
     """Return shape and dtype errors; missing tensors are not included."""
-    there = {name: e for name, e in made.items() if _has(checkpoint, e)}
-    found = [_misfit(sources[name], e, checkpoint) for name, e in there.items()]
+    there = {name: e for name, e in made.items() if _has_tensor(checkpoint, e)}
+    found = [_find_misfit(sources[name], e, checkpoint) for name, e in there.items()]
     return [misfit for misfit in found if misfit]
 
 
-def _misfit(
+def _find_misfit(
     source: _Source, expr: Expr, checkpoint: Checkpoint
 ) -> binding_errors.TensorMismatch | None:
     """Return the shape or dtype error of a parameter's expression, or None."""
@@ -237,7 +239,7 @@ def dtype_family(dtype: str) -> str:
     return "int" if dtype[0] in "iu" else dtype
 
 
-def _ignored(
+def _list_ignored(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
     """Return the tensors that an ignore rule names, under any spelling."""
@@ -250,7 +252,7 @@ def _ignored(
     return {name for name in checkpoint.tensors if named(name)}
 
 
-def _decide(
+def _choose_dtypes(
     bound: Mapping[str, BoundParameter],
     exprs: Mapping[str, Expr],
     rules: WeightRules,
@@ -270,11 +272,11 @@ def _decide(
         # The file has a separate copy, not the tensor that the tied parameter uses.
         if b.tied_to is None or own == bound[b.tied_to].expr:
             continue
-        if not _has(checkpoint, own):
+        if not _has_tensor(checkpoint, own):
             continue
         alone = BoundParameter(b.wanted, own, None, infer_expression_dtype(own, dtypes))
         both = CheckpointBinding(checkpoint=checkpoint, bound={**decided, name: alone})
-        if not _equal(both, name, b.tied_to):
+        if not _have_equal_values(both, name, b.tied_to):
             decided[name] = alone
             said = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
@@ -283,20 +285,20 @@ def _decide(
     return decided, warnings
 
 
-def _has(checkpoint: Checkpoint, expr: Expr) -> bool:
+def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:
     """Return whether the file has every tensor of an expression."""
     return all(n in checkpoint.tensors for n in list_tensors(expr))
 
 
-def _equal(binding: CheckpointBinding, one: str, other: str) -> bool:
+def _have_equal_values(binding: CheckpointBinding, one: str, other: str) -> bool:
     """Return whether two parameters have the same dtype and values."""
     dtype = binding.stored_dtype(one)
     if dtype != binding.stored_dtype(other):
         return False
-    return _digest(binding, one, dtype) == _digest(binding, other, dtype)
+    return _hash_values(binding, one, dtype) == _hash_values(binding, other, dtype)
 
 
-def _digest(binding: CheckpointBinding, name: str, dtype: str) -> bytes:
+def _hash_values(binding: CheckpointBinding, name: str, dtype: str) -> bytes:
     """Hash the values in chunks."""
     digest = hashlib.sha256()
     for chunk in binding.chunks(name, dtype):

@@ -72,8 +72,8 @@ class DequantizedCheckpoint(Checkpoint):
         left = {n: e for n, e in base.tensors.items() if n not in inner and not _is_ignored(n)}
         _check_complete(base, method, left)
         self.optional = frozenset(_zero_biases(base, self.weights))
-        self._of = {**self._of, **{n: self._of[_first(w)] for n, w in self.weights.items()}}
-        self.tensors = {**left, **{name: _entry(w) for name, w in self.weights.items()}}
+        self._of = {**self._of, **{n: self._of[_get_first(w)] for n, w in self.weights.items()}}
+        self.tensors = {**left, **{name: _make_entry(w) for name, w in self.weights.items()}}
 
     def array(self, name: str) -> Array:
         """Return the tensor, decoded or as a view of its file."""
@@ -90,20 +90,20 @@ class DequantizedCheckpoint(Checkpoint):
     def codes(self, name: str, rows: slice) -> Codes:
         """Return the codes and scales of some rows of a quantized weight."""
         weight = self.weights[name]
-        return weight.format.decode(_parts(self, weight.tensors), weight.layout, rows)
+        return weight.format.decode(_find_parts(self, weight.tensors), weight.layout, rows)
 
 
-def _first(weight: QuantizedWeight) -> str:
+def _get_first(weight: QuantizedWeight) -> str:
     """Return the tensor that marks the format."""
     return weight.tensors[weight.format.mark]
 
 
-def _parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
+def _find_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
     """Return the tensors of a weight as views of their files."""
     return {suffix: checkpoint.file_of(tensor).array(tensor) for suffix, tensor in tensors.items()}
 
 
-def _entry(weight: QuantizedWeight) -> TensorEntry:
+def _make_entry(weight: QuantizedWeight) -> TensorEntry:
     shape = weight.layout.shape
     return TensorEntry(weight.name, "f32", shape, 0, 4 * prod(shape))
 
@@ -139,7 +139,7 @@ def _match_weight(
     tensors = {s: stem + s for s in patterns if stem + s in base.tensors}
     lengths: Lengths = {}
     try:
-        parts = _parts(base, tensors)
+        parts = _find_parts(base, tensors)
         for suffix, array in parts.items():
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.describe(parts, lengths, settings)

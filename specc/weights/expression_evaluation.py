@@ -55,13 +55,13 @@ def _shape_from(expr: UnaryExpr, shape: Shape) -> Shape:
         case TransposeExpr():
             return tuple(shape[a] for a in expr.order(shape))
         case ReshapeExpr(shape=wanted):
-            return _reshaped(shape, wanted)
+            return _reshape_values(shape, wanted)
         case SliceExpr() | PartExpr():
             axis = expr.axis
-            start, stop = _rows_of(expr, _length(shape, axis))
+            start, stop = _rows_of(expr, _get_length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
         case PermutePairsExpr(heads=heads):
-            _check_pairs(_length(shape, 0), heads)
+            _check_pairs(_get_length(shape, 0), heads)
             return shape
         case ResizeGridExpr():
             return _grid_shape(expr, shape)
@@ -184,7 +184,7 @@ def _part_of(
     return TensorView(whole.tensor, whole.offset + start * row, (stop - start) * row)
 
 
-def _length(shape: Shape, axis: int) -> int:
+def _get_length(shape: Shape, axis: int) -> int:
     if not 0 <= axis < len(shape):
         raise PatternMismatch(
             f"axis {axis} is out of range for shape {list(shape)}; the first axis is 0"
@@ -195,7 +195,7 @@ def _length(shape: Shape, axis: int) -> int:
 def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     if not shapes:
         raise PatternMismatch("nothing to concatenate")
-    axis, total = expr.axis, sum(_length(s, expr.axis) for s in shapes)
+    axis, total = expr.axis, sum(_get_length(s, expr.axis) for s in shapes)
     rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
     if len(rests) > 1:
         raise PatternMismatch(
@@ -219,7 +219,7 @@ def _stack_shape(shapes: list[Shape]) -> Shape:
     return (len(shapes), *shapes[0])
 
 
-def _reshaped(shape: Shape, wanted: Shape) -> Shape:
+def _reshape_values(shape: Shape, wanted: Shape) -> Shape:
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
         raise PatternMismatch(f"{list(wanted)} is not a valid shape; one length may be -1")
     count, found = math.prod(shape), wanted
@@ -266,10 +266,10 @@ def evaluate_weight_expression(
             return np.stack([evaluate_weight_expression(p, get, get_rows) for p in parts])
         case FirstPresentExpr():
             raise AssertionError("a choice of tensors was left open")
-    return _moved(expr, evaluate_weight_expression(expr.x, get, get_rows))
+    return _move_axes(expr, evaluate_weight_expression(expr.x, get, get_rows))
 
 
-def _moved(expr: UnaryExpr, x: Array) -> Array:
+def _move_axes(expr: UnaryExpr, x: Array) -> Array:
     """Apply an expression of one array that moves elements, or pass it to `_computed`."""
     match expr:
         case TransposeExpr():
@@ -297,13 +297,13 @@ def _computed(expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: A
         case CastExpr(dtype=dtype):
             return x.astype(NUMPY_DTYPES[dtype])
         case AddNumberExpr(number=number):
-            wide = _wide(x)
+            wide = _widen_values(x)
             return np.asarray(wide + wide.dtype.type(number))
         case ResizeGridExpr(rows=rows, columns=columns, prefix=prefix):
-            return resize_grid(_wide(x), rows, columns, prefix)
+            return resize_grid(_widen_values(x), rows, columns, prefix)
 
 
-def _wide(x: Array) -> Array:
+def _widen_values(x: Array) -> Array:
     """Convert to elements of at least 32 bits."""
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
@@ -324,7 +324,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     side = math.isqrt(table.shape[-2] - prefix)
     lead, d = table.shape[:-2], table.shape[-1]
     grid = table[..., prefix:, :].astype(np.float64).reshape(*lead, side, side, d)
-    down, across = _resampling(side, rows), _resampling(side, columns)
+    down, across = _resampling_matrix(side, rows), _resampling_matrix(side, columns)
     grid = np.einsum(
         "rs,...std,ct->...rcd", down, grid, across, optimize=["einsum_path", (0, 1), (0, 1)]
     )
@@ -332,7 +332,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     return np.concatenate([table[..., :prefix, :], body], axis=-2)
 
 
-def _resampling(old: int, new: int) -> NDArray[np.float64]:
+def _resampling_matrix(old: int, new: int) -> NDArray[np.float64]:
     """Return f64[new old]: row r holds the interpolation weights of new point r."""
     matrix = np.zeros((new, old))
     for r in range(new):
@@ -340,11 +340,11 @@ def _resampling(old: int, new: int) -> NDArray[np.float64]:
         first = math.floor(center)
         for k in range(-1, 3):
             at = min(max(first + k, 0), old - 1)
-            matrix[r, at] += _kernel(abs(center - (first + k)))
+            matrix[r, at] += _cubic_kernel(abs(center - (first + k)))
     return matrix
 
 
-def _kernel(t: float) -> float:
+def _cubic_kernel(t: float) -> float:
     """Evaluate the cubic kernel at distance `t`, in points of the old grid."""
     if t <= 1:
         return ((CUBIC_COEFFICIENT + 2) * t - (CUBIC_COEFFICIENT + 3)) * t * t + 1

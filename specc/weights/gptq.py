@@ -22,11 +22,11 @@ def cholesky_factor(products: Array) -> Array:
     # An input that is always 0 gives no information about its column, which is rounded to nearest.
     diagonal[diagonal == 0] = 1.0
     diagonal += DAMPING_FRACTION * diagonal.mean()
-    _factor(products)
+    _factor_matrix(products)
     return products
 
 
-def _factor(h: Array) -> None:
+def _factor_matrix(h: Array) -> None:
     """Compute U in place of H, by halves: with `H = V Vᵀ`, V upper, it is V⁻¹.
 
     H = [A  B]    V = [V₁  W ]    W = B V₂⁻ᵀ,    U = [U₁  -U₁ W U₂]
@@ -39,10 +39,10 @@ def _factor(h: Array) -> None:
         return
     half = len(h) // 2
     first, last, right = h[:half, :half], h[half:, half:], h[:half, half:]
-    _factor(last)
+    _factor_matrix(last)
     w = right @ last.T
     first -= w @ w.T
-    _factor(first)
+    _factor_matrix(first)
     np.matmul(first @ w, -last, out=right)
     h[half:, :half] = 0
 
@@ -58,14 +58,14 @@ def quantize_gptq(rows: Array, factor: Array, block: int) -> tuple[Array, Array]
         end = min(start + block, wide)
         here = int_quantization.split_groups(left[:, start:end].astype(np.float32), block)
         unit = int_quantization.group_scales(here, BITS)
-        whole, lost = _block(left[:, start:end], factor[start:end, start:end], unit)
+        whole, lost = _quantize_block(left[:, start:end], factor[start:end, start:end], unit)
         left[:, end:] -= lost @ factor[start:end, end:]
         numbers.append(np.pad(whole, ((0, 0), (0, block - (end - start)))))
         scales.append(unit)
     return np.stack(numbers, 1), np.concatenate(scales, 1)
 
 
-def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
+def _quantize_block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
     """Return the integers of the columns of a block, and their errors divided by `U[j, j]`."""
     # columns are in order here, and a column's error is compensated in its nearest neighbors at
     # once, in farther ones together with their errors

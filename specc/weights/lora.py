@@ -68,30 +68,30 @@ class LoraAdapter:
         self.scaling = scaling
         self.targets = targets
         self.whole = whole
-        self.changes = self._instead() if whole else self._changes()
+        self.changes = self._map_replacements() if whole else self._read_changes()
 
     @classmethod
     def whole_of(cls, file: TensorFile) -> "LoraAdapter":
         """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
         return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
 
-    def _instead(self) -> dict[str, AdapterChange]:
+    def _map_replacements(self) -> dict[str, AdapterChange]:
         """Map each tensor to a replacement under its own name. E0530 if there are none."""
         if not self.file.tensors:
-            self._broken("", "it has no tensors")
+            self._fail_broken("", "it has no tensors")
         return {name: AdapterChange(instead=name) for name in self.file.tensors}
 
-    def _changes(self) -> dict[str, AdapterChange]:
+    def _read_changes(self) -> dict[str, AdapterChange]:
         """Assign every tensor of the file to a change. E0530 for an unknown tensor, and for a file
         without tensors.
         """
         if not self.file.tensors:
-            self._broken("", "it has no tensors")
+            self._fail_broken("", "it has no tensors")
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
             if not name.startswith(MODULE_PREFIX):
-                self._strange(name)
+                self._fail_unknown(name)
             rest = name.removeprefix(MODULE_PREFIX)
             known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
             end, part = next(known, ("", ""))
@@ -101,20 +101,22 @@ class LoraAdapter:
             elif ".lora_" in rest:
                 # another kind of LoRA, such as one with magnitudes: its product differs, and
                 # ignoring the tensor would be wrong
-                self._strange(name)
+                self._fail_unknown(name)
             else:
                 # a tensor that was trained in full, under its own name; peft nests a module that it
                 # wraps one level deeper
                 found[rest.replace(".base_layer.", ".")] = AdapterChange(instead=name)
         for module, of_module in parts.items():
-            self._add(module, of_module, found)
+            self._add_module(module, of_module, found)
         return found
 
-    def _add(self, module: str, parts: Mapping[str, str], found: dict[str, AdapterChange]) -> None:
+    def _add_module(
+        self, module: str, parts: Mapping[str, str], found: dict[str, AdapterChange]
+    ) -> None:
         """Add the changes of a module's weight and bias."""
         scale = self.scaling.scale(module)
         table = "table_a" in parts
-        a, b = self._halves(module, parts, ("table_a", "table_b") if table else ("a", "b"))
+        a, b = self._pair_halves(module, parts, ("table_a", "table_b") if table else ("a", "b"))
         weight = f"{module}.weight"
         before = found.get(weight, AdapterChange())
         # An embedding's product is stored for the transposed table.
@@ -125,7 +127,7 @@ class LoraAdapter:
             before = found.get(f"{module}.bias", AdapterChange())
             found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
 
-    def _halves(
+    def _pair_halves(
         self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
     ) -> tuple[str, str]:
         """Return the names of a module's LoRA A and B matrices. E0530 if one is missing, or they
@@ -133,9 +135,9 @@ class LoraAdapter:
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
-            self._broken(module, f"it has no `lora_{half}` for `{module}`")
+            self._fail_broken(module, f"it has no `lora_{half}` for `{module}`")
         if self.targets is not None and not self.targets.has(module):
-            self._broken(
+            self._fail_broken(
                 module, f"it changes `{module}`, which is not in the modules of its config"
             )
         a, b = (parts[end] for end in ends)
@@ -143,17 +145,17 @@ class LoraAdapter:
         # silently be off by a factor.
         rank = self.file.tensors[a].shape[:1]
         if rank != (self.scaling.rank(module),):
-            self._broken(
+            self._fail_broken(
                 module,
                 f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
                 f"says {self.scaling.rank(module)}",
             )
         return a, b
 
-    def _strange(self, name: str) -> NoReturn:
-        self._broken(name, f"it has `{name}`, which is not a LoRA tensor")
+    def _fail_unknown(self, name: str) -> NoReturn:
+        self._fail_broken(name, f"it has `{name}`, which is not a LoRA tensor")
 
-    def _broken(self, name: str, why: str) -> NoReturn:
+    def _fail_broken(self, name: str, why: str) -> NoReturn:
         raise_error(
             "E0530",
             f"the adapter `{escape_text(str(self.file.path))}` cannot be read",
@@ -175,13 +177,13 @@ class AdaptedCheckpoint(Checkpoint):
         super().__init__(base.path, base.files)
         self.base = base
         self.adapter = adapter
-        self.changes = _placed(base, adapter)
+        self.changes = _rename_changes(base, adapter)
         self.computed = frozenset(self.changes)
         self.decoded = base.decoded - self.computed
         self.optional = base.optional
         self.tensors = {
             **base.tensors,
-            **{n: _entry(n, c, base, adapter) for n, c in self.changes.items()},
+            **{n: _describe_entry(n, c, base, adapter) for n, c in self.changes.items()},
         }
 
     @property
@@ -204,9 +206,9 @@ class AdaptedCheckpoint(Checkpoint):
         change = self.changes.get(name)
         if change is None:
             return self.base.read(name, rows)
-        return self._changed(name, change)[rows]
+        return self._apply_change(name, change)[rows]
 
-    def _changed(self, name: str, change: AdapterChange) -> Array:
+    def _apply_change(self, name: str, change: AdapterChange) -> Array:
         """Return a tensor that the adapter changes."""
         if change.instead:
             whole = self.adapter.file.read(change.instead)
@@ -219,9 +221,11 @@ class AdaptedCheckpoint(Checkpoint):
             return np.asarray((whole.astype(np.float64) + added).astype(kind))
         if not change.left:
             return whole.astype(kind)
-        return self._merged(whole, change, kind)
+        return self._merge_change(whole, change, kind)
 
-    def _merged(self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]) -> Array:
+    def _merge_change(
+        self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]
+    ) -> Array:
         """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
         left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
         rank = right.shape[0]
@@ -250,7 +254,7 @@ class AdaptedCheckpoint(Checkpoint):
         self.adapter.file.close()
 
 
-def _placed(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
+def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
     """Return the changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
     added = [n for n, c in adapter.changes.items() if not c.instead]
     naming = infer_naming(added, base.tensors.keys(), base.path)
@@ -261,11 +265,11 @@ def _placed(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
         _check_whole(base, adapter, adapter.targets, placed)
     if adapter.whole and (left := find_missing_language_weights(base.tensors, placed)):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
-        _unfit(base, adapter, why, "is it the adapter of this model, all of it?")
+        _fail_unfit(base, adapter, why, "is it the adapter of this model, all of it?")
     replaced = set() if adapter.whole else {n for n, c in placed.items() if c.instead}
     lost = placed.keys() - replaced - base.tensors.keys()
     if lost:
-        _unfit(
+        _fail_unfit(
             base,
             adapter,
             f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
@@ -289,10 +293,12 @@ def _check_whole(
     if absent:
         names = escape_text(format_names(sorted(absent)))
         why = f"it lacks {names}, which its config says was trained"
-        _unfit(base, adapter, why, "is it all of the adapter? Save it again")
+        _fail_unfit(base, adapter, why, "is it all of the adapter? Save it again")
 
 
-def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter) -> TensorEntry:
+def _describe_entry(
+    name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
+) -> TensorEntry:
     """Return the entry of a changed tensor: float32, or float64 if it was. E0531 for mismatched
     shapes.
     """
@@ -302,15 +308,15 @@ def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdap
     assert first is not None, f"{name} is neither there nor brought along"
     # a replacement tensor may have a larger or smaller vocabulary
     met = [first] if adapter.whole or there is None else [first, there]
-    for (what, shape), entry in product(_shapes(change, brought), met):
+    for (what, shape), entry in product(_read_pair(change, brought), met):
         if shape != entry.shape:
             why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
-            _unfit(base, adapter, why, "is it the adapter of this model?")
+            _fail_unfit(base, adapter, why, "is it the adapter of this model?")
     read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
     kinds = [first.dtype, *(brought[n].dtype for n in read)]
     if not all(map(_is_numpy_float, kinds)):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
-        _unfit(base, adapter, why, "is it the adapter of this model?")
+        _fail_unfit(base, adapter, why, "is it the adapter of this model?")
     dtype = "f64" if first.dtype == "f64" else "f32"
     nbytes = math.prod(first.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, first.shape, 0, nbytes)
@@ -320,7 +326,7 @@ def _is_numpy_float(dtype: str) -> bool:
     return dtype in FLOAT_DTYPES and dtype in NUMPY_DTYPES
 
 
-def _shapes(
+def _read_pair(
     change: AdapterChange, brought: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the tensors of a change with description and shape."""
@@ -328,12 +334,14 @@ def _shapes(
     found = [(name, brought[name].shape) for name in alone]
     if change.left:
         b, a = brought[change.left].shape, brought[change.right].shape
-        shape = _product(b, a, is_transposed=change.is_transposed)
+        shape = _get_product_shape(b, a, is_transposed=change.is_transposed)
         found.append((f"{change.left} · {change.right}", shape))
     return found
 
 
-def _product(b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool) -> tuple[int, ...]:
+def _get_product_shape(
+    b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool
+) -> tuple[int, ...]:
     """Return the shape of B·A for linear layers, embeddings and convolutions; () if they do not
     match.
     """
@@ -342,7 +350,7 @@ def _product(b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool) -> 
     return (*a[:0:-1], b[0]) if is_transposed else (b[0], *a[1:])
 
 
-def _unfit(base: Checkpoint, adapter: LoraAdapter, why: str, help: str) -> NoReturn:
+def _fail_unfit(base: Checkpoint, adapter: LoraAdapter, why: str, help: str) -> NoReturn:
     raise_error(
         "E0531",
         f"the adapter `{escape_text(str(adapter.file.path))}` does not fit "

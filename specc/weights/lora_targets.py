@@ -28,12 +28,12 @@ class LoraScaling:
 
     def rank(self, module: str) -> int:
         """Return the rank of a module."""
-        return int(_special(self.ranks, module, self.r))
+        return int(_get_special(self.ranks, module, self.r))
 
     def scale(self, module: str) -> float:
         """Return the scale of a module's product (Kalajdzievski, 2023, for `root`)."""
         rank = self.rank(module)
-        alpha = _special(self.alphas, module, self.alpha)
+        alpha = _get_special(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.root else rank)
 
 
@@ -53,9 +53,9 @@ class LoraTargets:
 
     def has(self, module: str) -> bool:
         """Return whether the config targets the module."""
-        if _ends(module, self.without):
+        if _ends_with(module, self.without):
             return False
-        if self.named is not None and not _ends(module, self.named):
+        if self.named is not None and not _ends_with(module, self.named):
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
         return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
@@ -65,11 +65,11 @@ class LoraTargets:
         return any(f".{module}." in f".{name}" for module in self.whole)
 
 
-def _ends(module: str, names: Sequence[str]) -> bool:
+def _ends_with(module: str, names: Sequence[str]) -> bool:
     return any(module == name or module.endswith(f".{name}") for name in names)
 
 
-def _special(table: Mapping[str, float], module: str, usual: float) -> float:
+def _get_special(table: Mapping[str, float], module: str, usual: float) -> float:
     """Return the entry of the first key that ends a module's name, else the default."""
     for key, value in table.items():
         if module == key or module.endswith(f".{key}"):
@@ -93,7 +93,7 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
         # tensor cannot represent both.
         for tensor in list_tensors(expr) if expr is not None else ():
             if tensor in computed:
-                _tied(binding, name, tensor)
+                _check_tied(binding, name, tensor)
     if lost := sorted(computed - used):
         warning = Diagnostic(
             "W0534",
@@ -107,7 +107,7 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     return binding
 
 
-def _tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
+def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
     wanted = binding.bound[name].wanted
     label = [Label(wanted.span, wanted.made_by)] if wanted.span else []
     raise_error(
@@ -132,14 +132,14 @@ def find_missing_language_weights(names: Iterable[str], changed: Collection[str]
     """Return weights of the checkpoint that a language adapter lacks although it changes them in
     another layer, a weight's bias, or the embeddings: it would mix two languages.
     """
-    kinds = {_kind(name) for name in changed}
+    kinds = {_get_module(name) for name in changed}
     return [
         name
         for name in names
-        if name not in changed and (_kind(name) in kinds or LANGUAGE_WEIGHTS.match(name))
+        if name not in changed and (_get_module(name) in kinds or LANGUAGE_WEIGHTS.match(name))
     ]
 
 
-def _kind(name: str) -> str:
+def _get_module(name: str) -> str:
     """Return a weight's module without its layer index."""
     return LAYER_NUMBER.sub(".*.", name).rpartition(".")[0]

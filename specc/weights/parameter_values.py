@@ -134,11 +134,11 @@ class CheckpointBinding:
 
     def stored_dtype(self, name: str) -> str:
         """Return the dtype in the file, or of the expression."""
-        return self._own(name).dtype
+        return self._get_own(name).dtype
 
     def run(self, name: str) -> ByteRange | None:
         """Return the byte range of the parameter in a file, if nothing has to be computed."""
-        view = self._view(name)
+        view = self._view_tensor(name)
         if view is None:
             return None
         file = self.checkpoint.file_of(view.tensor)
@@ -146,7 +146,7 @@ class CheckpointBinding:
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the checked values in the given dtype. Fails with E0507, E0512 or E0517."""
-        bound = self._own(name)
+        bound = self._get_own(name)
         if self.drawn is not None and bound.wanted.name in self.drawn.wanted:
             yield from self.drawn.chunks(bound.wanted.name, dtype)
             return
@@ -154,11 +154,11 @@ class CheckpointBinding:
         # contiguous parts of the parameter are read one after the other
         for piece in split_expression(bound.expr):
             view = self.in_file(piece)
-            place = self._place(bound, piece)
+            place = self._describe_location(bound, piece)
             if view is None:
-                blocks = self._computed(piece)
+                blocks = self._compute_values(piece)
             else:
-                blocks = self._stored(view, bound.dtype)
+                blocks = self._read_stored(view, bound.dtype)
             for block in blocks:
                 check_finite(block, place)
                 yield _bytes(convert_dtype(block, dtype, place))
@@ -167,10 +167,12 @@ class CheckpointBinding:
         """Return the SHA-256 of every file of these parameters. Fails with E0507 or E0512."""
         runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
         for name in names:
-            view, bound = self._view(name), self._own(name)
+            view, bound = self._view_tensor(name), self._get_own(name)
             assert view is not None, f"{name} is not stored unchanged in a file"
             of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
-            of_file.setdefault(view.tensor, []).append(_Seen(view, bound.dtype, self._place(bound)))
+            of_file.setdefault(view.tensor, []).append(
+                _Seen(view, bound.dtype, self._describe_location(bound))
+            )
         return {file.path: self._looked_through(file, tensors) for file, tensors in runs.items()}
 
     def _looked_through(self, file: TensorFile, runs: Mapping[str, list["_Seen"]]) -> str:
@@ -194,12 +196,12 @@ class CheckpointBinding:
         """Close the checkpoint's files."""
         self.checkpoint.close()
 
-    def _own(self, name: str) -> BoundParameter:
+    def _get_own(self, name: str) -> BoundParameter:
         bound = self.bound[name]
         return self.bound[bound.tied_to] if bound.tied_to is not None else bound
 
-    def _view(self, name: str) -> TensorView | None:
-        expr = self._own(name).expr
+    def _view_tensor(self, name: str) -> TensorView | None:
+        expr = self._get_own(name).expr
         # a new head is in no file
         return self.in_file(expr) if expr is not None else None
 
@@ -210,7 +212,7 @@ class CheckpointBinding:
         made = view is not None and view.tensor in checkpoint.computed | checkpoint.decoded
         return None if made else view
 
-    def _computed(self, expr: Expr) -> Iterator[Array]:
+    def _compute_values(self, expr: Expr) -> Iterator[Array]:
         """Yield the values of an expression; decoded tensors in row chunks."""
         get, tensors = self.checkpoint.read, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in list_tensors(expr)}
@@ -218,15 +220,15 @@ class CheckpointBinding:
         if not self.checkpoint.decoded.isdisjoint(shapes):
             pieces = _split_rows(expr, shapes)
         for piece in pieces:
-            yield from _blocks(evaluate_weight_expression(piece, get, get))
+            yield from _iterate_blocks(evaluate_weight_expression(piece, get, get))
 
-    def _stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
+    def _read_stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
         for chunk in self.checkpoint.file_of(view.tensor).chunks(
             view.tensor, view.offset, view.nbytes
         ):
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
-    def _place(self, bound: BoundParameter, piece: Expr | None = None) -> str:
+    def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
         """Describe a parameter and the tensors of it, or of a piece, for messages."""
         expr = piece or bound.expr
         assert expr is not None
@@ -331,7 +333,7 @@ def convert_dtype(
     return result
 
 
-def _blocks(array: Array) -> Iterator[Array]:
+def _iterate_blocks(array: Array) -> Iterator[Array]:
     """Yield the elements in C order, a few megabytes at a time, without copying the whole."""
     # contiguous data is sliced without looking at axes; anything else by rows, so that only a few
     # of them are copied at a time

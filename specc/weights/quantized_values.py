@@ -78,8 +78,8 @@ class WeightQuantizationError:
     def see(self, before: Array, after: Array) -> None:
         """Add the errors of some rows, before and after; `after` is overwritten."""
         gone = np.subtract(before, after, out=after)
-        self.squares += _squared(before.reshape(-1))
-        self.lost += _squared(gone.reshape(-1))
+        self.squares += _sum_squares(before.reshape(-1))
+        self.lost += _sum_squares(gone.reshape(-1))
         ends = gone.max(initial=0.0), -gone.min(initial=0.0)
         self.worst = max(self.worst, *map(float, ends))
 
@@ -95,7 +95,7 @@ class WeightQuantizationError:
         return (self.lost / self.squares) ** 0.5 if self.squares else 0.0
 
 
-def _squared(flat: Array) -> float:
+def _sum_squares(flat: Array) -> float:
     """Return the sum of squares, also beyond the range of float32."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
@@ -223,22 +223,22 @@ class QuantizedValues(ValuesOverlay):
         """Yield the values of a part as bytes."""
         weight, is_scales = self.parts[name]
         if weight in self.ready:
-            yield from self._read(weight, is_scales=is_scales)
+            yield from self._read_stored(weight, is_scales=is_scales)
             return
         if not is_scales:
-            yield from self._numbers(weight)
+            yield from self._read_numbers(weight)
             return
         scales = self.made[weight].scales
         if scales is None:
             # the codes were not requested before
-            for _ in self._numbers(weight):
+            for _ in self._read_numbers(weight):
                 pass
             scales = self.made[weight].scales
         assert scales is not None
         self.made[weight].scales = None
         yield _bytes(scales)
 
-    def _read(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
+    def _read_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
         """Read a part of a pre-quantized weight."""
         ready, one = self.ready[name], self.made[name]
         one.loss, one.recipe = ready.loss, "gptq"
@@ -246,7 +246,7 @@ class QuantizedValues(ValuesOverlay):
             while chunk := file.read(CHUNK_VALUES):
                 yield memoryview(chunk)
 
-    def _numbers(self, name: str) -> Iterator[memoryview]:
+    def _read_numbers(self, name: str) -> Iterator[memoryview]:
         """Yield the integers of a weight and keep its scales."""
         one, form = self.made[name], self.plan[name]
         one.loss, scales = WeightQuantizationError(), []
@@ -260,11 +260,11 @@ class QuantizedValues(ValuesOverlay):
         at = 0
         pieces = self._rows(name)
         if factor is not None:
-            pieces = _gathered(pieces, one)
+            pieces = _merge_rows(pieces, one)
         given = _with_factors(pieces, one.out, factor)
         if self.stored is not None:
             given = zip(pieces, self._rows(name, self.stored), strict=True)
-        for piece in _in_order(partial(_piece, one=one), given):
+        for piece in _in_order(partial(_quantize_piece, one=one), given):
             one.loss.add(piece.loss)
             scales.append(piece.scales if form.block else piece.scales[:, 0])
             if whole is None:
@@ -312,7 +312,7 @@ def _with_factors(
         yield rows, here
 
 
-def _piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
+def _quantize_piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
     """Quantize some rows of a weight."""
     rows, known = given
     parts, units, loss = [], [], WeightQuantizationError()
@@ -327,7 +327,7 @@ def _piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
             unit = int_quantization.split_groups(known[part], one.form.block)[..., 0]
             whole = int_quantization.round_to_grid(blocks, unit, one.form.bits)
         else:
-            whole, unit = _whole(some, blocks, one.form, known)
+            whole, unit = _quantize_rows(some, blocks, one.form, known)
         parts.append(int_quantization.pack_quantized(whole.astype(np.int8), one.wide, one.form))
         units.append(unit)
         whole *= unit[..., None]
@@ -335,7 +335,7 @@ def _piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
     return _Piece(np.concatenate(parts), np.concatenate(units), loss)
 
 
-def _whole(
+def _quantize_rows(
     rows: Array, blocks: Array, form: QuantizationFormat, factor: Array | None
 ) -> tuple[Array, Array]:
     """Return the integers of some rows as f32 `[out, blocks, block]`, and their scales."""
@@ -362,7 +362,7 @@ def _in_order(
             yield waiting.popleft().result()
 
 
-def _gathered(pieces: Iterator[Array], one: QuantizedStream) -> Iterator[Array]:
+def _merge_rows(pieces: Iterator[Array], one: QuantizedStream) -> Iterator[Array]:
     """Merge rows into larger chunks: GPTQ costs the same for few rows."""
     many = max(1, GPTQ_CHUNK_ELEMENTS // max(one.wide, 1))
     waiting: list[Array] = []

@@ -24,11 +24,11 @@ def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
     return frozenset(
         name
         for name, bound in binding.bound.items()
-        if name not in shared and _turned(binding, bound) is not None
+        if name not in shared and _find_transposed_operand(binding, bound) is not None
     )
 
 
-def _turned(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
+def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
     """Return the operand of a transpose whose bytes are stored in a file, or None."""
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.wanted.shape) != 2:
@@ -47,7 +47,7 @@ def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> Check
     for name in names:
         one = bound[name]
         stored = replace(one.wanted, shape=one.wanted.shape[::-1])
-        bound[name] = replace(one, wanted=stored, expr=_turned(binding, one))
+        bound[name] = replace(one, wanted=stored, expr=_find_transposed_operand(binding, one))
     return replace(binding, bound=bound)
 
 

@@ -108,12 +108,12 @@ def rules_of_graph(
     """
     rules = _of_used_specs(wanted, rules)
     useless = find_unused_loads(wanted, rules)
-    if not useless and all(_reaches(rule, wanted) for rule in rules.ties):
+    if not useless and all(_reaches_root(rule, wanted) for rule in rules.ties):
         return rules
     every = {**{w.name: w for w in others()}, **wanted}
     ties: list[TieRule] = []
     for rule in rules.ties:
-        ties += [rule] if _reaches(rule, wanted) else _in_graph(rule, wanted, every)
+        ties += [rule] if _reaches_root(rule, wanted) else _in_graph(rule, wanted, every)
     # A name in no graph of the spec is an error and is rejected.
     nowhere = find_unused_loads(every, rules)
     loads = tuple(r for r in rules.loads if r not in useless or r in nowhere)
@@ -133,16 +133,16 @@ def _of_used_specs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) 
     return replace(rules, ties=tuple(ties), loads=loads)
 
 
-def _pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
+def _list_pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
     """Return the names that a `tie` matches, with their sources."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.captures(name) for name in names}
     return {n: c.fill(rule.source) for n, c in captured.items() if c is not None}
 
 
-def _reaches(rule: TieRule, wanted: Mapping[str, RequiredParameter]) -> bool:
+def _reaches_root(rule: TieRule, wanted: Mapping[str, RequiredParameter]) -> bool:
     """Return whether a graph has all parameters of a `tie`."""
-    pairs = _pairs(rule, wanted)
+    pairs = _list_pairs(rule, wanted)
     return bool(pairs) and all(source in wanted for source in pairs.values())
 
 
@@ -152,7 +152,7 @@ def _in_graph(
     """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph.
     Unchanged if no graph has its names.
     """
-    pairs = _pairs(rule, every)
+    pairs = _list_pairs(rule, every)
     if not pairs and not rule.from_used_spec:
         return [rule]
     for source in pairs.values():
@@ -167,8 +167,8 @@ def _in_graph(
 
 def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, str]:
     """Map each tied parameter to its untied source. Fails with E0510."""
-    direct = _direct(wanted, rules)
-    roots = {name: _root(name, direct) for name in direct}
+    direct = _find_direct(wanted, rules)
+    roots = {name: _find_root(name, direct) for name in direct}
     for name, root in roots.items():
         if wanted[name].shape != wanted[root].shape:
             raise_error(
@@ -181,11 +181,11 @@ def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules)
     return roots
 
 
-def _direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, TieRule]:
+def _find_direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, TieRule]:
     """Return the rule of each tied parameter by name: the first match, as for `load`."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
-        pairs = _pairs(rule, wanted)
+        pairs = _list_pairs(rule, wanted)
         fresh = [name for name in pairs if name not in direct]
         if not fresh and rule.name not in direct:
             _no_such(rule.name, wanted, rule.span, "tie")
@@ -196,7 +196,7 @@ def _direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict
     return direct
 
 
-def _root(name: str, direct: Mapping[str, TieRule]) -> str:
+def _find_root(name: str, direct: Mapping[str, TieRule]) -> str:
     """Return the end of a chain of ties."""
     seen = [name]
     while seen[-1] in direct:

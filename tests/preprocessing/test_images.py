@@ -188,7 +188,7 @@ def test_damaged_bytes_never_escape_as_other_errors():
 def test_the_size_limit_holds_before_anything_is_decoded(monkeypatch):
     assert module.MAX_PIXELS == 64 << 20
     at = encoded(Pillow.new("1", (8192, 8192)))
-    monkeypatch.setattr(module, "_pixels", lambda picture: picture.size)
+    monkeypatch.setattr(module, "_decode_pixels", lambda picture: picture.size)
     assert decode_image(at, "x") == (8192, 8192)
     assert code_of(lambda: decode_image(encoded(Pillow.new("1", (8193, 8192))), "x")) == "E0904"
     bomb = bytearray(encoded(Pillow.new("1", (1, 1))))

@@ -130,11 +130,11 @@ def _everything_exists(input_signature: Any, prepared: Any, count: int) -> Any:
 
 
 MISTAKES = {
-    "what exists is aligned at the beginning": (_Joint, "_aligned", _at_the_beginning),
+    "what exists is aligned at the beginning": (_Joint, "_align_states", _at_the_beginning),
     "keys are out of their columns": (_Joint, "_columns", _first_columns),
     "other rows are handed over": (_Joint, "_stacked", _others),
     "columns in front exist": (batch_slots, "prepend_spare_columns", _everything_exists),
-    "a column too few is kept": (batch_slots, "_oldest", lambda part: part.columns - 2),
+    "a column too few is kept": (batch_slots, "_find_columns", lambda part: part.columns - 2),
 }
 
 

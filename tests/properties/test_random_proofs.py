@@ -192,13 +192,13 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "axes of the batch are read anyhow": (
         "examples",
         batch_independence._BatchAxis,
-        "_crosses",
+        "_crosses_batch",
         lambda *_: False,
     ),
     "lengths of the batch are numbers": (
         "examples",
         batch_independence._BatchAxis,
-        "_says",
+        "_mentions_batch",
         lambda *_: False,
     ),
 }

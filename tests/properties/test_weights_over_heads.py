@@ -217,7 +217,7 @@ def test_steps_equal_the_full_pass(many: int) -> None:
 
 MISTAKES = {
     "axes after a split keep their numbers": (
-        "_reshaped",
+        "_match_reshape",
         lambda grid, x, axis, made, read: grid.at(x, grid.query, grid.key),
     ),
     "a bias adds nothing": ("_is_biased", lambda node: False),

@@ -125,10 +125,10 @@ class _ExecutionCounter:
                 parts = [*parts, self._count_in(node, nodes)]
             nodes.append(node)
         if not parts:
-            parts = [self._constant(None, nodes)]
+            parts = [self._make_constant(None, nodes)]
         total, *others = parts
         for part in others:
-            nodes.append(helper.make_node("Add", [total, part], [self._name()]))
+            nodes.append(helper.make_node("Add", [total, part], [self._make_name()]))
             total = nodes[-1].output[0]
         # copied: clearing the field would clear its elements
         copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
@@ -138,7 +138,7 @@ class _ExecutionCounter:
 
     def _count_in(self, node: NodeProto, before: list[NodeProto]) -> str:
         """Have `node` return the counts of its subgraphs, with constants in `before`."""
-        result = self._name()
+        result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
                 body.output.append(self.declare(self._count_body(body, [])))
@@ -148,9 +148,9 @@ class _ExecutionCounter:
         # a Loop's inputs are trip count, condition, then carries
         first, scanned = (2, 0) if node.op_type == "Loop" else (0, _count_scan_inputs(node))
         carried = len(body.input) - first - scanned
-        carry = self._name()
+        carry = self._make_name()
         total = self._count_body(body, [carry])
-        start = self._constant(None, before)
+        start = self._make_constant(None, before)
         _insert_repeated(node.input, first + carried, start)
         _insert_repeated(body.input, first + carried, self.declare(carry))
         _insert_repeated(body.output, carried + (node.op_type == "Loop"), self.declare(total))
@@ -160,7 +160,7 @@ class _ExecutionCounter:
     def _count_body(self, body: GraphProto, parts: list[str]) -> str:
         """Write the counts of a subgraph and of those inside it, added to `parts`."""
         own = list[NodeProto]()
-        one = self._constant(self.seen, own)
+        one = self._make_constant(self.seen, own)
         self.seen += 1
         total = self.add_counts(body, [*parts, one])
         nodes = [NodeProto.FromString(n.SerializeToString()) for n in body.node]
@@ -168,17 +168,17 @@ class _ExecutionCounter:
         body.node.extend([*own, *nodes])
         return total
 
-    def _constant(self, index: int | None, nodes: list[NodeProto]) -> str:
+    def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
         """Add a constant i64[size] of zeros, with a one at `index`."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
-        name = self._name()
+        name = self._make_name()
         value = numpy_helper.from_array(counts)
         nodes.append(helper.make_node("Constant", [], [name], value=value))
         return name
 
-    def _name(self) -> str:
+    def _make_name(self) -> str:
         self.made += 1
         return f"{EXECUTION_COUNTS_OUTPUT}.{self.made}"
 

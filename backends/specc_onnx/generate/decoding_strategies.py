@@ -161,7 +161,7 @@ class StrategyInputs:
         )
 
 
-def _continued(g: Emitter, d: DecodingConfig, past: Sequence[str], tokens: str) -> list[str]:
+def _continue_carry(g: Emitter, d: DecodingConfig, past: Sequence[str], tokens: str) -> list[str]:
     """Return the carries of `StrategyInputs.past` updated with the new tokens, i64[rows, 1]."""
     made = []
     if d.penalized:
@@ -241,7 +241,7 @@ class SingleSequenceStrategy:
             ended,
             g.node("Concat", written, emit_unsqueeze(g, tokens, 1), axis=1),
             g.node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
-            *_continued(g, self.d, past, column),
+            *_continue_carry(g, self.d, past, column),
         ]
         some = g.node("Greater", _emit_true_count(g, g.node("Not", ended)), g.constant(0, "i64"))
         more = g.node(
@@ -306,7 +306,7 @@ class BeamSearchStrategy:
         )
         column = emit_unsqueeze(g, chosen.tokens, 1)
         picked = [g.node("Gather", x, chosen.parents) for x in past]
-        kept = _continued(g, self.d, picked, column)
+        kept = _continue_carry(g, self.d, picked, column)
         return TokenDecision(chosen.tokens, chosen.parents, chosen.more, [*chosen.beams, *kept])
 
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:

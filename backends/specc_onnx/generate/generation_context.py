@@ -74,8 +74,8 @@ class GenerationParts(SelfDecodingGraph):
     @property
     def computed(self) -> list[Graph]:
         """Return the graphs of input defaults in use, padding masks first."""
-        keeps = [n for n in self.keeps if n in self._defaulted]
-        others = [n for n in self._defaulted if n not in keeps]
+        keeps = [n for n in self.keeps if n in self._find_defaulted_inputs]
+        others = [n for n in self._find_defaulted_inputs if n not in keeps]
         return [
             resolve_absent_inputs(self.defaults, names)
             for names in (keeps, others)
@@ -103,7 +103,7 @@ class GenerationParts(SelfDecodingGraph):
         return {
             n: v.type
             for n, v in self.graph.inputs.items()
-            if n in self._read and n not in self._defaulted
+            if n in self._find_read_inputs and n not in self._find_defaulted_inputs
         }
 
     @property
@@ -123,7 +123,7 @@ class GenerationParts(SelfDecodingGraph):
         )
 
     @cached_property
-    def _read(self) -> set[str]:
+    def _find_read_inputs(self) -> set[str]:
         """Return the spec's inputs that the graphs, or defaults in use, read."""
         found = {n for part in self.parts for n in part.inputs if n in self.graph.inputs} | {
             self.derived.growing
@@ -138,10 +138,10 @@ class GenerationParts(SelfDecodingGraph):
         return found
 
     @property
-    def _defaulted(self) -> list[str]:
+    def _find_defaulted_inputs(self) -> list[str]:
         """Return the inputs that are computed inside the model."""
         outputs = self.defaults.outputs if self.defaults else ()
-        return [n for n in outputs if n in self._read and n != self.derived.growing]
+        return [n for n in outputs if n in self._find_read_inputs and n != self.derived.growing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,7 +244,7 @@ class _EmptyWindowGuard:
         demanded = list(sides)
         for n in set(range(len(self.op.kernel))).difference(self._maybe_empty(x)):
             axis = self.first + n
-            demanded[axis] = self._demand(sides[axis], x, n)
+            demanded[axis] = self._require_positions(sides[axis], x, n)
         if demanded == sides:
             return x.name
         shape = self.g.node("Concat", *demanded, axis=0)
@@ -255,12 +255,12 @@ class _EmptyWindowGuard:
         for n in self._maybe_empty(x):
             axis = self.first + n
             length = self.op.rows(x.type.shape[axis], n)
-            stop = self._demand(self.g.shape([length]), x, n)
+            stop = self._require_positions(self.g.shape([length]), x, n)
             start, along = self.g.vector(0), self.g.vector(axis)
             made = self.g.node("Slice", made, start, stop, along)
         return made
 
-    def _demand(self, number: str, x: Tensor, n: int) -> str:
+    def _require_positions(self, number: str, x: Tensor, n: int) -> str:
         """Return `number`, or 0 if there are too few positions."""
         spare = self.op.spare(x.type.shape[self.first + n], n)
         return self.g.lengths.demand(self.g, number, spare)

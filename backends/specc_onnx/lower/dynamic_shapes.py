@@ -74,7 +74,7 @@ class LengthResolver:
             return g.vector(length.number)
         with g.outside("lengths"):
             if length.name is not None:
-                return self._symbol(g, length.name)
+                return self._emit_symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
                 return _read_whole_axis(g, self.inputs, length)
             # Additions come first, so that no intermediate value is negative.
@@ -82,11 +82,11 @@ class LengthResolver:
             minus = [(m, -c) for m, c in length.terms if c < 0]
             if not plus:
                 plus = [((), 0)]
-            total = self._term(g, *plus[0])
+            total = self._emit_term(g, *plus[0])
             for monomial, c in plus[1:]:
-                total = g.node("Add", total, self._term(g, monomial, c))
+                total = g.node("Add", total, self._emit_term(g, monomial, c))
             for monomial, c in minus:
-                total = g.node("Sub", total, self._term(g, monomial, c))
+                total = g.node("Sub", total, self._emit_term(g, monomial, c))
             return total
 
     def floor_of(self, length: Dim) -> int:
@@ -121,8 +121,8 @@ class LengthResolver:
         """Return whether the length is known to be at least 1."""
         return length in self.sure or self.floor_of(length) > 0
 
-    def _term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
-        factors = [self._atom(g, atom) for atom, power in monomial for _ in range(power)]
+    def _emit_term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
+        factors = [self._emit_atom(g, atom) for atom, power in monomial for _ in range(power)]
         if c != 1 or not factors:
             factors.append(g.vector(c))
         total = factors[0]
@@ -130,10 +130,10 @@ class LengthResolver:
             total = g.node("Mul", total, factor)
         return total
 
-    def _atom(self, g: "Emitter", atom: Atom) -> str:
-        return self._symbol(g, atom) if isinstance(atom, str) else self._part(g, atom)
+    def _emit_atom(self, g: "Emitter", atom: Atom) -> str:
+        return self._emit_symbol(g, atom) if isinstance(atom, str) else self._emit_part(g, atom)
 
-    def _part(self, g: "Emitter", part: DimFunction) -> str:
+    def _emit_part(self, g: "Emitter", part: DimFunction) -> str:
         """Divisors are kept from 0, which would end the process; such a quotient is never used."""
         left, right = (self.one(g, d) for d in part.args)
         # Lengths are far below 2**53, up to which `Min` and `Max` are exact.
@@ -146,7 +146,7 @@ class LengthResolver:
         rest = g.node("Mod", left, right)
         return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
 
-    def _symbol(self, g: "Emitter", symbol: str) -> str:
+    def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.numbers:
             return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
         source = self.sources.get(symbol)

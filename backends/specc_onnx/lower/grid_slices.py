@@ -56,7 +56,7 @@ class GridSlice:
             if at in self._made:
                 todo.pop()
                 continue
-            operands = self._operands(*at)
+            operands = self._slice_all_operands(*at)
             if operands is None:
                 self._made[at] = self._end(*at)
                 continue
@@ -65,21 +65,23 @@ class GridSlice:
                 todo += missing
                 continue
             made = [self._made[o] if o else None for o in operands]
-            self._made[at] = self._again(*at, made) or self._end(*at)
+            self._made[at] = self._recompute_node(*at, made) or self._end(*at)
         return self._made[value, axes]
 
     def graph(self, value: Value) -> Graph:
         """Return the nodes of a slice; their inputs exist outside."""
         return self.builder.finish("portion", {"portion": value})
 
-    def _operands(self, value: Value, axes: GridAxes) -> list[tuple[Value, GridAxes] | None] | None:
+    def _slice_all_operands(
+        self, value: Value, axes: GridAxes
+    ) -> list[tuple[Value, GridAxes] | None] | None:
         """The operands, each with its axes of queries and keys; None for a leaf."""
         node = value.node
         there = [axis for axis in axes if axis is not None]
-        if node is None or not self._opened(node.op, len(there)):
+        if node is None or not self._should_recompute(node.op, len(there)):
             return None
         links = _find_result_dependences(node, value.index)
-        if self._whole(node, axes):
+        if self._takes_all_keys(node, axes):
             return [_align_grid_operand(a) for a in node.args if a]
         if not all(_is_elementwise_axis(node.op, links, axis) for axis in there):
             return None
@@ -88,13 +90,13 @@ class GridSlice:
             for n, a in enumerate(node.args)
         ]
 
-    def _opened(self, op: Op, axes: int) -> bool:
+    def _should_recompute(self, op: Op, axes: int) -> bool:
         """Return whether to recompute the results of an op that has so many of the two axes."""
         if isinstance(op, ops.Scan):
             return False
         return axes == 2 or (axes == 1 and self.one_axis and _is_cheap_op(op))
 
-    def _whole(self, node: Node, axes: GridAxes) -> bool:
+    def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
         """Return whether these are weights of keys that are all taken."""
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
@@ -112,7 +114,7 @@ class GridSlice:
             self.grids.append(value)
         return self.leaf(value, axes)
 
-    def _again(
+    def _recompute_node(
         self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
     ) -> Value | None:
         """The node over other rows; None where the result is not the portion after all."""

@@ -53,14 +53,14 @@ class PackedSequence:
         """Return `[b, t, d]` as packed `[t, b, d]`, with zeros at padding if `cleared`."""
         if known := _find_packed_operand(self, x):
             return known
-        name = self._cleared(x) if cleared and self.keep else x.name
+        name = self._clear_padding(x) if cleared and self.keep else x.name
         moved = (
             name if self.together else _emit_reordered(self.g, name, _emit_source_positions(self))
         )
         filled = self.filled(moved, x.type.shape)
         return self.g.node("Transpose", filled, perm=[1, 0, 2])
 
-    def _cleared(self, x: Tensor) -> str:
+    def _clear_padding(self, x: Tensor) -> str:
         """`x` with zeros where no row is."""
         g = self.g
         assert self.keep is not None
@@ -339,7 +339,7 @@ def _emit_fused_layer(
     matrices, biases = (given.weights, given.state_weights), (given.bias, given.state_bias)
     axis = 1 if given.scales else 0
     weights = emit_ordered_weights(g, layer.cell, matrices, biases, axis)
-    inputs = [rows, *weights, counts, *starts, _peepholes(layer), *_scales(layer)]
+    inputs = [rows, *weights, counts, *starts, _emit_peepholes(layer), *_emit_scales(layer)]
     finals = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
     every, *ends = g.nodes(
         kind,
@@ -364,7 +364,7 @@ def _emit_fused_layer(
     return (out, *finished)
 
 
-def _peepholes(layer: _LoweredLayer) -> str | None:
+def _emit_peepholes(layer: _LoweredLayer) -> str | None:
     """One number a feature and gate; there is none of the cell's own gate."""
     if layer.given.peepholes is None:
         return None
@@ -372,7 +372,7 @@ def _peepholes(layer: _LoweredLayer) -> str | None:
     return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.given.peepholes, cell), 0)
 
 
-def _scales(layer: _LoweredLayer) -> list[str]:
+def _emit_scales(layer: _LoweredLayer) -> list[str]:
     """The scales of both weights, one a gate, each with the middle of its numbers."""
     g = layer.g
     found: list[str] = []

@@ -189,7 +189,7 @@ class _AxisSampler:
         else:
             step = self._ratio("f32", self.length, self.size)
         taken = g.node("Floor", g.node("Mul", points, step))
-        return self._within(emit_cast(g, taken, "f32", "i64"))
+        return self._clamp_positions(emit_cast(g, taken, "f32", "i64"))
 
     def averaged(self, x: str, axis: int, rank: int) -> str:
         """Emit weighted sums over all source positions, with weights computed from the lengths."""
@@ -201,9 +201,9 @@ class _AxisSampler:
             taken = g.node("Gather", x, g.constant(row, "i64"), axis=axis)
             weight = g.constant(share.reshape(-1, *[1] * (rank - axis - 1)), "f32")
             parts.append(g.node("Mul", taken, weight))
-        return self._sum(parts)
+        return self._emit_weighted_sum(parts)
 
-    def _sum(self, parts: list[str]) -> str:
+    def _emit_weighted_sum(self, parts: list[str]) -> str:
         total = parts[0]
         for part in parts[1:]:
             total = self.g.node("Add", total, part)
@@ -211,7 +211,7 @@ class _AxisSampler:
 
     def between(self, x: str, axis: int, rank: int) -> str:
         """The rows around each place, weighed."""
-        g, at = self.g, self._at()
+        g, at = self.g, self._emit_positions()
         if self.op.mode == "bilinear":
             at = g.node("Max", at, g.constant(0.0, "f64"))
         low = g.node("Floor", at)
@@ -219,17 +219,17 @@ class _AxisSampler:
         share = emit_unsqueeze(g, share, *range(1, rank - axis))
         first = emit_cast(g, low, "f64", "i64")
         if self.op.mode == "bilinear":
-            one, other = (self._row(x, axis, first, step) for step in (0, 1))
+            one, other = (self._emit_row(x, axis, first, step) for step in (0, 1))
             rest = g.node("Sub", g.constant(1.0, "f32"), share)
             # both are weighted: a difference of two infinities is NaN
             return g.node("Add", g.node("Mul", one, rest), g.node("Mul", other, share))
         parts = [
-            g.node("Mul", self._row(x, axis, first, step), self._weight(share, step))
+            g.node("Mul", self._emit_row(x, axis, first, step), self._emit_weight(share, step))
             for step in (-1, 0, 1, 2)
         ]
-        return self._sum(parts)
+        return self._emit_weighted_sum(parts)
 
-    def _at(self) -> str:
+    def _emit_positions(self) -> str:
         """The places, in double precision."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f64")
@@ -251,18 +251,18 @@ class _AxisSampler:
         g = self.g
         return g.node("Div", *(emit_cast(g, g.dim(d), "i64", dtype) for d in (above, below)))
 
-    def _row(self, x: str, axis: int, first: str, step: int) -> str:
+    def _emit_row(self, x: str, axis: int, first: str, step: int) -> str:
         """Emit the positions `step` after the first, clamped to the border."""
         g = self.g
         at = g.node("Add", first, g.constant(step, "i64")) if step else first
         if self.op.mode == "bicubic":
             at = g.node("Max", at, g.constant(0, "i64"))
-        return g.node("Gather", x, self._within(at), axis=axis)
+        return g.node("Gather", x, self._clamp_positions(at), axis=axis)
 
-    def _within(self, at: str) -> str:
+    def _clamp_positions(self, at: str) -> str:
         return self.g.node("Min", at, self.g.dim(self.length - 1))
 
-    def _weight(self, share: str, step: int) -> str:
+    def _emit_weight(self, share: str, step: int) -> str:
         """The cubic that weighs a row at the distance `|share - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
 

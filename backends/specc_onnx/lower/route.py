@@ -119,13 +119,13 @@ class _ExpertEmitter:
     def looped(self, start: str) -> str:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
-        all_of_them = emit_slice(g, self._there(), 0, Dim.of(0), self.op.experts)
+        all_of_them = emit_slice(g, self._emit_used_experts(), 0, Dim.of(0), self.op.experts)
         # in ascending order, so that the summation order does not depend on the other rows
         chosen = g.node("Squeeze", g.node("NonZero", all_of_them), g.vector(0))
         turns = g.node("Size", chosen)
-        return g.node("Loop", turns, None, start, body=self._turn(chosen))
+        return g.node("Loop", turns, None, start, body=self._emit_iteration(chosen))
 
-    def _turn(self, chosen: str) -> GraphProto:
+    def _emit_iteration(self, chosen: str) -> GraphProto:
         """The body of the loop: which turn it is, whether to go on, and the sums so far."""
         g = self.g
         with g.body() as opened:
@@ -138,8 +138,10 @@ class _ExpertEmitter:
                 )
             )
             expert = g.node("Gather", chosen, number.name, axis=0)
-            own = [self._own(t, expert) for t in self.given.stacked]
-            results = emit_body_results(g, [going.name, *self._added(before.name, expert, own)])
+            own = [self._slice_expert_weights(t, expert) for t in self.given.stacked]
+            results = emit_body_results(
+                g, [going.name, *self._add_expert_output(before.name, expert, own)]
+            )
         return make_body_graph(
             g.place(EXPERT_LOOP_NAME),
             opened,
@@ -151,18 +153,18 @@ class _ExpertEmitter:
     def in_turn(self, start: str) -> str:
         """An `If` for each expert."""
         g, total, count = self.g, start, self.op.experts.number or 0
-        parts = [self._parts(t, count) for t in self.given.stacked]
+        parts = [self._split_expert_weights(t, count) for t in self.given.stacked]
         for number in range(count):
             expert = g.constant(number, "i64")
             own = [each[number] for each in parts]
-            there = g.node("Gather", self._there(), expert, axis=0)
-            add = partial(self._added, total, expert, own)
+            there = g.node("Gather", self._emit_used_experts(), expert, axis=0)
+            add = partial(self._add_expert_output, total, expert, own)
             chosen = make_branch(g, g.place("expert"), [self.sums], add)
             nobody = make_branch(g, g.place("nobody"), [self.sums], partial(list, [total]))
             total = g.node("If", there, then_branch=chosen, else_branch=nobody)
         return total
 
-    def _there(self) -> str:
+    def _emit_used_experts(self) -> str:
         """Emit which experts have tokens, bool[experts + 1]; the last means none."""
         g, many = self.g, self.op.experts + 1
         named = g.node("Reshape", self.ids, g.vector(-1))
@@ -170,7 +172,9 @@ class _ExpertEmitter:
         no = emit_full(g, False, "bool", [many])
         return g.node("ScatterElements", no, named, yes, axis=0)
 
-    def _added(self, before: str, expert: str, own: Sequence[Tensor]) -> tuple[str, ...]:
+    def _add_expert_output(
+        self, before: str, expert: str, own: Sequence[Tensor]
+    ) -> tuple[str, ...]:
         """Add the output of one expert to the sums of its tokens."""
         g, site = self.g, self.g.site
         at, share = self._rows_of(g.node("Equal", self.ids, expert))
@@ -210,7 +214,7 @@ class _ExpertEmitter:
             return made.name
         return g.node("Squeeze", made.name, g.vector(*range(ones)))
 
-    def _parts(self, stacked: Tensor, count: int) -> list[Tensor]:
+    def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
         """Split the weights of all experts at once, outside of any loop, so that a runtime can fold
         it.
         """
@@ -227,7 +231,7 @@ class _ExpertEmitter:
                 found.append(Tensor(part, Type(type.dtype, type.shape[1:])))
         return found
 
-    def _own(self, stacked: Tensor, expert: str) -> Tensor:
+    def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
         """Return the expert's slice of a stacked tensor, widened if it is stored in fewer bits."""
         g, type = self.g, stacked.type
         stored = g.values.narrow.get(stacked.name)

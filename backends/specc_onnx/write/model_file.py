@@ -148,7 +148,7 @@ class OnnxModelFile:
 
     def open(self, provider: str, threads: int = 0) -> OrtModel:
         """The model, ready to run."""
-        return self._opened(self.model, provider, threads)
+        return self._open_model(self.model, provider, threads)
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
@@ -172,14 +172,14 @@ class OnnxModelFile:
         """Open a copy without activation rounding."""
         copy = _copy_model(self.model)
         remove_activation_rounding(copy)
-        return self._opened(copy, provider, threads, exact=True)
+        return self._open_model(copy, provider, threads, exact=True)
 
     def open_with_products(self, provider: str) -> tuple[OrtModel, tuple[QuantizedProduct, ...]]:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
         products = expose_quantized_products(copy)
         # a layer that quantizes rows together does so per thread
-        return self._opened(copy, provider, threads=1), products
+        return self._open_model(copy, provider, threads=1), products
 
     def subgraphs(self) -> Subgraphs:
         """The branches and loop bodies of the model."""
@@ -190,9 +190,9 @@ class OnnxModelFile:
         copy = _copy_model(self.model)
         remove_activation_rounding(copy)
         count_executions(copy)
-        return self._opened(copy, provider, exact=True)
+        return self._open_model(copy, provider, exact=True)
 
-    def _opened(
+    def _open_model(
         self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False
     ) -> OrtModel:
         return open_ort_model_bytes(
@@ -213,7 +213,7 @@ class OnnxModelFile:
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = add_attention_outputs(copy, notes)
-        return self._opened(copy, provider), names
+        return self._open_model(copy, provider), names
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:

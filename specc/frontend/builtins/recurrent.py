@@ -191,7 +191,7 @@ class _LayerStack:
         # each layer has its own weights, so that the number of layers must be known
         count = site.count(self.layers, "layers")
         firsts = [
-            self._firsts(s, count * len(sides), n)
+            self._make_initial_states(s, count * len(sides), n)
             for s, n in zip(starts, ("start", "start_cell"), strict=False)
         ]
         ends: list[tuple[Tensor, ...]] = []
@@ -201,16 +201,18 @@ class _LayerStack:
                 # states are ordered layer by layer, forward before backward, as `ends` is
                 first = [f[len(ends)] for f in firsts]
                 out, *after = site.add(
-                    op(reverse), *self._operands(x, f"_l{layer}{'_reverse' * reverse}", first)
+                    op(reverse), *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", first)
                 )
                 rows.append(out)
                 ends.append(tuple(after))
             # the next layer reads both directions, concatenated
             x = rows[0] if len(rows) == 1 else site.one(ops.Concat(2), *rows)
-        finals = [self._stacked([e[n] for e in ends]) for n in range(len(names) - 1)]
+        finals = [self._stack_layers([e[n] for e in ends]) for n in range(len(names) - 1)]
         return Results((x, *finals), names)
 
-    def _operands(self, x: Tensor, suffix: str, first: list[Tensor | None]) -> list[Tensor | None]:
+    def _list_operands(
+        self, x: Tensor, suffix: str, first: list[Tensor | None]
+    ) -> list[Tensor | None]:
         site, rows = self.site, self.hidden * self.gates
         # with a projection, the recurrent input is already projected
         fed_back = self.hidden if self.proj is None else self.proj
@@ -241,7 +243,9 @@ class _LayerStack:
             )
         return found
 
-    def _firsts(self, start: Tensor | None, count: int, option: str) -> list[Tensor | None]:
+    def _make_initial_states(
+        self, start: Tensor | None, count: int, option: str
+    ) -> list[Tensor | None]:
         """Return the initial state of each layer and direction; one may be [batch, hidden]."""
         if start is None:
             return [None] * count
@@ -256,6 +260,6 @@ class _LayerStack:
             self.site.fail("E0301", title, option, f"this is {describe_value(start)}")
         return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 
-    def _stacked(self, states: list[Tensor]) -> Tensor:
+    def _stack_layers(self, states: list[Tensor]) -> Tensor:
         made = [self.site.one(ops.Insert(1), s) for s in states]
         return made[0] if len(made) == 1 else self.site.one(ops.Concat(1), *made)

@@ -93,7 +93,7 @@ class WindowOperand:
         window = self._moved(kernel, stride, dilation)
         before, behind = _resolve_padding(self.site, padding, window)
         found = replace(window, before=before, behind=behind)
-        self._fits(found)
+        self._check_fits(found)
         return found
 
     def pool(
@@ -125,7 +125,7 @@ class WindowOperand:
         at the ends and adds `extra` at the end.
         """
         window = self._moved(kernel, stride, dilation)
-        more = self._each(extra, "extra", 0)
+        more = self._expand_option(extra, "extra", 0)
         before, behind = _resolve_padding(self.site, cut, window)
         for n, count in enumerate(more):
             most = max(window.stride[n], window.dilation[n])
@@ -137,16 +137,16 @@ class WindowOperand:
         return replace(window, before=before, behind=add_per_axis(behind, less))
 
     def _moved(self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption) -> SlidingWindow:
-        sizes = self._each(kernel, "kernel", 1)
+        sizes = self._expand_option(kernel, "kernel", 1)
         return SlidingWindow(
             kernel=sizes,
-            stride=self._each(stride, "stride", 1),
-            dilation=self._each(dilation, "dilation", 1),
+            stride=self._expand_option(stride, "stride", 1),
+            dilation=self._expand_option(dilation, "dilation", 1),
             before=(0,) * len(sizes),
             behind=(0,) * len(sizes),
         )
 
-    def _each(self, value: SizeOption, option: str, least: int) -> AxisNumbers:
+    def _expand_option(self, value: SizeOption, option: str, least: int) -> AxisNumbers:
         """Return one number per axis. Raise E0324 for a list of another length."""
         axes = len(self.lengths)
         given = value if isinstance(value, tuple) else (value,) * axes
@@ -156,7 +156,7 @@ class WindowOperand:
             self.site.within(number, option, least)
         return tuple(self.site.number(number, option) for number in given)
 
-    def _fits(self, window: SlidingWindow) -> None:
+    def _check_fits(self, window: SlidingWindow) -> None:
         """Raise E0320 if an axis of known length is shorter than the window."""
         each = zip(window.spans, window.before, window.behind, strict=True)
         for length, (span, before, behind) in zip(self.lengths, each, strict=True):

@@ -216,7 +216,7 @@ class YamlComposer:
                     f"the key `{node.value}` is duplicated",
                     Label(node.span, "again here"),
                     (Label(top.keys[node.value].span, "first here"),),
-                    helps=(self._mend(top, node.value),),
+                    helps=(self._suggest_fix(top, node.value),),
                 )
             )
             if len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
@@ -224,7 +224,7 @@ class YamlComposer:
         top.keys.setdefault(node.value, node)
         return node
 
-    def _mend(self, top: OpenMapping, key: str) -> str:
+    def _suggest_fix(self, top: OpenMapping, key: str) -> str:
         """Suggest a fix for a duplicate key."""
         first = next(e.value for e in top.entries if e.key.value == key)
         section = isinstance(first, YamlMapping) and len(self.stack) == 1

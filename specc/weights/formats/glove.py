@@ -37,20 +37,20 @@ def read_glove(path: str | Path) -> WordVectors:
     rows: list[Array] = []
     number = 1
     try:
-        for number, line in _lines(path):
-            word, row = _vector(line, rows[0].size if rows else 0)
+        for number, line in _read_lines(path):
+            word, row = _parse_vector(line, rows[0].size if rows else 0)
             if word in words:
                 raise _Wrong(f"duplicate word `{escape_text(word)}`, first in line {words[word]}")
             words[word] = number
             rows.append(row)
     except _Wrong as error:
-        _refuse(path, f"line {number}: {error}")
+        _refuse_file(path, f"line {number}: {error}")
     if not rows:
-        _refuse(path, "it is empty")
+        _refuse_file(path, "it is empty")
     return WordVectors(tuple(words), np.stack(rows))
 
 
-def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+def _read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end)."""
     try:
         fd = open_regular_file(path)
@@ -68,30 +68,30 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
                     raise _Wrong(f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read")
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
-                _refuse(path, f"line {number}: it is not UTF-8 (byte {error.start + 1})")
+                _refuse_file(path, f"line {number}: it is not UTF-8 (byte {error.start + 1})")
             except _Wrong as error:
-                _refuse(path, f"line {number}: {error}")
+                _refuse_file(path, f"line {number}: {error}")
             yield number, text.removesuffix("\n").removesuffix("\r")
 
 
-def _vector(line: str, width: int) -> tuple[str, Array]:
+def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     """Parse a word, which may contain spaces, and its `width` values (0: any number)."""
     # not `split()`: some words of the published files contain other whitespace
     fields = line.split(" ")
     if not width:  # the first line decides
-        width = _width(fields)
+        width = _read_width(fields)
     if width < 1 or len(fields) <= width:
         raise _Wrong(f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}")
     word = " ".join(fields[:-width])
     # A number inside a word means that a line has one number too many.
-    extra = [f for f in fields[1:-width] if _number(f) is not None]
+    extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
         raise _Wrong(counted if extra else "it has no word")
-    return word, _row(fields[-width:])
+    return word, _parse_row(fields[-width:])
 
 
-def _width(fields: list[str]) -> int:
+def _read_width(fields: list[str]) -> int:
     """Count the values after the word of the first line."""
     # `400000 300`: number of words and dimensions
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
@@ -99,9 +99,9 @@ def _width(fields: list[str]) -> int:
     return len(fields) - 1
 
 
-def _row(texts: list[str]) -> Array:
+def _parse_row(texts: list[str]) -> Array:
     """Parse the values of one word, f32[d]."""
-    numbers = [_number(text) for text in texts]
+    numbers = [_parse_number(text) for text in texts]
     if None in numbers:
         raise _Wrong(f"`{escape_text(texts[numbers.index(None)][:40])}` is not a number")
     # 1e39 is a finite double and an infinite float
@@ -112,7 +112,7 @@ def _row(texts: list[str]) -> Array:
     return row
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Parse a finite decimal number in `printf` format; None for anything else."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
@@ -123,7 +123,7 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _refuse(path: str | Path, why: str) -> NoReturn:
+def _refuse_file(path: str | Path, why: str) -> NoReturn:
     raise_error(
         "E0524",
         f"`{escape_text(str(path))}` is not a file of word vectors",

@@ -78,22 +78,22 @@ class TensorFile(Closeable):
     def array(self, name: str) -> Array:
         """Return the tensor as a read-only view of the mapped file, in its stored dtype."""
         entry = self.tensors[name]
-        dtype = self._numpy(entry)
+        dtype = self._to_numpy(entry)
         self.check_unchanged()
         count = entry.nbytes // dtype.itemsize
         if count == 0:
             return np.zeros(entry.shape, dtype)
-        flat = np.frombuffer(self._map, dtype, count, entry.offset)
-        return _native(flat).reshape(entry.shape)
+        flat = np.frombuffer(self._map_file, dtype, count, entry.offset)
+        return _to_native_order(flat).reshape(entry.shape)
 
     def read(self, name: str) -> Array:
         """Return a copy of the tensor."""
         entry = self.tensors[name]
-        dtype = self._numpy(entry)
+        dtype = self._to_numpy(entry)
         raw = np.empty(entry.nbytes, np.uint8)
         self._fill(entry.offset, memoryview(raw.data))
         self.check_unchanged()
-        return _native(raw.view(dtype)).reshape(entry.shape)
+        return _to_native_order(raw.view(dtype)).reshape(entry.shape)
 
     def chunks(self, name: str, offset: int = 0, nbytes: int | None = None) -> Iterator[memoryview]:
         """Yield the stored bytes of a tensor, or a range; each chunk is valid for two
@@ -103,9 +103,9 @@ class TensorFile(Closeable):
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
         buffers = [memoryview(bytearray(min(CHUNK_BYTES, count))) for _ in range(2)]
-        yield from self._blocks(entry, offset, count, buffers)
+        yield from self._read_blocks(entry, offset, count, buffers)
 
-    def _blocks(
+    def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
         """Yield bytes of a tensor, double-buffered: one buffer is used while the other is
@@ -132,7 +132,7 @@ class TensorFile(Closeable):
             gap = TensorEntry("", "u8", (), at, entry.offset - at)
             for part in (gap, entry):
                 done = 0
-                for chunk in self._blocks(part, 0, part.nbytes, buffers):
+                for chunk in self._read_blocks(part, 0, part.nbytes, buffers):
                     yield part.name, done, chunk
                     done += len(chunk)
             at = entry.offset + entry.nbytes
@@ -163,10 +163,10 @@ class TensorFile(Closeable):
             view, offset = view[got:], offset + got
 
     @cached_property
-    def _map(self) -> mmap.mmap:
+    def _map_file(self) -> mmap.mmap:
         return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
 
-    def _numpy(self, entry: TensorEntry) -> np.dtype[np.generic]:
+    def _to_numpy(self, entry: TensorEntry) -> np.dtype[np.generic]:
         if entry.dtype not in NUMPY_DTYPES:
             raise_error(
                 "E0508",
@@ -261,11 +261,11 @@ def _file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[bytes | mem
     yield len(header).to_bytes(8, "little") + header
     for array in arrays:
         if array.size:
-            flat = np.ascontiguousarray(_native(array).reshape(-1))
+            flat = np.ascontiguousarray(_to_native_order(array).reshape(-1))
             yield flat.view(np.uint8).data
 
 
-def _native(array: Array) -> Array:
+def _to_native_order(array: Array) -> Array:
     """Convert between little-endian and native byte order; a no-op on little-endian machines.
 
     NumPy's own dtypes carry their byte order; those of ml_dtypes are always native.

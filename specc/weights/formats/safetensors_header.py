@@ -102,9 +102,9 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
     """Read tensors in data order, metadata, and the header's bytes. Fails with E0506."""
     try:
         data = _header_bytes(fd, size)
-        fields = _fields(data)
-        metadata = _metadata(fields.pop("__metadata__", None))
-        tensors = [_tensor(name, f) for name, f in fields.items()]
+        fields = _parse_fields(data)
+        metadata = _parse_metadata(fields.pop("__metadata__", None))
+        tensors = [_parse_tensor(name, f) for name, f in fields.items()]
         tensors.sort(key=lambda t: (t.begin, t.end))
         _check_ranges(tensors, size - 8 - len(data))
     except _Wrong as error:
@@ -138,11 +138,11 @@ def _header_bytes(fd: int, size: int) -> bytes:
     return data
 
 
-def _fields(data: bytes) -> dict[str, Json]:
+def _parse_fields(data: bytes) -> dict[str, Json]:
     """Parse the header as JSON with unique keys."""
     try:
         fields = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+            data.decode("utf-8"), object_pairs_hook=_check_unique, parse_constant=_refuse_constant
         )
     except _Twice as error:
         raise _Wrong(f"its header names {escape_text(repr(str(error)))} twice") from None
@@ -159,7 +159,7 @@ def _fields(data: bytes) -> dict[str, Json]:
     return fields
 
 
-def _unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+def _check_unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for key, value in pairs:
         if key in found:
@@ -172,7 +172,7 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON value")
 
 
-def _metadata(value: Json) -> dict[str, str]:
+def _parse_metadata(value: Json) -> dict[str, str]:
     if value is None:
         return {}
     texts: dict[str, str] = {}
@@ -183,7 +183,7 @@ def _metadata(value: Json) -> dict[str, str]:
     return texts
 
 
-def _tensor(name: str, fields: Json) -> RawTensor:
+def _parse_tensor(name: str, fields: Json) -> RawTensor:
     """Parse one entry and check its consistency."""
     what = f"the tensor `{escape_text(name[:200])}`"
     _check_name(name, what)
@@ -191,14 +191,14 @@ def _tensor(name: str, fields: Json) -> RawTensor:
     dtype = fields["dtype"]
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _Wrong(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
-    shape = _lengths(fields["shape"])
+    shape = _parse_lengths(fields["shape"])
     if shape is None or len(shape) > 64:
         raise _Wrong(f"{what} has a shape that is not a list of at most 64 lengths")
-    offsets = _lengths(fields["data_offsets"])
+    offsets = _parse_lengths(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _Wrong(f"{what} has data_offsets that are not two increasing numbers")
     begin, end = offsets
-    needed = _nbytes(what, dtype, shape)
+    needed = _count_bytes(what, dtype, shape)
     if end - begin != needed:
         raise _Wrong(
             f"{what}, {dtype} of shape {shape}, takes {needed} bytes, "
@@ -224,7 +224,7 @@ def _check_name(name: str, what: str) -> None:
         raise _Wrong(f"{what} has half of a character pair in its name")
 
 
-def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
+def _count_bytes(what: str, dtype: str, shape: list[int]) -> int:
     """Return the size of a tensor in bytes."""
     count = 1
     for dim in shape:
@@ -237,7 +237,7 @@ def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
     return bits // 8
 
 
-def _lengths(value: Json) -> list[int] | None:
+def _parse_lengths(value: Json) -> list[int] | None:
     """Return a JSON list of non-negative integers, else None; true and 1.0 are rejected."""
     if not isinstance(value, list):
         return None

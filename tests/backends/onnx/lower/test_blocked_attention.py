@@ -171,7 +171,9 @@ def test_nothing_outside_the_short_form_has_the_length_twice(opset: int, high: i
 def test_a_grid_that_is_cut_instead_of_made_in_portions_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grid_slices.GridSlice, "_operands", lambda self, value, axes: None)
+    monkeypatch.setattr(
+        grid_slices.GridSlice, "_slice_all_operands", lambda self, value, axes: None
+    )
     with pytest.raises(AssertionError, match="assert 2 < 2"):
         test_nothing_outside_the_short_form_has_the_length_twice(23, 15)
 
