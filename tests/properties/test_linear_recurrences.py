@@ -77,7 +77,7 @@ class Recurrence:
         axes = (KEY, VALUE) if self.keys_first else (VALUE, KEY)
         return f"""specc 1
 model recurrence
-dims batch >= 1, n >= 1
+dims batch >= 0, n >= 0
 
 graph main(q: float[batch, n, {key_heads}, {KEY}], k: float[batch, n, {key_heads}, {KEY}],
            v: float[batch, n, {HEADS}, {VALUE}], g: float[batch, n, {HEADS}],
@@ -153,10 +153,16 @@ def test_chunks_give_what_the_equation_gives(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     for length in LENGTHS:
         given = make_inputs(random, 3, length, 1 if recurrence.shared_keys else HEADS)
-        made = model.run(**given)
         wanted = recurrence.compute(given)
+        for name in given.keys() - {"mask"} if recurrence.masked else ():
+            given[name][~given["mask"]] = 1e30  # what is skipped has no effect
+        made = model.run(**given)
         for n in range(recurrence.results):
             assert np.abs(made[f"y{n}"] / (n + 1) - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    for batch, length in ((0, 20), (2, 0)):
+        given = make_inputs(random, 2, 20, 1 if recurrence.shared_keys else HEADS)
+        made = model.run(**{name: x[:batch, :length] for name, x in given.items()})
+        assert made["y0"].shape == (batch, length, HEADS, VALUE)
 
 
 EXP = "insert(insert(exp(g_t), axis=2), axis=3) * state"
