@@ -12,6 +12,7 @@ from specc.diagnostics.render import group_thousands
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
 from specc.driver.tied_weights import count_own_parameters, mark_ties
 from specc.ir.model import ModelDefinition
+from specc.syntax import ast
 
 
 def add_check_arguments(parser: ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run_check(given: Namespace) -> int:
     if terminal.print_json_result("check", _told(spec, found, proved)):
         return 0
     terminal.print_done(f"{spec.program.name}: ok")
-    for line in (*_tried(spec, found), *proved.lines()):
+    for line in (*_tried(spec, found), *proved.lines(), *_other_graphs(spec, model)):
         terminal.print_done(f"  {line}")
     return 0
 
@@ -52,6 +53,13 @@ def _told(spec: OpenedSpec, found: CheckedSpec, proved: AnalysisReport) -> dict[
         "apart": proved.apart,
         "padding": list(proved.padded),
     }
+
+
+def _other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
+    """Name the graphs of the spec that are not checked."""
+    blocks = [block for block, _ in spec.program.items(ast.Block)]
+    others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
+    return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
 def _trials(found: CheckedSpec) -> list[str]:

@@ -107,6 +107,64 @@ READING_DOCS = {
 }
 """Syntax and summary of each reading, by name. docs/language.md has the details."""
 
+WEIGHT_RULE_DOCS = {
+    "transpose": (
+        "transpose(x, axes=, unless=)",
+        "Reverse or permute the axes; a tensor of the shape `unless` stays as it is.",
+    ),
+    "reshape": (
+        "reshape(x, shape=[…])",
+        "The same elements in another shape; one length may be -1.",
+    ),
+    "concat": ("concat(a, b, …, axis=0)", "Concatenate tensors along an axis."),
+    "slice": ("slice(x, axis=0, start=, stop=)", "Indices `start` to `stop` along an axis."),
+    "split": (
+        "split(x, into=, part=, axis=0)",
+        "Part `part`, from 0, of equal parts or of parts of a list of lengths.",
+    ),
+    "permute_pairs": (
+        "permute_pairs(x, to=half, heads=)",
+        "Rows of each head from interleaved RoPE pairs to halves; `to=interleaved` is the inverse.",
+    ),
+    "negate": ("negate(x)", "Elementwise negation."),
+    "cast": ("cast(x, to=)", "Convert the elements to another type."),
+    "add": ("add(x, number=)", "Add a number to every element."),
+    "resize_grid": (
+        "resize_grid(x, rows=, columns=, prefix=0)",
+        "Resize a square grid of position embeddings; the first `prefix` rows stay.",
+    ),
+    "first_present": ("first_present(a, b, …)", "The first whose tensors the file has."),
+    "stack": (
+        'stack("experts.{e}.w1.weight", e=8)',
+        "Stack tensors of one shape along a new first axis; `{e}` runs from 0 to 7.",
+    ),
+    "rearrange": (
+        'rearrange(x, pattern="(h d) i -> h d i", h=8)',
+        "Split, permute and merge axes with an einops pattern.",
+    ),
+}
+"""Syntax and summary of each transformation in a `load` rule."""
+CONFIG_DOCS = {
+    "rope_config": (
+        "rope: rope from rope_config(theta=, context=, layers=, base=) = rope(theta=10000.0)",
+        "RoPE settings in every form of config.json: `rope_parameters`, `rope_scaling`, "
+        "`rope_theta`. `theta` and `context` are class defaults, `layers` selects a layer type, "
+        "`base` names another key of theta.",
+    ),
+    "len": ('labels: int from len("id2label") = 2', "The number of entries of a key."),
+    "repeated": (
+        'kinds: list[text] from repeated("attention_types")',
+        'Expand `[[["global", "local"], 12]]` to a list of 24.',
+    ),
+}
+"""Syntax and summary of each function that reads config.json."""
+OTHER_DOCS = {
+    "reading": READING_DOCS,
+    "weight transformation": WEIGHT_RULE_DOCS,
+    "config": CONFIG_DOCS,
+}
+"""Names that are written in one section of a spec alone, by kind."""
+
 
 def add_doc_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
@@ -166,9 +224,10 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
             item = replace(item, body=(), end=())
         text = "\n".join(print_statement(item, 0))
         made.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
-    if name in READING_DOCS:
-        text, doc = READING_DOCS[name]
-        made.append(NameDocumentation(kind="reading", text=text, doc=doc))
+    for kind, docs in OTHER_DOCS.items():
+        if name in docs:
+            text, doc = docs[name]
+            made.append(NameDocumentation(kind=kind, text=text, doc=doc))
     if not made:
         _fail_unknown(name, library)
     return made
@@ -176,7 +235,11 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
 
 def _fail_unknown(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204, suggesting a similar name."""
-    known = [*BUILTINS, *library.standard_names(), *READING_DOCS]
+    known = [
+        *BUILTINS,
+        *library.standard_names(),
+        *(n for docs in OTHER_DOCS.values() for n in docs),
+    ]
     helps = suggest_similar_name(name, known, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name, known)]

@@ -43,7 +43,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
     """Return why the self-contained `generate` graph cannot be built; empty if it can."""
     model = job.model
     if model.generation is None and model.streaming is None:
-        return f"`{model.name}` has no `generate` section"
+        return f"no `generate` section reads the results of the graph `{model.graph.name}`"
     if model.generation is None:
         return f"`{model.name}` is a streaming model"
     if not job.target.decodes:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
+from specc.cli.list_doc import WEIGHT_RULE_DOCS
 from specc.cli.options import OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
+from specc.driver.weights_section import WEIGHT_TRANSFORMS
 from specc.io.platform import ProcessTerminated
 
 SPECC = [sys.executable, "-m", "specc"]
@@ -365,3 +367,15 @@ def test_an_option_that_is_given_nothing(
 
 def test_there_are_such_options() -> None:
     assert {("compile", "--adapter"), ("compile", "--weights")} <= {*EMPTY}
+
+
+def test_every_weight_transformation_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    assert WEIGHT_RULE_DOCS.keys() == {*WEIGHT_TRANSFORMS}
+    assert cli.main(["doc", "first_present"]) == 0
+    assert "first whose tensors" in capsys.readouterr().out
+
+
+def test_check_names_the_graphs_that_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    (Path("m.specc")).write_text(SPEC + SPEC[SPEC.index("graph g") :].replace("graph g", "graph h"))
+    assert cli.main(["check", "m.specc"]) == 0
+    assert "other graphs, checked with --graph NAME: h\n" in capsys.readouterr().out

@@ -1,5 +1,5 @@
 """Phi-3.5-MoE, Gemma 3n and Gemma 4 (text), BitNet, Hunyuan, Apertus, DiffLlama, GPT-BigCode,
-BioGPT, XGLM, Zamba2, MiniMax-01, LFM2-MoE, ERNIE 4.5 MoE and EuroBERT: scores, generation and heads as
+dots.llm1, ModernBERT decoder, BioGPT, XGLM, Zamba2, MiniMax-01, LFM2-MoE, ERNIE 4.5 MoE and EuroBERT: scores, generation and heads as
 transformers computes them.
 """
 
@@ -63,6 +63,10 @@ ERNIE: dict[str, Any] = {
     **SMALL, "moe_intermediate_size": 12, "moe_num_experts": 5, "moe_k": 2, "num_hidden_layers": 3,
 }  # fmt: skip
 EUROBERT = replace(decoder("EuroBert"), model="EuroBertForMaskedLM")
+DOTS: dict[str, Any] = {
+    **SMALL, "moe_intermediate_size": 12, "n_shared_experts": 2, "n_routed_experts": 8, "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
 POOLED = replace(
     EUROBERT, sides=("right",), model="EuroBertForSequenceClassification", results={"logits": ""}
 )
@@ -79,6 +83,14 @@ FIRST = {
     "hunyuan_v1_moe": replace(
         decoder("HunYuanMoEV1", rope_parameters=ALPHA, head_dim=8, num_experts=4, moe_topk=2), single=True,
     ),
+    "dots1": replace(
+        decoder(
+            "Dots1", **DOTS, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5, attention_bias=True,
+            sliding_window=3, max_window_layers=1,
+        ),
+        single=True,
+    ),
+    "modernbert_decoder": decoder("ModernBertDecoder", local_attention=6, num_hidden_layers=4),
     "apertus": decoder("Apertus"),
     "diffllama": decoder("DiffLlama"),
     "gpt_bigcode": of_sizes("GPTBigCode", BIGCODE),
@@ -100,6 +112,10 @@ OTHERS = {
     "hunyuan_v1_dense, biases": decoder("HunYuanDenseV1", attention_bias=True, head_dim=16),
     "hunyuan_v1_moe, as many experts per layer as a list says": replace(
         decoder("HunYuanMoEV1", attention_bias=True, head_dim=8, num_experts=4, moe_topk=[1, 3]), single=True,
+    ),
+    "modernbert_decoder, biases": decoder(
+        "ModernBertDecoder", local_attention=6, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True,
+        decoder_bias=False, tie_word_embeddings=False,
     ),
     "apertus, biases": decoder("Apertus", attention_bias=True, rope_parameters=LINEAR),
     "diffllama, biases": decoder("DiffLlama", attention_bias=True, head_dim=12, num_key_value_heads=4),
@@ -212,6 +228,7 @@ def test_heads_of_eurobert(head: str, tmp_path: Path) -> None:
     "family",
     [
         "phimoe",
+        "modernbert_decoder",
         "hunyuan_v1_dense",
         "hunyuan_v1_moe",
         "diffllama",

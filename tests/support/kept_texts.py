@@ -521,6 +521,8 @@ DECODERS = {
     "diffllama": writer("DiffLlama", num_attention_heads=4, num_key_value_heads=2),
     "hunyuan_v1_moe": writer("HunYuanMoEV1", head_dim=8, num_experts=3, moe_topk=2),
     "hunyuan_v1_dense": writer("HunYuanDenseV1", head_dim=8),
+    "dots1": writer("Dots1", **{**LATENT, "head_dim": 8}),
+    "modernbert_decoder": writer("ModernBertDecoder", local_attention=6),
     "gpt_bigcode": wider(
         Case(
             config="GPTBigCodeConfig",

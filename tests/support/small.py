@@ -312,6 +312,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gpt_bigcode": WORDS | {"stop": [2]},
     "hunyuan_v1_moe": GROUPED
     | {"head_dim": 8, "experts": 4, "experts_per_token": [2], "stop": [2]},
+    "dots1": SPARSE | {"expert_hidden": 12, "groups": 2, "first_k_dense": 1, "shared_experts": 1},
+    "modernbert_decoder": TRANSFORMER | {"local_attention": 4, "stop": [2]},
     "hunyuan_v1_dense": GROUPED | {"head_dim": 8, "stop": [2]},
     "minimax": SPARSE,
     "xglm": TRANSFORMER | {"stop": [2]},
