@@ -184,7 +184,8 @@ def _weigh_pixels(op: ops.GridSample, at: Array, size: int) -> list[tuple[Array,
     if op.mode == "nearest":
         found = [(low, np.ones(at.shape))]
     return [
-        (np.clip(n, 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
+        # a point that is NaN reads some pixel with the weight NaN
+        (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in found
     ]
 
