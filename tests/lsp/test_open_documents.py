@@ -42,11 +42,11 @@ def test_a_bug_is_told_and_the_server_goes_on(
         lambda uri, found, version: said.update({version: [d.code for d in found]}),
     )
     server.desk.put("file:///a.specc", tmp_path / "a.specc", "a bug", 1)
-    server.desk.wait("file:///a.specc", 1, 10, settled=True)
+    server.desk.wait("file:///a.specc", 1, 10, is_complete=True)
     assert said == {1: ["E0969"]}
     monkeypatch.undo()
     server.desk.put("file:///a.specc", tmp_path / "a.specc", GOOD, 2)
-    server.desk.wait("file:///a.specc", 2, 10, settled=True)
+    server.desk.wait("file:///a.specc", 2, 10, is_complete=True)
     document = server.desk.get("file:///a.specc")
     assert document is not None
     assert document.known is not None
@@ -73,7 +73,7 @@ def test_a_newer_text_stops_the_reading_of_an_older(
     assert inside.wait(10)
     desk.put("u", tmp_path / "a.specc", GOOD + "# newer\n", 2)
     go.set()
-    desk.wait("u", 2, 10, settled=True)
+    desk.wait("u", 2, 10, is_complete=True)
     assert reads == [GOOD, *[GOOD + "# newer\n"] * 3]
     assert told == [2, 2, 2]
 
