@@ -43,14 +43,14 @@ class OpenedModel(Closeable):
     closed: bool = False
 
     def __repr__(self) -> str:
-        return format_repr(f"model {self._get_signature}, {self.provider}")
+        return format_repr(f"model {_describe_ports(self)}, {self.provider}")
 
     def _repr_html_(self) -> str:
         """Return inputs and outputs as an HTML table for notebooks."""
         return render_html_table(
             f"specc model {self.path}",
             [
-                ("graph", self._get_signature),
+                ("graph", _describe_ports(self)),
                 ("writes", self.writer.generation.name if not self.closed and self.writer else ""),
                 ("graphs of the package", ", ".join(self.package.roles if self.package else ())),
                 ("provider", self.provider),
@@ -58,19 +58,14 @@ class OpenedModel(Closeable):
         )
 
     @property
-    def _get_signature(self) -> str:
-        """Its name, inputs and outputs."""
-        if self.closed:
-            return f"at {self.path}, closed"
-        if not self.has_full_forward:
-            return self.input_signature.graph.signed()
-        manifest = self.package.manifest("score") if self.package else self.whole.manifest
-        return f"{manifest.name}, {manifest.graph.signed()}"
-
-    @property
     def has_full_forward(self) -> bool:
         """Return whether there is a full-forward graph, without opening a session."""
         return self.package is None or "score" in self.package.roles
+
+    @property
+    def only_streams(self) -> bool:
+        """Whether the model streams and has no full-forward graph."""
+        return self.streamer is not None and not self.has_full_forward
 
     @property
     def steps(self) -> bool:
@@ -103,11 +98,8 @@ class OpenedModel(Closeable):
     def full(self) -> LoadedModel:
         """The full-forward graph. E0832 if a package lacks it."""
         if self.scoring is None:
-            raise_error(
-                "E0832",
-                "this package has no `score` graph",
-                helps=["compile it with `--graphs score,encode,step`"],
-            )
+            helps = ["compile it with `--graphs score,encode,step`"]
+            raise_error("E0832", "this package has no `score` graph", helps=helps)
         return self.scoring
 
     @property
@@ -126,11 +118,10 @@ class OpenedModel(Closeable):
     def writer(self) -> Generator | None:
         """The generator; None for a model without one, and for one graph of a package."""
         self.check_open()
-        package = self.package
+        package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.steps:
-            return open_generator(package, self.provider, self.threads, self.prefill_chunk_size)
-        alone = self.streamer is not None and not self.has_full_forward
-        if alone or (package is not None and not package.has(self.graph)):
+            return open_generator(package, self.provider, self.threads, chunk)
+        if self.only_streams or (package is not None and not package.has(self.graph)):
             return None
         once = bool(self.graph) and self.whole.manifest.decodes is None
         return None if once else standalone_generator_of(self.whole)
@@ -184,6 +175,16 @@ class OpenedModel(Closeable):
         )
 
 
+def _describe_ports(opened: OpenedModel) -> str:
+    """Return the name, inputs and outputs of a model."""
+    if opened.closed:
+        return f"at {opened.path}, closed"
+    if not opened.has_full_forward:
+        return opened.input_signature.graph.signed()
+    manifest = opened.package.manifest("score") if opened.package else opened.whole.manifest
+    return f"{manifest.name}, {manifest.graph.signed()}"
+
+
 def list_model_files(opened: OpenedModel) -> list[Path]:
     """Return the files of a model, which outputs must not overwrite."""
     if opened.package is not None:
@@ -226,8 +227,8 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
 
 def model_task(opened: OpenedModel) -> Task | None:
     """Return the task of the graph that computes all at once; None where it has none."""
-    alone = opened.streamer is not None and not opened.has_full_forward
-    return None if opened.steps or alone else opened.whole.manifest.reading.task
+    other = opened.steps or opened.only_streams
+    return None if other else opened.whole.manifest.reading.task
 
 
 def has_batch_shared_scales(opened: OpenedModel) -> bool:

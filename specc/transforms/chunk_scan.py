@@ -10,7 +10,7 @@ where u = v, or by the delta rule the solution of
 Source: arXiv:2405.21060, sec. 6; arXiv:2412.06464, eq. 9 and appendix A.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specc.ir import ops
@@ -65,8 +65,8 @@ def compute_in_chunks(
     rows = _ChunkRows(b, found, given.keep, length, rank).split(whole)
     start = _transpose_state(b, found, given.starts[0])
     masks = _add_masks(b, found.read_key is not None)
-    body = _ChunkBody(Builder(), rank, found).build([*rows, start, *masks])
-    final, *collected = b.add(ops.Scan(body, len(rows), 1, 1), *rows, start, *masks)
+    body = _ChunkBody(Builder(), rank).build(rows, start, masks)
+    final, *collected = b.add(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
     joined = [_join_chunks(b, y, given.keep, length) for y in collected]
     return (_transpose_state(b, found, final), *joined)
 
@@ -95,20 +95,28 @@ class _ChunkRows:
     length: Dim
     rank: int
 
-    def split(self, whole: dict[Value, Value]) -> list[Value]:
-        """Return queries, keys, values and what there is of the others."""
+    def split(self, whole: dict[Value, Value]) -> dict[str, Value]:
+        """Return the operands by name: `query N`, `key`, `value`, and those of the others that
+        there are.
+        """
         found, along_keys = self.found, self.found.value_axis
-        rows = [self._chunks(self._vectors(whole, q, along_keys)) for q in found.queries]
-        rows.append(self._masked_chunks(self._vectors(whole, found.key, along_keys)))
-        rows.append(self._masked_chunks(self._vectors(whole, found.value, found.key_axis)))
+        rows = {
+            f"query {n}": self._vectors(whole, q, along_keys) for n, q in enumerate(found.queries)
+        }
+        rows = {name: self._chunks(x) for name, x in rows.items()}
+        updates = {
+            "key": self._vectors(whole, found.key, along_keys),
+            "value": self._vectors(whole, found.value, found.key_axis),
+        }
         if found.decay is not None:
             decay = self._vectors(whole, found.decay, -1)
-            rows.append(self._masked_chunks(self.b.one(ops.Pointwise("log"), decay)))
+            updates["log decay"] = self.b.one(ops.Pointwise("log"), decay)
         if found.read_key is not None:
-            rows.append(self._masked_chunks(self._vectors(whole, found.read_key, along_keys)))
+            updates["read key"] = self._vectors(whole, found.read_key, along_keys)
         if found.rate is not None:
-            rows.append(self._masked_chunks(whole[found.rate]))
-        return rows
+            updates["rate"] = whole[found.rate]
+        masked = {n: _mask_positions(self.b, x, self.keep) for n, x in updates.items()}
+        return rows | {name: self._chunks(x) for name, x in masked.items()}
 
     def _vectors(self, whole: dict[Value, Value], value: Value, axis: int) -> Value:
         """Return the values of all positions without an axis of length 1, if they have it."""
@@ -116,9 +124,6 @@ class _ChunkRows:
         if value.type.rank < self.rank:
             return x
         return self.b.one(ops.Squeeze(self.rank + 1 + axis), x)
-
-    def _masked_chunks(self, x: Value) -> Value:
-        return self._chunks(_mask_positions(self.b, x, self.keep))
 
     def _chunks(self, x: Value) -> Value:
         count = floor_divide_dims(self.length + CHUNK_LENGTH - 1, CHUNK_LENGTH)
@@ -172,31 +177,22 @@ class _ChunkBody:
 
     b: Builder
     rank: int
-    found: LinearRecurrence
 
-    def build(self, outer: Sequence[Value]) -> Graph:
-        """Return the body for operands of the loop: rows, the first state, masks."""
-        found, count = self.found, len(self.found.queries)
-        total = count + 2 + sum(v is not None for v in (found.decay, found.read_key, found.rate))
-        rows = iter([self._input(n, x) for n, x in enumerate(outer[:total])])
-        queries = [next(rows) for _ in range(count)]
-        key, value = next(rows), next(rows)
-        decay, read_key, rate = (
-            next(rows) if v is not None else None for v in (found.decay, found.read_key, found.rate)
-        )
-        state = self.b.input("state", Input(outer[total].type))
-        lower, *masks = (
-            self.b.input(f"mask {n}", Input(m.type)) for n, m in enumerate(outer[total + 1 :])
-        )
-        decays = _Decays.of(self, decay, lower, masks[0])
-        if read_key is not None:
-            value = self._solve(decays, key, value, state, read_key, rate, masks)
+    def build(self, rows: Mapping[str, Value], start: Value, masks: Sequence[Value]) -> Graph:
+        """Return the body for the operands of the loop."""
+        inner = {name: self._input(name, x) for name, x in rows.items()}
+        state = self.b.input("state", Input(start.type))
+        lower, *others = (self.b.input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
+        decays = _Decays.of(self, inner.get("log decay"), lower, others[0])
+        if "read key" in inner:
+            inner["value"] = self._solve(inner, decays, state, others)
+        key, value = inner["key"], inner["value"]
         outputs = {"next state": self._next_state(decays, key, value, state)}
-        for n, query in enumerate(queries):
-            seen = self.do("mul", self._product(query, key), decays.pairs)
+        for name in [name for name in inner if name.startswith("query")]:
+            seen = self.do("mul", self._product(inner[name], key), decays.pairs)
             inside = self.matmul(seen, value)
-            before = decays.apply(self, self.matmul(query, state))
-            outputs[f"y {n}"] = self._to_rows(self.do("add", inside, before))
+            before = decays.apply(self, self.matmul(inner[name], state))
+            outputs[f"result of {name}"] = self._to_rows(self.do("add", inside, before))
         return self.b.finish("chunk", outputs)
 
     def do(self, fn: str, *args: Value) -> Value:
@@ -211,10 +207,10 @@ class _ChunkBody:
         """Return the row of the last position."""
         return self.b.one(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
-    def _input(self, n: int, x: Value) -> Value:
+    def _input(self, name: str, x: Value) -> Value:
         """Add the input of a chunk, [b, 64, …, x], and move its positions before the last axis."""
         shape = (x.type.shape[0], *x.type.shape[2:])
-        row = self.b.input(f"row {n}", Input(Type(x.type.dtype, shape)))
+        row = self.b.input(name, Input(Type(x.type.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
         return self.b.one(ops.Transpose(order), row)
 
@@ -235,22 +231,16 @@ class _ChunkBody:
         return self.do("add", left, gained)
 
     def _solve(
-        self,
-        decays: "_Decays",
-        key: Value,
-        value: Value,
-        state: Value,
-        read_key: Value,
-        rate: Value | None,
-        masks: Sequence[Value],
+        self, inner: Mapping[str, Value], decays: "_Decays", state: Value, masks: Sequence[Value]
     ) -> Value:
         """Return the values that the delta rule writes: the solution of the triangular system."""
         strict, identity, *levels = masks
         zero = self.b.one(ops.Constant(0.0, "f32"))
-        pairs = self.do("mul", self._product(read_key, key), decays.pairs)
+        read_key, rate = inner["read key"], inner.get("rate")
+        pairs = self.do("mul", self._product(read_key, inner["key"]), decays.pairs)
         system = self.b.one(ops.Where(), strict, pairs, zero)
         before = decays.apply(self, self.matmul(read_key, state))
-        right = self.do("sub", value, before)
+        right = self.do("sub", inner["value"], before)
         if rate is not None:
             system, right = self.do("mul", rate, system), self.do("mul", rate, right)
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. Powers of the matrix
