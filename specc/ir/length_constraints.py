@@ -156,7 +156,8 @@ def find_valid_lengths(
 def find_total_strides(graph: Graph) -> dict[str, int]:
     """Return the total stride of each length that some quotient has."""
     found: dict[str, int] = {}
-    lengths = (d for _, results in graph.nodes for r in results for d in r.type.shape)
+    values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
+    lengths = (d for v in values for d in v.type.shape)
     for part in (p for length in lengths for p in _iterate_quotients(length)):
         divided, by = part.args
         for symbol in divided.symbols():

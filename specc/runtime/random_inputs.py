@@ -61,13 +61,19 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     found = find_valid_lengths(graph, sizes, above)
     if found is None:
         return sizes
-    strides = find_total_strides(graph)
+    strides, has_empty = find_total_strides(graph), _has_empty_input(graph, found)
     longer = {
-        symbol: _with_stride(found[symbol], rows[symbol], stride, turn)
+        symbol: _with_stride(max(found[symbol], stride * has_empty), rows[symbol], stride, turn)
         for symbol, stride in strides.items()
         if symbol in found
     }
     return find_valid_lengths(graph, found | longer, above) or found
+
+
+def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Return True if an input has no elements, as results of a stride longer than the axis."""
+    env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
+    return any(d.at(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 
 
 def _with_stride(length: int, rows: int, stride: int, turn: int) -> int:
