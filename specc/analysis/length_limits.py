@@ -134,6 +134,17 @@ def _is_monotone(length: Dim) -> bool:
     return True
 
 
+def uses_context_length(longest: int, graph: Graph) -> bool:
+    """Return whether a rotary embedding of the graph, or of a loop body, uses `longest`."""
+    found = (
+        op.most == longest
+        if isinstance(op, ops.RopeAngles)
+        else isinstance(op, ops.Scan) and uses_context_length(longest, op.body)
+        for op in (node.op for node, _ in graph.nodes)
+    )
+    return any(found)
+
+
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
     """Return the smallest length per symbol at which indices are in range and windows fit."""

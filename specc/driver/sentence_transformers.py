@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -18,64 +18,15 @@ from specc.huggingface.processor_files import (
     MODULES_FILE,
     SENTENCE_CONFIGS,
     SENTENCE_TRANSFORMERS_FILE,
-    call_arguments,
     find_first_file,
     read_json_object,
     read_optional_object,
-    tokenizer_arguments,
 )
-from specc.huggingface.tokenizer_settings import BERT_NORMALIZER
+from specc.huggingface.tokenizer_settings import list_ignored_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
-
-READ_OF_ENCODER: Mapping[str, Sequence[object]] = {
-    **dict.fromkeys(("max_seq_length", "do_lower_case", "transformer_task"), ()),
-    **dict.fromkeys(("modality_config", "module_output_name"), ()),
-    **dict.fromkeys(("processor_kwargs", "tokenizer_args", "processing_kwargs"), ()),
-}
-SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
-    **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
-    "similarity_fn_name": (None, "cosine"),
-    "model_type": (None, "SentenceTransformer"),
-}
-"""Keys that are read or do not change vectors, with their supported values if not all are."""
-
-
-def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) -> Iterator[str]:
-    """Yield a note for each ignored key of a file."""
-    for key, value in read_optional_object(path).items():
-        values = known.get(key, (None, {}, False))
-        if values and value not in values:
-            yield _ignored_note(key, path)
-
-
-READ_TOKENIZER_ARGUMENTS = frozenset(
-    ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
-)
-"""Arguments of the tokenizer that are read or change no vector."""
-
-
-def _unread_arguments(path: Path | None) -> Iterator[str]:
-    """Yield a note for each ignored argument of the tokenizer or of its call."""
-    settings = read_optional_object(path)
-    for key in tokenizer_arguments(settings):
-        if key not in READ_TOKENIZER_ARGUMENTS:
-            yield _ignored_note(key, path)
-    call = call_arguments(settings)
-    for key, value in call.items():
-        if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
-            yield _ignored_note(key, path)
-    given = settings.get("processing_kwargs")
-    for key, value in given.items() if isinstance(given, dict) else ():
-        if key != "text" and value:
-            yield _ignored_note(key, path)
-
-
-def _ignored_note(key: str, path: Path | None) -> str:
-    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
-
 
 CONFIG_FILE = "config.json"
 MAX_FEATURES = 2**20
@@ -184,9 +135,7 @@ def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> Wrappe
         weights=body.weights,
         remarks=(
             f"`{escape_text(directory)}` is read according to {MODULES_FILE}: {read}",
-            *unread_settings(about, READ_OF_ENCODER),
-            *_unread_arguments(about),
-            *unread_settings(root / SENTENCE_TRANSFORMERS_FILE, SUPPORTED_SETTINGS),
+            *list_ignored_settings(about, root / SENTENCE_TRANSFORMERS_FILE),
         ),
     )
 

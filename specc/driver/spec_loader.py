@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from specc.analysis.length_limits import uses_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.source import Source
@@ -49,7 +50,6 @@ from specc.frontend.used_specs import (
 from specc.huggingface import model_family
 from specc.huggingface.hub_download import download_model
 from specc.io.safe_read import escape_text
-from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
 from specc.library.spec_reader import (
@@ -345,24 +345,13 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if the given context length affects nothing in the model."""
-    if (wanted := spec.reader.longest) and not _uses_context_length(wanted, model.graph):
+    if (wanted := spec.reader.longest) and not uses_context_length(wanted, model.graph):
         raise_error(
             "E0435",
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
             "not depend on the sequence length",
             helps=["leave it out"],
         )
-
-
-def _uses_context_length(longest: int, graph: Graph) -> bool:
-    """Return whether a rotary embedding of the graph, or of a loop body, uses `longest`."""
-    found = (
-        op.most == longest
-        if isinstance(op, ops.RopeAngles)
-        else isinstance(op, ops.Scan) and _uses_context_length(longest, op.body)
-        for op in (node.op for node, _ in graph.nodes)
-    )
-    return any(found)
 
 
 def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:

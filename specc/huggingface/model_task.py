@@ -158,6 +158,21 @@ def _read_beside(name: str, directories: Sequence[Path]) -> Fields:
     return read_json_object(path) if path is not None else {}
 
 
+def _read_max_length(config: Config, told: Config, about: Config) -> int | None:
+    """Return the number of tokens at which texts are truncated, 0 for none; None if it is no
+    length.
+    """
+    lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
+    known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
+    longest = (
+        call_arguments(about).get("max_length")
+        or tokenizer_arguments(about).get("model_max_length")
+        or about.get("max_seq_length")
+        or min(known, default=0)
+    )
+    return longest if type(longest) is int and longest >= 0 else None
+
+
 def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path]) -> Fields:
     """Return the text settings of a sentence-transformers directory: truncation, lower case,
     prompts. Empty if its files are missing.
@@ -170,15 +185,8 @@ def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path
         _read_beside(SENTENCE_TRANSFORMERS_FILE, directories),
     )
     prompts = settings.get("prompts")
-    lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
-    known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
-    longest = (
-        call_arguments(about).get("max_length")
-        or tokenizer_arguments(about).get("model_max_length")
-        or about.get("max_seq_length")
-        or min(known, default=0)
-    )
-    if type(longest) is not int or longest < 0:
+    longest = _read_max_length(config, told, about)
+    if longest is None:
         _fail_setting(path, "max_seq_length", "an integer")
     named = prompts if isinstance(prompts, dict) else {}
     if not all(isinstance(text, str | None) for text in named.values()):

@@ -11,6 +11,7 @@ from specc.frontend.generate_and_reading_sections import get_vocabulary_sizes
 from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     TOKENIZER,
+    call_arguments,
     find_first_file,
     read_optional_object,
     tokenizer_arguments,
@@ -259,3 +260,61 @@ def _format_value(items: Sequence[object]) -> str:
     """Format the first three items, each truncated to 60 characters."""
     some = ", ".join(str(item)[:60] for item in items[:3])
     return some if len(items) <= 3 else f"{some}, …"
+
+
+READ_OF_ENCODER: Mapping[str, Sequence[object]] = {
+    **dict.fromkeys(("max_seq_length", "do_lower_case", "transformer_task"), ()),
+    **dict.fromkeys(("modality_config", "module_output_name"), ()),
+    **dict.fromkeys(("processor_kwargs", "tokenizer_args", "processing_kwargs"), ()),
+}
+SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
+    **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
+    "similarity_fn_name": (None, "cosine"),
+    "model_type": (None, "SentenceTransformer"),
+}
+"""Keys that are read or do not change vectors, with their supported values if not all are."""
+
+
+def _list_unread_settings(
+    path: Path | None, known: Mapping[str, Sequence[object]]
+) -> Iterator[str]:
+    """Yield a note for each ignored key of a file."""
+    for key, value in read_optional_object(path).items():
+        values = known.get(key, (None, {}, False))
+        if values and value not in values:
+            yield _ignored_note(key, path)
+
+
+READ_TOKENIZER_ARGUMENTS = frozenset(
+    ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
+)
+"""Arguments of the tokenizer that are read or change no vector."""
+
+
+def _list_unread_arguments(path: Path | None) -> Iterator[str]:
+    """Yield a note for each ignored argument of the tokenizer or of its call."""
+    settings = read_optional_object(path)
+    for key in tokenizer_arguments(settings):
+        if key not in READ_TOKENIZER_ARGUMENTS:
+            yield _ignored_note(key, path)
+    call = call_arguments(settings)
+    for key, value in call.items():
+        if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
+            yield _ignored_note(key, path)
+    given = settings.get("processing_kwargs")
+    for key, value in given.items() if isinstance(given, dict) else ():
+        if key != "text" and value:
+            yield _ignored_note(key, path)
+
+
+def _ignored_note(key: str, path: Path | None) -> str:
+    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
+
+
+def list_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:
+    """Yield a note for each setting of a sentence-transformers directory that is not followed, in
+    the file of its encoder and in that of its sentences.
+    """
+    yield from _list_unread_settings(encoder, READ_OF_ENCODER)
+    yield from _list_unread_arguments(encoder)
+    yield from _list_unread_settings(sentences, SUPPORTED_SETTINGS)

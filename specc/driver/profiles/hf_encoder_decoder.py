@@ -359,8 +359,7 @@ def _declare_cross_mask(
     everything = parts.derived.static_inputs
     static_inputs = [n for n in everything if n == parts.mask and n in step.inputs]
     # `encode` may pass on what it computes from the mask: that is recomputed here
-    made = [n for n in everything if n in encode.outputs]
-    left = not all(depends_on_source(parts, name) for name in made)
+    left = not all(depends_on_source(parts, n) for n in everything if n in encode.outputs)
     if not parts.mask or not (static_inputs or left):
         return
     mask = encode.inputs[parts.mask]
@@ -398,5 +397,4 @@ def _declare_past_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: 
             replay.now[value] = import_cache(replay, now, given)
         for word in CACHE_PARTS:
             value = step.inputs[pair[word]]
-            name = PAST_CROSS.format(n, word)
-            replay.now[value] = replay.b.input(name, Input(value.type))
+            replay.now[value] = replay.b.input(PAST_CROSS.format(n, word), Input(value.type))
