@@ -258,7 +258,7 @@ class Session(Computation, Protocol):
     ) -> dict[str, DeviceTensor]:
         """All results as held, those in `into` written to these; unchecked. E0924."""
 
-    def standing(
+    def bind(
         self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
     ) -> BoundRun:
         """Runs that all have these inputs, and write these results to these tensors."""

@@ -140,9 +140,9 @@ class OrtModel:
         """Run on device tensors or arrays without checks and return device tensors; outputs in
         `into` are written to these, which may be inputs. E0924.
         """
-        return self.standing({}, into or {}).run(inputs)
+        return self.bind({}, into or {}).run(inputs)
 
-    def standing(
+    def bind(
         self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
     ) -> "OrtBoundRuns":
         """Return runs that share bound inputs and write results to bound tensors."""

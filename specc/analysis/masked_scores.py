@@ -34,117 +34,119 @@ ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.Arg
 ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
-def is_low_at_padding(standing: PaddedResult, axis: int) -> bool:
+def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is very low where `axis` is padded."""
-    fallen = standing.at("low", axis)
-    match standing.node.op:
+    fallen = padded_result.at("low", axis)
+    match padded_result.node.op:
         case ops.Where():
-            return standing.at("zero", axis)[0] and _get_fill_number(standing) <= LOW_SCORE
+            return (
+                padded_result.at("zero", axis)[0] and _get_fill_number(padded_result) <= LOW_SCORE
+            )
         case ops.Arith(fn="sub"):
             # A low score minus an ordinary number stays low. Minus another low one it is about 0:
             # `s - max(s)` if a whole row of scores is masked.
-            return fallen[0] and _is_ordinary(standing, 1, axis)
+            return fallen[0] and _is_ordinary(padded_result, 1, axis)
         case ops.Arith(fn="add"):
-            one = fallen[0] and _is_ordinary(standing, 1, axis)
-            return one or (fallen[1] and _is_ordinary(standing, 0, axis))
+            one = fallen[0] and _is_ordinary(padded_result, 1, axis)
+            return one or (fallen[1] and _is_ordinary(padded_result, 0, axis))
         case ops.Cast(to=to):
             # Integers do not reach such values.
             return fallen[0] and to.startswith(("f", "bf"))
-    return standing.node.op.view and any(fallen)
+    return padded_result.node.op.view and any(fallen)
 
 
-def _get_fill_number(standing: PaddedResult) -> float:
+def _get_fill_number(padded_result: PaddedResult) -> float:
     """Return the constant that a `where` selects if its condition is false; infinity, which is not
     low, if it is not constant.
     """
-    number = find_constant_value(ops.Where.no(standing.node))
+    number = find_constant_value(ops.Where.no(padded_result.node))
     return float("inf") if number is None else number
 
 
-def _is_ordinary(standing: PaddedResult, n: int, axis: int) -> bool:
+def _is_ordinary(padded_result: PaddedResult, n: int, axis: int) -> bool:
     """Return True if an operand holds ordinary values (no mask constants), also where `axis` is
     padded.
     """
-    rows = standing.given[n]
+    rows = padded_result.given[n]
     if rows.has_extremes or rows.broken:
         return False
-    return not (rows.extreme_padding and standing.along(axis)[n])
+    return not (rows.extreme_padding and padded_result.along(axis)[n])
 
 
-def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
+def is_lowest_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if values at padded positions of `axis` are less than all others, or equal to
     the mask constant.
     """
-    if not isinstance(standing.node.op, ops.Where):
-        return standing.node.op.view and any(standing.at("floor", axis))
-    filled = _get_fill_number(standing)
+    if not isinstance(padded_result.node.op, ops.Where):
+        return padded_result.node.op.view and any(padded_result.at("floor", axis))
+    filled = _get_fill_number(padded_result)
     # -1 is enough below `arange(n)`, whose minimum is 0.
-    below = filled <= LOW_SCORE or filled < find_value_range(ops.Where.yes(standing.node))[0]
-    return standing.at("zero", axis)[0] and below and not standing.given[1].has_extremes
+    below = filled <= LOW_SCORE or filled < find_value_range(ops.Where.yes(padded_result.node))[0]
+    return padded_result.at("zero", axis)[0] and below and not padded_result.given[1].has_extremes
 
 
-def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Axes along which at least one row that exists surely holds an ordinary number."""
-    match standing.node.op:
-        case ops.Where() if not standing.given[1].has_extremes:
-            yield from _iterate_visible_axes(standing, axes)
+    match padded_result.node.op:
+        case ops.Where() if not padded_result.given[1].has_extremes:
+            yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith(fn="add" | "sub"):
             # If one operand is unbounded, the maximum is where that has it; if both are, their
             # maxima may be at different positions.
-            has_extremes = [r.has_extremes for r in standing.given]
+            has_extremes = [r.has_extremes for r in padded_result.given]
             for axis in axes:
-                finite_axes = standing.at("finite_axes", axis)
+                finite_axes = padded_result.at("finite_axes", axis)
                 if (
                     any(finite_axes)
                     if not any(has_extremes)
                     else not all(has_extremes) and finite_axes[has_extremes.index(True)]
                 ):
                     yield axis
-        case op if op.view or isinstance(op, ops.Cast) or _is_scaled(standing):
-            yield from (a for a in axes if any(standing.at("finite_axes", a)))
+        case op if op.view or isinstance(op, ops.Cast) or _is_scaled(padded_result):
+            yield from (a for a in axes if any(padded_result.at("finite_axes", a)))
 
 
-def _is_scaled(standing: PaddedResult) -> bool:
+def _is_scaled(padded_result: PaddedResult) -> bool:
     """Return True if a result is scores times, or divided by, a positive constant."""
-    node, dividing = standing.node, standing.node.op == ops.Arith("div")
+    node, dividing = padded_result.node, padded_result.node.op == ops.Arith("div")
     factors = node.args[1:] if dividing else node.args
     return (dividing or node.op == ops.Arith("mul")) and any(
         0 < (find_constant_value(f) or 0) < inf for f in factors
     )
 
 
-def _iterate_visible_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Axes along which the condition of a `where` shows at least one row that
     exists, itself if no other.
     """
     found = sorted(axes)
     # Self-attention scores have the padded axis twice, first as queries: under `causal & keep` each
     # query still sees itself.
-    pairs = len(found) == 2 and _is_condition_true(standing, found[0], found[1])
-    if is_where_always_taken(standing) or pairs:
+    pairs = len(found) == 2 and _is_condition_true(padded_result, found[0], found[1])
+    if is_where_always_taken(padded_result) or pairs:
         yield from found
 
 
-def is_where_always_taken(standing: PaddedResult) -> bool:
+def is_where_always_taken(padded_result: PaddedResult) -> bool:
     """Return True if a result is the first branch of a `where` at every valid position."""
-    is_where = isinstance(standing.node.op, ops.Where)
-    return is_where and _is_condition_true(standing, None, None)
+    is_where = isinstance(padded_result.node.op, ops.Where)
+    return is_where and _is_condition_true(padded_result, None, None)
 
 
-def _is_condition_true(standing: PaddedResult, query: int | None, key: int | None) -> bool:
-    condition = ops.Where.condition(standing.node)
-    grid = align_operand(QueryKeyGrid(standing.value, query, key), condition)
-    return is_surely_true(standing, grid)
+def _is_condition_true(padded_result: PaddedResult, query: int | None, key: int | None) -> bool:
+    condition = ops.Where.condition(padded_result.node)
+    grid = align_operand(QueryKeyGrid(padded_result.value, query, key), condition)
+    return is_surely_true(padded_result, grid)
 
 
-def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
+def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
     """Return True if a mask is true at valid positions; for a mask that compares positions,
     between each position and itself.
     """
 
     def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         node = grid.value.node
-        if grid.value is standing.keep:
+        if grid.value is padded_result.keep:
             return True
         # A mask that is an input may be false anywhere.
         if node is None or (known := find_uniform_value(grid.value)) is not None:
@@ -166,29 +168,31 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
     return solve_memoized(grid, rule, {}, TraversalBudget(), False)
 
 
-def can_hold_low_scores(standing: PaddedResult) -> bool:
+def can_hold_low_scores(padded_result: PaddedResult) -> bool:
     """Return True if valid positions may hold mask constants."""
-    given = standing.given
-    match standing.node.op:
+    given = padded_result.given
+    match padded_result.node.op:
         case ops.Where():
             # The low branch is never taken at valid positions under `keep` alone; under `causal` it
             # is.
             return given[1].has_extremes or (
-                given[2].has_extremes and not is_where_always_taken(standing)
+                given[2].has_extremes and not is_where_always_taken(padded_result)
             )
         case ops.Reduce(fn="max", axis=axis):
             # One ordinary score is the maximum, and low ones do not matter.
             return given[0].has_extremes and axis not in given[0].finite_axes
-    if _is_low_constant(standing.node):
+    if _is_low_constant(padded_result.node):
         return True
-    return not _is_ordinary_result(standing.node) and any(r.has_extremes for r in given)
+    return not _is_ordinary_result(padded_result.node) and any(r.has_extremes for r in given)
 
 
-def can_hold_low_values(standing: PaddedResult) -> bool:
+def can_hold_low_values(padded_result: PaddedResult) -> bool:
     """Return True if any position may hold mask constants."""
-    if _is_low_constant(standing.node):
+    if _is_low_constant(padded_result.node):
         return True
-    return not _is_ordinary_result(standing.node) and any(r.extreme_padding for r in standing.given)
+    return not _is_ordinary_result(padded_result.node) and any(
+        r.extreme_padding for r in padded_result.given
+    )
 
 
 def _is_low_constant(node: Node) -> bool:

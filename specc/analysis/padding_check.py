@@ -48,8 +48,9 @@ from specc.analysis.padding_facts import (
     join_padding_facts,
     shift_fact_axes,
 )
+from specc.analysis.padding_fixes import PaddingLeak
 from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
-from specc.analysis.padding_messages import PaddingLeak, make_padding_diagnostic
+from specc.analysis.padding_messages import make_padding_diagnostic
 from specc.analysis.padding_offsets import (
     PaddingOffsets,
     find_padding_offsets,
@@ -75,9 +76,7 @@ from specc.ir.graph import Graph, Node, Value
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """Return a warning W0601 for each op through which padded positions reach an output, in graph
-    order.
-    """
+    """Return W0601 for each op through which padded positions reach an output, in graph order."""
     faults: dict[tuple[Node, str], Diagnostic] = {}
     for name in graph.input_facts:
         states = _infer_states(graph, name)
@@ -142,9 +141,7 @@ def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
 
 
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
-    """Return the lengths of padded axes, including those derived from them by windows and
-    slices.
-    """
+    """Return the lengths of padded axes, also behind windows and slices."""
     found = {places.rows, *places.joined, *places.merged}
     for node, results in iterate_nodes_and_bodies(graph):
         for link in find_dependences(node, results):
@@ -182,9 +179,7 @@ class _PaddingWalk:
     def states(
         self, graph: Graph, known: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value of a graph or loop body, given those `known` of its
-        inputs.
-        """
+        """Return the facts of every value of a graph or loop body, `known` those of its inputs."""
         states = dict(known)
         for node, results in graph.nodes:
             given = [states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
@@ -269,7 +264,7 @@ class _PaddingWalk:
             here = [replace(k, result_axis=k.operand_axis) for k in here]
         padded = [k for k in here if k.result_axis is not None and self.padded(node, k)]
         keeps = {k for k in padded if can_keep_padding_facts(self.reading(node, k, given))}
-        standing = PaddedResult(
+        padded_result = PaddedResult(
             node=node,
             value=value,
             given=given,
@@ -279,11 +274,11 @@ class _PaddingWalk:
             joined=self.places.joined,
             after=self._has_equal_ranks and not any(r.reversed for r in given),
         )
-        counts = _collect_padding_counts(standing)
+        counts = _collect_padding_counts(padded_result)
         turned = infer_rotation(node, [s.turned for s in given], counts)
-        padding_source = self._find_source(standing, here, counts, turned)
-        count = self._count_padding(standing, counts)
-        rows = infer_padding_facts(standing)
+        padding_source = self._find_source(padded_result, here, counts, turned)
+        count = self._count_padding(padded_result, counts)
+        rows = infer_padding_facts(padded_result)
         if self.finite:
             rows = replace(rows, broken=False, infinite_signs=frozenset())
         return replace(
@@ -296,9 +291,7 @@ class _PaddingWalk:
         )
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for an argmax over values that are low at padded positions: it counts those
-        before it, or all come after it.
-        """
+        """Return True for an argmax that counts the padding before it, or has none before it."""
         if not isinstance(node.op, ops.ArgMax) or node.first is None:
             return False
         length = node.first.type.shape[node.op.axis]
@@ -307,13 +300,13 @@ class _PaddingWalk:
 
     def _find_source(
         self,
-        standing: PaddedResult,
+        padded_result: PaddedResult,
         here: list[Dependence],
         counts: list[PaddingCount],
         turned: RotationFact | None,
     ) -> PaddingSource | None:
         """Return the op that lets padded positions in: an earlier one, or this one."""
-        node, given = standing.node, standing.given
+        node, given = padded_result.node, padded_result.given
         # Report the first op that leaks: everything after it depends on padding.
         for rows in given:
             if rows.padding_source:
@@ -329,7 +322,9 @@ class _PaddingWalk:
                 if not is_unaffected_by_padding(reading):
                     return PaddingSource(node, shifted=reading.shifted, reading=reading)
         return (
-            None if self._has_equal_ranks or not has_mixed_ranks(standing) else PaddingSource(node)
+            None
+            if self._has_equal_ranks or not has_mixed_ranks(padded_result)
+            else PaddingSource(node)
         )
 
     def _is_counted(
@@ -356,12 +351,14 @@ class _PaddingWalk:
             not self.lengths.isdisjoint(r.type.shape) for _, results in body.nodes for r in results
         )
 
-    def _count_padding(self, standing: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
-        node, operand = standing.node, standing.node.first
+    def _count_padding(
+        self, padded_result: PaddedResult, counts: list[PaddingCount]
+    ) -> PaddingCount:
+        node, operand = padded_result.node, padded_result.node.first
         match node.op:
-            case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
+            case ops.Extent(axis=axis) if axis in padded_result.given[0].ranked:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
-            case ops.Sort(axis=axis) if standing.value.index and not self._has_equal_ranks:
+            case ops.Sort(axis=axis) if padded_result.value.index and not self._has_equal_ranks:
                 if operand and operand.type.shape[axis] in self.lengths:
                     return None  # which positions are where, masked ones included
                 return infer_padding_count(node, counts, self.length)
@@ -391,11 +388,11 @@ class _PaddingWalk:
         return EVERY_POSITION if self.side != "right" else {}
 
 
-def _collect_padding_counts(standing: PaddedResult) -> list[PaddingCount]:
+def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
     """Return what padding adds to each operand, as the result uses it."""
-    counts = [s.count for s in standing.given]
-    if is_where_always_taken(standing):
+    counts = [s.count for s in padded_result.given]
+    if is_where_always_taken(padded_result):
         counts[2] = counts[1]  # no valid position depends on the other operand
-    for operand in find_rank_counting_operands(standing):
+    for operand in find_rank_counting_operands(padded_result):
         counts[operand] = NO_PADDING_COUNT  # combined with ranks they count ranks
     return counts

@@ -33,55 +33,58 @@ MAX_POSITION_SEARCH_DEPTH = 20
 """Maximum depth of the search for position indices."""
 
 
-def infer_padding_constants(standing: PaddedResult) -> Mapping[int, float]:
+def infer_padding_constants(padded_result: PaddedResult) -> Mapping[int, float]:
     """Return the constant at padded positions of a result, by axis."""
     found = {}
-    for axis in standing.axes():
-        number = _infer_number(standing, axis)
+    for axis in padded_result.axes():
+        number = _infer_number(padded_result, axis)
         if number is not None:
             found[axis] = number
-    return found | _infer_axis_op_constants(standing)
+    return found | _infer_axis_op_constants(padded_result)
 
 
-def infer_fill_constants(standing: PaddedResult, found: Mapping[int, float]) -> Mapping[int, float]:
+def infer_fill_constants(
+    padded_result: PaddedResult, found: Mapping[int, float]
+) -> Mapping[int, float]:
     """Return the number of each axis that stands at its padded positions and at those
     that `pad` or `concat` added beside them; `found` are the numbers at padded ones.
     """
     filled = {}
     for axis, number in found.items():
-        if standing.value.type.shape[axis] not in standing.joined or _is_fill_number(
-            standing, axis, number
+        if padded_result.value.type.shape[axis] not in padded_result.joined or _is_fill_number(
+            padded_result, axis, number
         ):
             filled[axis] = number
     return filled
 
 
-def _is_fill_number(standing: PaddedResult, axis: int, number: float) -> bool:
+def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
     """Return True if positions added next to padded ones hold the same constant."""
-    match standing.node.op:
+    match padded_result.node.op:
         case ops.Pad(axis=along, value=value) if along == axis:
-            return float(value) == number and _get_fill_number(standing, 0, axis) == number
+            return float(value) == number and _get_fill_number(padded_result, 0, axis) == number
         case ops.Concat(axis=along) if along == axis:
             return all(
-                (_get_fill_number(standing, n, axis) if there else find_uniform_value(a)) == number
+                (_get_fill_number(padded_result, n, axis) if there else find_uniform_value(a))
+                == number
                 for n, (a, there) in enumerate(
-                    zip(standing.node.args, standing.along(axis), strict=True)
+                    zip(padded_result.node.args, padded_result.along(axis), strict=True)
                 )
                 if a
             )
-    given = [replace(r, zero=frozenset(), held=r.fill) for r in standing.given]
-    return _infer_number(replace(standing, given=given), axis) == number
+    given = [replace(r, zero=frozenset(), held=r.fill) for r in padded_result.given]
+    return _infer_number(replace(padded_result, given=given), axis) == number
 
 
-def _get_fill_number(standing: PaddedResult, operand: int, axis: int) -> float | None:
-    return standing.given[operand].fill.get(axis)
+def _get_fill_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
+    return padded_result.given[operand].fill.get(axis)
 
 
-def _infer_axis_op_constants(standing: PaddedResult) -> dict[int, float]:
+def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
     """Return the constants at padded positions after an op that works along their axis."""
-    node, given = standing.node, standing.given
+    node, given = padded_result.node, padded_result.given
     match node.op:
-        case ops.Sort(axis=axis) if standing.value.index == 0:
+        case ops.Sort(axis=axis) if padded_result.value.index == 0:
             number = given[0].held.get(axis)
             if number is not None and is_sorted_last(node, number):
                 return {axis: number}
@@ -92,21 +95,21 @@ def _infer_axis_op_constants(standing: PaddedResult) -> dict[int, float]:
         case ops.Gather(axis=axis) if is_gather_in_sort_order(node, given):
             return {axis: given[0].held[axis]}
         case ops.MaskedSoftmax():
-            last = standing.value.type.rank - 1
+            last = padded_result.value.type.rank - 1
             return {last: 0.0} if given[0].held.get(last) == -inf else {}
     return {}
 
 
-def find_rank_axes(standing: PaddedResult) -> frozenset[int]:
+def find_rank_axes(padded_result: PaddedResult) -> frozenset[int]:
     """Return the axes of a result whose positions are ranks (sorted order)."""
-    node, given = standing.node, standing.given
+    node, given = padded_result.node, padded_result.given
     found = {
         k.result_axis
-        for k in standing.keeps
+        for k in padded_result.keeps
         if k.result_axis is not None and k.operand_axis in given[k.operand].ranked
     }
     match node.op:
-        case ops.Sort(axis=axis) if axis in standing.padded():
+        case ops.Sort(axis=axis) if axis in padded_result.padded():
             found.add(axis)
         case ops.CumSum(axis=axis) if axis in given[0].ranked:
             found.add(axis)
@@ -117,39 +120,39 @@ def find_rank_axes(standing: PaddedResult) -> frozenset[int]:
     return frozenset(found)
 
 
-def has_mixed_ranks(standing: PaddedResult) -> bool:
+def has_mixed_ranks(padded_result: PaddedResult) -> bool:
     """Return True if a result combines ranks with positions that are not ranks."""
     return any(
-        not _is_rank_counting(standing, k)
-        for k in standing.keeps
-        if k.operand_axis not in standing.given[k.operand].ranked
-        and _has_ranked_operand(standing, k.result_axis)
+        not _is_rank_counting(padded_result, k)
+        for k in padded_result.keeps
+        if k.operand_axis not in padded_result.given[k.operand].ranked
+        and _has_ranked_operand(padded_result, k.result_axis)
     )
 
 
-def find_rank_counting_operands(standing: PaddedResult) -> set[int]:
+def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
     """Return the operands that are position indices combined with ranks: they count ranks."""
     return {
         k.operand
-        for k in standing.keeps
-        if _has_ranked_operand(standing, k.result_axis) and _is_rank_counting(standing, k)
+        for k in padded_result.keeps
+        if _has_ranked_operand(padded_result, k.result_axis) and _is_rank_counting(padded_result, k)
     }
 
 
-def _is_rank_counting(standing: PaddedResult, link: Dependence) -> bool:
+def _is_rank_counting(padded_result: PaddedResult, link: Dependence) -> bool:
     """Return True if an operand is position ids of one axis, which may also count ranks; next to
     query positions they count padding.
     """
-    value = standing.node.args[link.operand]
+    value = padded_result.node.args[link.operand]
     shape = value.type.shape if value else ()
-    return is_built_from_positions(value) and sum(d in standing.lengths for d in shape) == 1
+    return is_built_from_positions(value) and sum(d in padded_result.lengths for d in shape) == 1
 
 
-def _has_ranked_operand(standing: PaddedResult, axis: int | None) -> bool:
+def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
     """Return True if another operand has ranks along an axis of the result."""
     return any(
-        k.result_axis == axis and k.operand_axis in standing.given[k.operand].ranked
-        for k in standing.keeps
+        k.result_axis == axis and k.operand_axis in padded_result.given[k.operand].ranked
+        for k in padded_result.keeps
     )
 
 
@@ -176,10 +179,10 @@ def is_built_from_positions(value: Value | None, depth: int = 0) -> bool:
     )
 
 
-def _infer_number(standing: PaddedResult, axis: int) -> float | None:
+def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
     """Return the constant of an op at padded positions, or None."""
-    node = standing.node
-    numbers = [_get_operand_number(standing, n, axis) for n in range(len(node.args))]
+    node = padded_result.node
+    numbers = [_get_operand_number(padded_result, n, axis) for n in range(len(node.args))]
     match node.op:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
@@ -192,19 +195,19 @@ def _infer_number(standing: PaddedResult, axis: int) -> float | None:
         case ops.Compare(fn=fn):
             return _get_only_number(combine_masked_values(fn, *map(_make_masked_values, numbers)))
         case ops.Arith(fn=fn):
-            return _infer_arithmetic_number(standing, fn, numbers, axis)
+            return _infer_arithmetic_number(padded_result, fn, numbers, axis)
         case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip():
-            return _infer_common_number(standing, numbers, axis)
+            return _infer_common_number(padded_result, numbers, axis)
     # A view keeps its operand's values; position indices that it creates are new.
     shows = node.op.view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
 
 
 def _infer_common_number(
-    standing: PaddedResult, numbers: list[float | None], axis: int
+    padded_result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant shared by all operands that have padded positions, or None."""
-    along = standing.along(axis)
+    along = padded_result.along(axis)
     known = {n for n, there in zip(numbers, along, strict=True) if there}
     return known.pop() if len(known) == 1 else None
 
@@ -227,28 +230,32 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 
 
 def _infer_arithmetic_number(
-    standing: PaddedResult, fn: str, numbers: list[float | None], axis: int
+    padded_result: PaddedResult, fn: str, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant of arithmetic on two constants, or on one that absorbs the other
     operand.
     """
     found = [combine_masked_values(fn, *map(_make_masked_values, numbers))]
-    along = standing.along(axis)
+    along = padded_result.along(axis)
     for here, there in ((0, 1), (1, 0)):
-        number, rows = numbers[here], standing.given[there]
+        number, rows = numbers[here], padded_result.given[there]
         tame = not along[there] or not (rows.broken or rows.infinite_signs)
         if number is not None and tame:
-            least = find_value_range(standing.node.args[there])[0]
+            least = find_value_range(padded_result.node.args[there])[0]
             made = compute_absorbed_result(fn, number, least, here == 1)
             found += [{made: EMPTY_INTERVAL}] if made is not None else []
     return _get_only_number(intersect_masked_values(found))
 
 
-def _get_operand_number(standing: PaddedResult, operand: int, axis: int) -> float | None:
+def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
     """Return the constant of an operand where the result's `axis` is padded, or None."""
-    rows = standing.given[operand]
-    own = [k.operand_axis for k in standing.keeps if k.operand == operand and k.result_axis == axis]
-    value = standing.node.args[operand]
+    rows = padded_result.given[operand]
+    own = [
+        k.operand_axis
+        for k in padded_result.keeps
+        if k.operand == operand and k.result_axis == axis
+    ]
+    value = padded_result.node.args[operand]
     if not own:
         return find_uniform_value(value)
     return rows.at_padded(own[0])

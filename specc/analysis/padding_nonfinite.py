@@ -53,12 +53,12 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""
 
 
-def find_infinity_signs(standing: PaddedResult) -> InfinitySigns:
+def find_infinity_signs(padded_result: PaddedResult) -> InfinitySigns:
     """Return the signs of infinity that a result may hold."""
-    given, node = [r.infinite_signs for r in standing.given], standing.node
-    if not _can_be_infinite(standing.value):
+    given, node = [r.infinite_signs for r in padded_result.given], padded_result.node
+    if not _can_be_infinite(padded_result.value):
         return NO_SIGNS
-    if _is_remasked(standing):
+    if _is_remasked(padded_result):
         return given[2]
     match node.op:
         case ops.Constant(value=value):
@@ -71,15 +71,15 @@ def find_infinity_signs(standing: PaddedResult) -> InfinitySigns:
             return _drop_compared_signs(node, given[1]) | given[2]
     if isinstance(node.op, BOUNDED_RESULT_OPS):
         return NO_SIGNS
-    return _combine_operand_signs(standing, frozenset().union(*given))
+    return _combine_operand_signs(padded_result, frozenset().union(*given))
 
 
-def _combine_operand_signs(standing: PaddedResult, found: InfinitySigns) -> InfinitySigns:
+def _combine_operand_signs(padded_result: PaddedResult, found: InfinitySigns) -> InfinitySigns:
     """Return the signs of infinity after an op that moves or sums elements."""
-    node = standing.node
+    node = padded_result.node
     match node.op:
         case ops.Reduce(fn="max", axis=axis) if (
-            axis in standing.given[0].finite_axes and not standing.padded()
+            axis in padded_result.given[0].finite_axes and not padded_result.padded()
         ):
             return found - {-1}  # some valid position holds a finite value
     # Anything else may flip the sign: a product, a linear map.
@@ -142,11 +142,11 @@ def _can_map_to_nan(fn: str, signs: InfinitySigns) -> bool:
     return -1 in signs and (fn in GATED_ACTIVATIONS or fn in ("sqrt", "log", "log1p"))
 
 
-def find_infinity_mask(standing: PaddedResult) -> Value | None:
+def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
     """Return the mask outside of which infinity was filled in, if all infinity and NaN of a result
     comes from there; else None.
     """
-    given, node = standing.given, standing.node
+    given, node = padded_result.given, padded_result.node
     match node:
         case Node(ops.Where(), (mask, _, low)) if not _is_untrusted(given[1]):
             if isinf(find_constant_value(low) or 0.0):
@@ -154,7 +154,7 @@ def find_infinity_mask(standing: PaddedResult) -> Value | None:
     masks = {r.behind for r in given if _is_untrusted(r) or r.behind}
     if len(masks) != 1:
         return None
-    if _can_be_undefined_at_padding(standing):
+    if _can_be_undefined_at_padding(padded_result):
         # A divisor made of masked scores is zero if all of them are masked.
         tested = given[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
         return tested.behind
@@ -165,11 +165,11 @@ def _is_untrusted(rows: PaddingFacts) -> bool:
     return rows.broken or bool(rows.infinite_signs)
 
 
-def _is_remasked(standing: PaddedResult) -> bool:
+def _is_remasked(padded_result: PaddedResult) -> bool:
     """Return True if a `where` replaces non-finite values by the same mask that filled in
     infinity.
     """
-    node, given = standing.node, standing.given
+    node, given = padded_result.node, padded_result.given
     return (
         isinstance(node.op, ops.Where)
         and given[1].behind is not None
@@ -186,32 +186,32 @@ def _is_implied_by(condition: Value | None, mask: Value) -> bool:
     return node is not None and isinstance(node.op, ops.And) and any(a is mask for a in node.args)
 
 
-def can_be_nan_at_padding(standing: PaddedResult) -> bool:
+def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
     """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, or a function
     outside of its domain.
     """
-    given, node = standing.given, standing.node
-    if not _can_be_infinite(standing.value):
+    given, node = padded_result.given, padded_result.node
+    if not _can_be_infinite(padded_result.value):
         return False
-    if _is_remasked(standing):
+    if _is_remasked(padded_result):
         return given[2].broken
     match node.op:
-        case ops.Where() if given[0].zero >= {k.result_axis for k in standing.keeps}:
+        case ops.Where() if given[0].zero >= {k.result_axis for k in padded_result.keeps}:
             # `where(keep, x, 0)`: at padded positions `x` is not used.
             return given[2].broken
         case ops.Pointwise(fn=fn) if _can_map_to_nan(fn, given[0].infinite_signs):
             return True
-    if _can_be_undefined_at_padding(standing) or any(r.broken for r in given):
+    if _can_be_undefined_at_padding(padded_result) or any(r.broken for r in given):
         return True
-    return not _is_nan_safe(standing) and any(r.infinite_signs for r in given)
+    return not _is_nan_safe(padded_result) and any(r.infinite_signs for r in given)
 
 
-def find_padded_range(standing: PaddedResult, operand: int) -> ValueRange:
+def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
     """Return bounds of what an operand holds at padded positions."""
-    value, rows = standing.node.args[operand], standing.given[operand]
+    value, rows = padded_result.node.args[operand], padded_result.given[operand]
     if value is None:
         return 0.0, 0.0
-    axes = [n for n, d in enumerate(value.type.shape) if d in standing.lengths]
+    axes = [n for n, d in enumerate(value.type.shape) if d in padded_result.lengths]
     numbers = [rows.at_padded(a) for a in axes]
     if numbers and None not in numbers:
         known = [n for n in numbers if n is not None]
@@ -219,82 +219,83 @@ def find_padded_range(standing: PaddedResult, operand: int) -> ValueRange:
     return find_value_range(value)
 
 
-def _has_padding(standing: PaddedResult, operand: int) -> bool:
+def _has_padding(padded_result: PaddedResult, operand: int) -> bool:
     """Return True if an operand has padded positions with values of their own."""
-    value, rows = standing.node.args[operand], standing.given[operand]
+    value, rows = padded_result.node.args[operand], padded_result.given[operand]
     return value is not None and any(
-        d in standing.lengths and n not in rows.repeated for n, d in enumerate(value.type.shape)
+        d in padded_result.lengths and n not in rows.repeated
+        for n, d in enumerate(value.type.shape)
     )
 
 
-def find_repeated_axes(standing: PaddedResult) -> frozenset[int]:
+def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
     """Return the axes along which padded positions repeat the last valid value, as a running sum
     of zeros does.
     """
-    node, given = standing.node, standing.given
+    node, given = padded_result.node, padded_result.given
     match node.op:
-        case ops.CumSum(axis=axis) if standing.after and axis in given[0].zero:
+        case ops.CumSum(axis=axis) if padded_result.after and axis in given[0].zero:
             return frozenset({axis})
     if not (node.op.view or isinstance(node.op, ELEMENTWISE_OPS)):
         return frozenset()
     return frozenset(
         axis
-        for axis in standing.axes()
+        for axis in padded_result.axes()
         if all(
             known or not there
             for known, there in zip(
-                standing.at("repeated", axis), standing.along(axis), strict=True
+                padded_result.at("repeated", axis), padded_result.along(axis), strict=True
             )
         )
     )
 
 
-def can_be_zero_at_padding(standing: PaddedResult, operand: int) -> bool:
+def can_be_zero_at_padding(padded_result: PaddedResult, operand: int) -> bool:
     """Return True if an operand may be zero at a padded position."""
-    if not _has_padding(standing, operand):
+    if not _has_padding(padded_result, operand):
         return False
-    low, high = find_padded_range(standing, operand)
+    low, high = find_padded_range(padded_result, operand)
     return low <= 0 <= high
 
 
-def _can_be_undefined_at_padding(standing: PaddedResult) -> bool:
+def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
     """Return True if a result may divide by zero, or take a root or logarithm out of its domain,
     at a padded position.
     """
-    node = standing.node
+    node = padded_result.node
     match node.op:
         case ops.Arith(fn=fn) if fn in QUOTIENT_FUNCTIONS:
-            return can_be_zero_at_padding(standing, 1)
+            return can_be_zero_at_padding(padded_result, 1)
         case ops.Arith(fn="pow"):
-            return _can_power_be_undefined(standing)
+            return _can_power_be_undefined(padded_result)
         case ops.Pointwise(fn="reciprocal"):
-            return can_be_zero_at_padding(standing, 0)
-        case ops.Pointwise(fn="sqrt") if _has_padding(standing, 0):
-            return find_padded_range(standing, 0)[0] < 0
-        case ops.Pointwise(fn=fn) if fn in LOGARITHM_POLES and _has_padding(standing, 0):
-            return find_padded_range(standing, 0)[0] <= LOGARITHM_POLES[fn]
+            return can_be_zero_at_padding(padded_result, 0)
+        case ops.Pointwise(fn="sqrt") if _has_padding(padded_result, 0):
+            return find_padded_range(padded_result, 0)[0] < 0
+        case ops.Pointwise(fn=fn) if fn in LOGARITHM_POLES and _has_padding(padded_result, 0):
+            return find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[fn]
         case ops.LayerNorm(eps=eps) | ops.RMSNorm(eps=eps) | ops.GroupNorm(eps=eps):
             return eps == 0
     return False
 
 
-def _can_power_be_undefined(standing: PaddedResult) -> bool:
+def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
     """Return True if a power may be infinite or NaN at a padded position."""
-    exponent = find_constant_fraction(ops.Arith.right(standing.node))
-    if not (_has_padding(standing, 0) or _has_padding(standing, 1)):
+    exponent = find_constant_fraction(ops.Arith.right(padded_result.node))
+    if not (_has_padding(padded_result, 0) or _has_padding(padded_result, 1)):
         return False
-    low, _ = find_padded_range(standing, 0)
+    low, _ = find_padded_range(padded_result, 0)
     if exponent is None:
         return low <= 0
     fraction = exponent.denominator != 1 and low < 0
-    return fraction or (exponent < 0 and can_be_zero_at_padding(standing, 0))
+    return fraction or (exponent < 0 and can_be_zero_at_padding(padded_result, 0))
 
 
-def _is_nan_safe(standing: PaddedResult) -> bool:
+def _is_nan_safe(padded_result: PaddedResult) -> bool:
     """Return True if infinite operands do not make an op NaN: a maximum is safe, `inf - inf` and
     `0 * inf` are not.
     """
-    node, signs = standing.node, [r.infinite_signs for r in standing.given]
+    node, signs = padded_result.node, [r.infinite_signs for r in padded_result.given]
     match node.op:
         case ops.Arith(fn="max" | "min") | ops.Reduce(fn="max" | "min"):
             return True
@@ -303,7 +304,7 @@ def _is_nan_safe(standing: PaddedResult) -> bool:
         case ops.Arith(fn="sub"):
             return not _have_opposite_signs(signs[0], _negate_signs(signs[1]))
         case ops.Arith(fn="mul"):
-            return not any(signs[n] and _can_be_zero(standing, 1 - n) for n in range(2))
+            return not any(signs[n] and _can_be_zero(padded_result, 1 - n) for n in range(2))
         case ops.Arith(fn="div"):
             return not (signs[0] and signs[1])
         case ops.Reduce() | ops.CumSum():
@@ -318,6 +319,6 @@ def _have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
     return bool((left and right) and len(left | right) > 1)
 
 
-def _can_be_zero(standing: PaddedResult, operand: int) -> bool:
-    low, high = find_padded_range(standing, operand)
+def _can_be_zero(padded_result: PaddedResult, operand: int) -> bool:
+    low, high = find_padded_range(padded_result, operand)
     return low <= 0 <= high

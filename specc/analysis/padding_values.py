@@ -73,47 +73,49 @@ ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 """Reductions over another axis that map zeros to zero; `all` of an empty axis is true."""
 
 
-def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
+def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     """Return the facts of a result at padded positions, except its padding count."""
-    axes = standing.axes()
-    numbers = infer_padding_constants(standing)
-    zero = _find_zero_axes(standing, numbers)
+    axes = padded_result.axes()
+    numbers = infer_padding_constants(padded_result)
+    zero = _find_zero_axes(padded_result, numbers)
     least = {a for a, n in numbers.items() if n == -inf}
     rows = PaddingFacts(
         zero=frozenset(zero),
-        low=frozenset(least.union(a for a in axes if is_low_at_padding(standing, a))),
-        floor=frozenset(least.union(a for a in axes if is_lowest_at_padding(standing, a))),
+        low=frozenset(least.union(a for a in axes if is_low_at_padding(padded_result, a))),
+        floor=frozenset(least.union(a for a in axes if is_lowest_at_padding(padded_result, a))),
         held=numbers,
-        fill=infer_fill_constants(standing, {**dict.fromkeys(zero, 0.0), **numbers}),
-        ranked=find_rank_axes(standing),
-        repeated=find_repeated_axes(standing),
-        behind=find_infinity_mask(standing),
-        finite_axes=frozenset(iterate_ordinary_axes(standing, axes)),
-        has_extremes=can_hold_low_scores(standing),
-        extreme_padding=can_hold_low_values(standing),
-        infinite_signs=find_infinity_signs(standing),
-        broken=can_be_nan_at_padding(standing),
+        fill=infer_fill_constants(padded_result, {**dict.fromkeys(zero, 0.0), **numbers}),
+        ranked=find_rank_axes(padded_result),
+        repeated=find_repeated_axes(padded_result),
+        behind=find_infinity_mask(padded_result),
+        finite_axes=frozenset(iterate_ordinary_axes(padded_result, axes)),
+        has_extremes=can_hold_low_scores(padded_result),
+        extreme_padding=can_hold_low_values(padded_result),
+        infinite_signs=find_infinity_signs(padded_result),
+        broken=can_be_nan_at_padding(padded_result),
         count=NO_PADDING_COUNT,
         # Indices of valid positions stay valid in any view.
-        points=standing.node.op.view and any(r.points for r in standing.given),
+        points=padded_result.node.op.view and any(r.points for r in padded_result.given),
     )
-    if isinstance(standing.node.op, ops.Merge | ops.Split):
+    if isinstance(padded_result.node.op, ops.Merge | ops.Split):
         # If batch and positions are merged, neither the last position nor "at least one" is known.
         rows = replace(rows, repeated=frozenset(), finite_axes=frozenset())
     return rows
 
 
-def _find_zero_axes(standing: PaddedResult, numbers: Mapping[int, float]) -> set[int]:
+def _find_zero_axes(padded_result: PaddedResult, numbers: Mapping[int, float]) -> set[int]:
     """Return the axes along which a result is zero at padded positions."""
-    zero = {a for a in standing.axes() if is_zero_at_padding(standing, a)}
-    if is_zero_everywhere(standing.value):
-        zero |= standing.padded()
-    return zero.union((a for a, n in numbers.items() if n == 0), _iterate_masked_axes(standing))
+    zero = {a for a in padded_result.axes() if is_zero_at_padding(padded_result, a)}
+    if is_zero_everywhere(padded_result.value):
+        zero |= padded_result.padded()
+    return zero.union(
+        (a for a, n in numbers.items() if n == 0), _iterate_masked_axes(padded_result)
+    )
 
 
-def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
+def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
     """Axes along which an op itself leaves zeros where a mask, or `keep`, is false."""
-    node, value, given = standing.node, standing.value, standing.given
+    node, value, given = padded_result.node, padded_result.value, padded_result.given
     last = value.type.rank - 1
     match node.op:
         case ops.MaskedWeights():
@@ -121,7 +123,7 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
             mask = node.op.mask
             if mask(node).type.rank - 1 in mask.of(given).zero:
                 yield last
-        case ops.Attend(mask=mask) if value.type.shape[-1] in standing.lengths:
+        case ops.Attend(mask=mask) if value.type.shape[-1] in padded_result.lengths:
             # The second result, the weights: the first has features, not keys, as its last axis.
             hidden = mask.of(given)
             if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
@@ -134,7 +136,7 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
             yield from given[0].low
         case ops.Scan(masked=True, axis=axis) if 1 in given[0].zero:
             # A masked loop collects zeros at skipped positions; a carry has no such axis.
-            if value.type.rank > axis and value.type.shape[axis] in standing.lengths:
+            if value.type.rank > axis and value.type.shape[axis] in padded_result.lengths:
                 yield axis
         case ops.Route() as op if (keep := op.parts(given).keep) is not None:
             yield from keep.zero  # positions that are not kept go to no expert
@@ -150,24 +152,24 @@ def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
     return keep is not None and 1 in keep.zero
 
 
-def is_zero_at_padding(standing: PaddedResult, axis: int) -> bool:
+def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
-    zero, along = standing.at("zero", axis), standing.along(axis)
-    if isinstance(standing.node.op, ops.Concat):
+    zero, along = padded_result.at("zero", axis), padded_result.along(axis)
+    if isinstance(padded_result.node.op, ops.Concat):
         # A part without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, along, strict=True)]
-    if isinstance(standing.node.op, PRODUCT_OPS):
-        others = [r for r, z in zip(standing.given, zero, strict=True) if not z]
+    if isinstance(padded_result.node.op, PRODUCT_OPS):
+        others = [r for r, z in zip(padded_result.given, zero, strict=True) if not z]
         if not all(r.finite for r in others):
             return False  # zero times infinity or NaN is NaN
-    return _is_zero_result(standing, zero, along)
+    return _is_zero_result(padded_result, zero, along)
 
 
-def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool]) -> bool:
+def _is_zero_result(padded_result: PaddedResult, zero: list[bool], along: list[bool]) -> bool:
     """Return True if the operands marked in `zero` make the result zero at padded positions;
     `along` marks operands that have padded positions.
     """
-    node = standing.node
+    node = padded_result.node
     match node.op:
         case ops.And() | ops.Arith(fn="mul") | ops.MatMul() | ops.Einsum() | ops.Weigh():
             return any(zero)  # one factor suffices
@@ -177,7 +179,7 @@ def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool])
             return _are_operands_zero(node, zero)
         case ops.Arith(fn="div" | "floordiv"):
             # Zero divided by zero is NaN: a divisor with padded positions may be zero.
-            return zero[0] and (not along[1] or not can_be_zero_at_padding(standing, 1))
+            return zero[0] and (not along[1] or not can_be_zero_at_padding(padded_result, 1))
     return (zero[0] and _is_zero_preserving(node)) or (node.op.view and any(zero))
 
 

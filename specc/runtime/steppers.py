@@ -93,7 +93,7 @@ class KVCacheStepper:
         self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
         self.past = 0
         # values that are bound once, as long as they do not change
-        self.standing: BoundRun | None = None
+        self.bound_run: BoundRun | None = None
         self.there: tuple[DeviceTensor, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
@@ -137,12 +137,12 @@ class KVCacheStepper:
         moving = {n: v for n, v in self.states.items() if n not in there}
         # batch elements may have been selected, and buffers have grown, since it was bound
         same = all(a is b for a, b in zip(there.values(), self.there, strict=False))
-        if self.standing is None or not same:
+        if self.bound_run is None or not same:
             into = {s.next: self.states[s.name] for s in self.buffers}
             rows = len(self.rows.tokens)
-            self.standing = self.run.standing(there, {**into, **self._allocate_places(rows)})
+            self.bound_run = self.run.bind(there, {**into, **self._allocate_places(rows)})
             self.there = (*there.values(),)
-        return self.standing.run({**given, **moving})
+        return self.bound_run.run({**given, **moving})
 
     def _allocate_places(self, rows: int) -> dict[str, DeviceTensor]:
         """Preallocate the outputs whose shape is the same at every step."""

@@ -76,7 +76,7 @@ def test_what_is_clean_is_what_it_is_alone(side: Side, many: int) -> None:
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "ranks beside rows": (padding_check, "has_mixed_ranks", lambda standing: False),
+    "ranks beside rows": (padding_check, "has_mixed_ranks", lambda padded_result: False),
     "rows counted as ranks": (
         padding_check,
         "_collect_padding_counts",
@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "all is held": (
         padding_values,
         "infer_padding_constants",
-        lambda standing: dict.fromkeys(standing.axes(), 0.0),
+        lambda padded_result: dict.fromkeys(padded_result.axes(), 0.0),
     ),
 }
 

@@ -74,20 +74,28 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "no divisor is zero": (
         padding_nonfinite,
         "can_be_zero_at_padding",
-        lambda standing, operand: False,
+        lambda padded_result, operand: False,
     ),
-    "no value is infinite": (padding_values, "find_infinity_signs", lambda standing: frozenset()),
+    "no value is infinite": (
+        padding_values,
+        "find_infinity_signs",
+        lambda padded_result: frozenset(),
+    ),
     "added positions hold the number at padded ones": (
         padding_constants,
         "_is_fill_number",
-        lambda standing, axis, number: True,
+        lambda padded_result, axis, number: True,
     ),
     "valid positions stay in place when sorted": (
         padding_check,
         "is_order_exposed",
         lambda graph, name, value, rows: False,
     ),
-    "zero times NaN is zero": (padding_values, "can_be_nan_at_padding", lambda standing: False),
+    "zero times NaN is zero": (
+        padding_values,
+        "can_be_nan_at_padding",
+        lambda padded_result: False,
+    ),
     "the ends of a window are zero": (padding_invariance, "_is_same_at_ends", lambda reading: True),
 }
 

@@ -1,0 +1,351 @@
+"""A leak of padded positions, and a fix for it that `specc check` accepts."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from specc.analysis.causality import find_node_span
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
+from specc.analysis.value_ranges import find_uniform_value, get_viewed_op
+from specc.diagnostics.source import Span
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddingLeak:
+    """Padded positions of the mask `keep` reach `output` of `graph` through `padding_source`;
+    `states` are the facts of its values. `not_finite`: only because they hold NaN or infinity.
+    """
+
+    graph: Graph
+    keep: str
+    output: str
+    padding_source: PaddingSource
+    states: Mapping[Value, PaddingFacts]
+    not_finite: bool
+
+    @property
+    def node(self) -> Node:
+        """The op that reads padded positions."""
+        return self.padding_source.node
+
+    def origin(self) -> Node:
+        """The op that first makes NaN or infinity at padded positions."""
+        node = self.node
+        while True:
+            made = [a for a in node.args if a and not self._is_finite(a)]
+            if not made:
+                return node
+            first = made[0].node
+            assert first is not None, "an input is finite"
+            node = first
+
+    def _is_finite(self, value: Value) -> bool:
+        """Return True if a value introduces no NaN or infinity."""
+        constant = value.node is None or isinstance(value.node.op, ops.Constant)
+        return constant or self.facts(value).finite
+
+    def order(self) -> str:
+        """The order of the positions of the output itself: sorted, reversed, or as given ("")."""
+        value = self.graph.outputs[self.output]
+        if not self.padding_source.counted or self.node is not value.node:
+            return ""
+        rows = self.facts(value)
+        return "sorted" if rows.ranked else "reverse" if rows.reversed else ""
+
+    def is_moved(self) -> bool:
+        """True if padding separates always-valid positions from the others."""
+        reading = self.padding_source.reading
+        return reading is not None and (reading.apart or reading.into_apart)
+
+    def is_padded(self, value: Value) -> bool:
+        """Return True if the shape of a value contains the symbol of the padded axis."""
+        symbols = self.graph.inputs[self.keep].type.shape[-1].symbols()
+        return any(symbols & d.symbols() for d in value.type.shape)
+
+    def padded_operand(self, node: Node) -> Value | None:
+        """Return the first operand of a node that has padded positions."""
+        return next((a for a in node.args if a and self.is_padded(a)), None)
+
+    def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
+        """Return a node or the nearest one before it, along padded operands, whose op is
+        accepted.
+        """
+        while node is not None and not accept(node.op):
+            value = self.padded_operand(node)
+            node = value.node if value else None
+        return node
+
+    def find_joining_op(self) -> Node | None:
+        """Return the op that put other positions next to those that are read, or None."""
+        joining = ops.Pad | ops.Concat | ops.Merge
+        return self.find_source(self.node, lambda op: isinstance(op, joining))
+
+    def find_counting_op(self) -> Op:
+        """Return the op that made the position ids which the leaking op uses."""
+        node = self.node
+        while counted := [a.node for a in node.args if a and a.node and self.facts(a).count != {}]:
+            node = counted[0]
+        return node.op
+
+    def facts(self, value: Value | None) -> PaddingFacts:
+        """Return the facts of a value."""
+        return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
+
+    def operand(self) -> Value | None:
+        """Return the operand whose padded positions are read, or the first that has some."""
+        reading = self.padding_source.reading
+        if reading is not None:
+            return self.node.args[reading.link.operand]
+        return self.padded_operand(self.node)
+
+    def axis(self, value: Value | None) -> int:
+        """Return the padded axis of a value: that which is read, or the last as long as `keep`."""
+        reading, shape = self.padding_source.reading, value.type.shape if value else ()
+        if reading is not None and value is self.operand():
+            return reading.link.operand_axis
+        own = self.graph.inputs[self.keep].type.shape[-1]
+        return max((n for n, d in enumerate(shape) if d == own), default=1)
+
+    def mask(self, value: Value | None) -> str:
+        """Return the padding mask of a value's padded axis: `keep`, or `mask` if it is not as
+        long; reversed as the value is.
+        """
+        axis, shape = self.axis(value), value.type.shape if value else ()
+        if self.graph.inputs[self.keep].type.shape[-1] not in shape[axis : axis + 1]:
+            return "mask"
+        reverse = axis in self.facts(value).reversed
+        return f"flip({self.keep}, axis=1)" if reverse else self.keep
+
+    def inserted_mask(self, value: Value | None) -> str:
+        """Return the padding mask of a value, with axes inserted for its other axes."""
+        mask, axis = self.mask(value), self.axis(value)
+        for n in range(1, value.type.rank if value else 0):
+            if n != axis:
+                mask = f"insert({mask}, axis={n})"
+        return mask
+
+    def has_length(self) -> bool:
+        """Return True if the op reads a length that includes padding."""
+        return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
+
+    def has_reversed(self) -> bool:
+        """Return True if the op reads an axis that `flip` reversed."""
+        return any(self.facts(a).reversed for a in self.node.args)
+
+    def span(self, node: Node) -> Span | None:
+        """Return the source span of a node."""
+        return find_node_span(self.padding_source.inside or self.graph, node)
+
+    def result(self, node: Node) -> Value | None:
+        """Return the result of the call, in the user's text, that a node belongs to."""
+        graph, span = self.padding_source.inside or self.graph, self.span(node)
+        call = span and (span.caller or span)
+        made = [
+            results[0]
+            for other, results in graph.nodes
+            if call in [s.caller or s for s in graph.origin(other).spans]
+        ]
+        return made[-1] if made else None
+
+    def declared(self, side: str) -> str:
+        """Return the help that declares the side of padding; "" if it has that side."""
+        if self.graph.input_facts[self.keep].keep == side:
+            return ""
+        lengths = ", ".join(map(str, self.graph.inputs[self.keep].type.shape))
+        return f"declare `{self.keep}: keep[{lengths}] {side}`"
+
+
+IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
+"""The identity element of each reduction, as spec text."""
+
+
+MASK_ARGUMENTS: Mapping[type[object], str] = {
+    ops.Attend: "use `& visible({})`",
+    ops.MaskedWeights: "use `& visible({})`",
+    ops.Scan: "add `keep {}`",
+    ops.RecurrentLayer: "add `keep={}`",
+    ops.Conv: "add `keep={}`",
+    ops.Last: "use `last_token(x, {})`",
+}
+"""The form in which an op takes a padding mask."""
+
+NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
+    **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
+    **dict.fromkeys((ops.CumSum, ops.AveragePool, ops.Weigh, ops.MatMul, ops.Einsum), "0.0"),
+}
+"""The number at padded positions that makes no difference to an op."""
+
+
+def suggest_padding_fix(leak: PaddingLeak) -> str:
+    """Suggest how to keep padding out; "" if no fix is known."""
+    if leak.order() == "reverse":
+        return "flip it back: `flip(y, axis=1)`"
+    if leak.padding_source.shifted or leak.order():
+        return leak.declared("right")
+    if leak.padding_source.counted:
+        return _suggest_count(leak)
+    if leak.padding_source.reading is None:
+        return _suggest_order(leak)
+    value = leak.operand()
+    return (
+        _suggest_slice(leak, value)
+        or _explain_mask(leak, value, _suggest_mask(leak, value))
+        or _explain_mask(leak, value, _suggest_number(leak, value))
+        or _suggest_other(leak)
+    )
+
+
+def _suggest_count(leak: PaddingLeak) -> str:
+    """Suggest how to count only valid positions."""
+    if leak.has_length():
+        return f"use `sum(float({leak.keep}), axis=1)`, the number of valid positions"
+    span = leak.span(leak.node)
+    written = span is not None and span.caller is None
+    if written and isinstance(leak.find_counting_op(), ops.Extent | ops.Range):
+        return f"use `positions({leak.keep})`"
+    return leak.declared("right")
+
+
+def _suggest_order(leak: PaddingLeak) -> str:
+    """Suggest how to bring all operands into one order."""
+    if not leak.has_reversed():
+        return leak.declared("right")
+    elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
+    both = f"flip the others as well: `flip({leak.keep}, axis=1)`"
+    return both if elementwise else "do it before `flip`"
+
+
+def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
+    """Suggest the padding side for a slice that drops positions of the other side."""
+    made = value.node if value else None
+    cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
+    if leak.mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
+        return ""
+    return leak.declared("right" if cut.op.start != 0 else "left")
+
+
+def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
+    """Describe which mask `mask` is, for a fix that names it."""
+    if not re.search("[(= ]mask[,)`]", fix) or leak.mask(value) != "mask":
+        return fix
+    return f"{fix}, where `mask` is `{leak.keep}` after the same slices, windows and concatenations"
+
+
+def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
+    """Describe how an op takes a padding mask; "" if it takes none."""
+    mask, low, op = leak.mask(value), leak.facts(value).low, leak.node.op
+    span = leak.span(leak.node)
+    in_normalizer = span is not None and bool(span.normalizer)
+    if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.type.rank - 1:
+        shown = "s > -inf" if in_normalizer else leak.inserted_mask(value)
+        return f"use `masked_softmax(x, {shown})`"
+    if in_normalizer:
+        return f"use `& visible({mask})` in the mask of the attention"
+    takes_mask = not (isinstance(op, ops.Conv) and leak.is_moved())
+    fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
+    mean = "use `masked_mean_pool(x, {})`" if op.attributes().get("fn") == "mean" else ""
+    return next(fixes, mean).format(mask)
+
+
+def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
+    """Suggest how to keep values at padded positions finite."""
+    bound = ""
+    match node.op:
+        case ops.Arith(fn="div" | "floordiv" | "mod"):
+            bound = ", or bound the divisor: `max(z, 1e-6)`"
+        case ops.Where():
+            bound = ", or fill with a finite number"
+    value = leak.result(node)
+    fix = f"replace it there: `where({leak.inserted_mask(value)}, y, 0.0)`{bound}"
+    return _explain_mask(leak, value, fix)
+
+
+def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
+    """Suggest the value at padded positions; "" if none helps."""
+    if leak.is_moved():
+        return _suggest_added_number(leak)
+    fill = _get_neutral_number(leak)
+    return f"replace them first: `where({leak.inserted_mask(value)}, x, {fill})`" if fill else ""
+
+
+def _suggest_added_number(leak: PaddingLeak) -> str:
+    """Say how positions that were added hold the same as padded ones, or how padding
+    stands on the other side.
+    """
+    made = leak.find_joining_op()
+    if made is None:
+        return ""
+    number = _get_added_number(leak, made)
+    padded = leak.padded_operand(made)
+    there = leak.facts(padded).at_padded(leak.axis(padded))
+    if number is None or there == float(number) or (padded and padded.type.dtype == "bool"):
+        return leak.declared(_get_other_side(leak, made))
+    return f"replace them before it: `where({leak.inserted_mask(padded)}, x, {number})`"
+
+
+def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
+    """Return the number at added positions; for merged axes, the neutral one; None if unknown."""
+    match node.op:
+        case ops.Merge():
+            return _get_neutral_number(leak) or None
+        case ops.Pad(mode="constant", value=value):
+            return str(float(value))
+    numbers = {find_uniform_value(a) for a in node.args if a and not leak.is_padded(a)}
+    number = numbers.pop() if len(numbers) == 1 else None
+    return None if number is None else str(number)
+
+
+def _get_other_side(leak: PaddingLeak, node: Node) -> str:
+    """Return the side of padding that keeps added positions next to valid ones."""
+    return "left" if node.args[0] is leak.padded_operand(node) else "right"
+
+
+def _get_neutral_number(leak: PaddingLeak) -> str:
+    """Return the number at padded positions that makes no difference to the op."""
+    match op := leak.node.op:
+        case ops.Reduce(fn=fn):
+            return IDENTITY_LITERALS.get(fn, "0.0")
+        case ops.Delay(first=number) | ops.Pad(mode="constant", value=number):
+            return str(float(number))
+        case ops.Sort(descending=down) | ops.TopK(largest=down):
+            return "-inf" if down else "inf"
+        case ops.AveragePool(counted=False, pads=pads) if any(pads):
+            return ""
+    return NEUTRAL_NUMBERS.get(type(op), "")
+
+
+def _suggest_other(leak: PaddingLeak) -> str:
+    """Suggest a fix for ops for which no value at padded positions helps."""
+    keep = leak.keep
+    match op := leak.node.op:
+        case ops.Index(at=at) if at == 0:
+            return leak.declared("right")
+        case ops.Concat():
+            return leak.declared(_get_other_side(leak, leak.node))
+        case ops.ConvTranspose():
+            return _format_transposed_conv_help(op, keep)
+        case ops.GroupNorm():
+            return "normalize each position: `layer_norm(x, eps=1e-5) @ norm`"
+        case ops.Stride(step=step):
+            return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
+        case ops.Roll(by=by) if (by.number or 0) > 0:
+            return f"use `delay(x, by={by})`"
+    return ""
+
+
+def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
+    """Count the positions of a transposed convolution that padding does not affect."""
+    rows = []
+    for n, stride in enumerate(op.stride):
+        reach = op.dilation[n] * (op.kernel[n] - 1) + 1
+        more = reach - stride - op.before[n] - op.behind[n]
+        many = "n" if stride == 1 else f"{stride} * n"
+        rows.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
+    return (
+        f"multiply by `{keep}` first: of n positions that exist the "
+        f"{' and '.join(rows)} are then correct; which these are is not visible "
+        "after this op"
+    )
