@@ -31,7 +31,9 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.time_axis import TimeAxis
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
-CAUSAL_MASK_SUFFIX = ", `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]"
+CAUSAL_MASK_SUFFIX = (
+    ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
+)
 """The term of a help text that determines the masked keys: a mask, or a normalizer's scores."""
 
 

@@ -326,8 +326,14 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("attend(..., mask=causal)", f"weigh(softmax({GRID}, axis=2), x)", "attend(x, x, x, mask=causal)"),
         ("where(squeeze(grid(causal, x, x), axis=1), w, 0.0)", f"softmax({GRID}, axis=2)",
          f"where(squeeze(grid(causal, x, x), axis=1), softmax({GRID}, axis=2), 0.0)"),
+        ("seen = grid(causal, y, y)", f"softmax({GRID}, axis=2)",
+         f"squeeze(softmax(where(grid(causal, x, x), insert({GRID}, axis=1), -inf), axis=3), axis=1)"),
     ],
-    "E0711-keys-that-may-win": [("where(seen, x, -inf)", "-1e4", "-inf")],
+    "E0711-keys-that-may-win": [
+        ("where(seen, x, -inf)", "-1e4", "-inf"),
+        ("seen = grid(causal, y, y)", f"max(where(seen, {GRID}, -1e4), axis=2)",
+         f"squeeze(max(where(grid(causal, x, x), insert({GRID}, axis=1), -inf), axis=3), axis=1)"),
+    ],
     "E0711-mean-over-keys": [
         ("sum(x, axis=-1) / sum(float(seen), axis=-1)", f"mean(where(seen, {GRID}, 0.0), axis=2)",
          f"sum(where(seen, {GRID}, 0.0), axis=-1) / sum(float(seen), axis=-1)"),
