@@ -137,7 +137,7 @@ def test_what_is_drawn_is_what_was_asked_for(
         chosen = ["--scope", scope] if scope else []
         assert main([*words, *chosen]) == 0
         said = capsys.readouterr().err
-        assert f"drawn is `{scope or scopes[-1]}`" in said
+        assert f"plotted is `{scope or scopes[-1]}`" in said
         assert all(other in said for other in scopes)
         drawn[scope] = picture.read_bytes()
     assert drawn[""] == drawn[scopes[-1]]
