@@ -105,7 +105,7 @@ CANNOT_STREAM = "cannot be streamed along"
 
 
 def has_groups(graph: Graph) -> bool:
-    """Return True if a mask of the graph is `same_group`, whose groups arrive in one step."""
+    """Return True if the graph has a `same_group` mask: a step then gets all tokens of a group."""
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 

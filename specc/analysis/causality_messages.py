@@ -228,7 +228,7 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
         return INDEX_MESSAGE
     if whole:
         what = f"this drops positions of the time axis `{symbol}`, from position {start} on"
-        fix = f"only the {head} prefix positions come before the time axis: `x[:, {head}:]`"
+        fix = f"slice off exactly the {head} prefix positions: `x[:, {head}:]`"
         return LeakMessage("E0711", what, helps=(fix,))
     what = f"this selects positions of the time axis `{symbol}` by index"
     return LeakMessage(

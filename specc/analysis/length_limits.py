@@ -43,7 +43,7 @@ class LengthLimit:
 
 
 def format_limit_reason(table: str, most: int) -> str:
-    """Return why a length is at most `most`."""
+    """Return the reason for the length limit `most`, as shown in messages."""
     if table != ROPE_TABLE:
         return f"the table `{table}` has positions for {most}"
     return (

@@ -154,15 +154,15 @@ def _infer_scaled_rotation(
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     if first:
         return _infer_product_rotation(first, left, right)
-    # The product of a number and a rotated vector is not rotated by a number.
+    # A scalar divided by a rotated vector is not a rotated vector.
     if second and fn == "mul":
         return _infer_product_rotation(second, right, left)
     return EXPOSED_ROTATION
 
 
 def _infer_product_rotation(turned: RotationFact, own: Value, factor: Value) -> RotationFact:
-    """Turned features by a factor, which must be one for all features of a vector: each
-    feature by a weight of its own would no longer be a turn.
+    """Return the rotation of `own * factor`. The factor must be the same for all features of a
+    vector: per-feature weights do not commute with the rotation.
     """
     if turned.axis is None or own.type.rank < factor.type.rank:
         return EXPOSED_ROTATION

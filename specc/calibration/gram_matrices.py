@@ -64,7 +64,7 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
 
 @dataclass
 class _Order:
-    """Return the stages that compute a value, and that read it last."""
+    """The first stage that computes each value, and the last stage that reads it."""
 
     first: dict[Value, int] = field(default_factory=dict)
     last: dict[Value, int] = field(default_factory=dict)

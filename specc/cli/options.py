@@ -195,7 +195,7 @@ OTHER_TOOLS: Mapping[str, str] = {
 
 
 class UsageError(Failed):
-    """Raise E0983: an invalid command line."""
+    """E0983: an invalid command line."""
 
     def __init__(self, command: str, message: str, example: str = "") -> None:
         helps = [f"example: `specc {example}`"] if example else []

@@ -68,7 +68,7 @@ OPTIONS: Mapping[str, Option] = {
     "threshold": Option(
         TEXTS_OPTION,
         "MEASURE=NUMBER",
-        f"maximum loss (exit status 4 above it): {', '.join(ERROR_MEASURES)}",
+        f"maximum quantization error (exit status 4 above it): {', '.join(ERROR_MEASURES)}",
         more={"type": parse_bound},
     ),
 }

@@ -101,7 +101,7 @@ CODE_SUMMARIES = {
     "E0306": "`rearrange` or `einsum` pattern does not match",
     "E0307": "operands of attention have the wrong axes",
     "E0308": "weight with an invalid shape",
-    "E0309": "dimension too large to be exact",
+    "E0309": "dimension too large to be represented exactly",
     "E0310": "arithmetic error",
     "E0311": "dimension that no input determines",
     "E0315": "attribute that must be static",

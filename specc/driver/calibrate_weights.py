@@ -178,7 +178,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
     if by.samples == 0:
         return None, nearest
     if by.samples is None and isinstance(job.values, SeededValues):
-        return None, f"{nearest}, as they are random"
+        return None, f"{nearest}: the weights are random"
     writes = job.model.generation is not None
     if not writes and by.samples is None:
         return None, f"{nearest}; `--calibration-data FILE` calibrates them (GPTQ)"

@@ -52,7 +52,7 @@ def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> It
 def _format_title(name: str, words: list[str]) -> str:
     named = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])
     more = f" and {len(words) - MAX_SHOWN} more" if len(words) > MAX_SHOWN else ""
-    return f"no text for `{name}` can produce {named}{more}"
+    return f"the tokenizer of `{name}` can never produce the tokens {named}{more}"
 
 
 def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:

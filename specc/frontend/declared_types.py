@@ -223,7 +223,7 @@ def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
     )
     helps = (format_suggestion(near), declare) if near else (declare,)
     primary = Label(dim.span, "unknown length") if dim.span else None
-    return Diagnostic("E0202", f"the length `{dim.path}` is not declared", primary, helps=helps)
+    return Diagnostic("E0202", f"the dimension `{dim.path}` is not declared", primary, helps=helps)
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:

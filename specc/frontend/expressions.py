@@ -259,7 +259,8 @@ def _index_list(
         raise_error("E0203", "a list takes one index", expr.span)
     n = require_integer(evaluate_value(context, item, env), "an index", item.span)
     if not -len(base) <= n < len(base):
-        raise_error("E0208", f"index {n} is out of range for a list of {len(base)}", item.span)
+        title = f"index {n} is out of range for a list of length {len(base)}"
+        raise_error("E0208", title, item.span)
     return base[n]
 
 

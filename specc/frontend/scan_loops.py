@@ -79,7 +79,7 @@ def _check_scanned_tensor(
         _no_axis(expr, statement.along, value)
     if length.number is not None and value.shape.count(length) > 1:
         title = f"the scanned tensor has several axes of length {length}"
-        helps = [f"`repeat i in {length} {{ … }}` with `x[:, i]` selects one axis"]
+        helps = [f"`repeat i in {length} {{ … }}` with `x[:, i]` iterates over one axis"]
         raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
     return value
 

@@ -231,7 +231,7 @@ def _find_history_values(
 
 
 class _RecomputeSources:
-    """Return the nearest cacheable values that others are recomputed from."""
+    """Finds the nearest cacheable values from which other values are recomputed."""
 
     def __init__(self, setting: DemandContext, known: frozenset[Value]) -> None:
         self.setting, self.known = setting, known

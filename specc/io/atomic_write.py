@@ -59,7 +59,7 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
 
 
 def sanitize_file_stem(name: str) -> str:
-    """Return the stem for parts of a file, valid in a model and on every system."""
+    """Return a file name stem that is valid as an ONNX external data location and on any system."""
     clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
@@ -83,7 +83,7 @@ def check_free_disk_space(directory: str | Path, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Return what identifies a file: device, inode, size and time."""
+    """Size and SHA-256 of a written file."""
 
     bytes: int
     sha256: str

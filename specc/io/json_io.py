@@ -188,7 +188,7 @@ class JsonFields:
         self.shared = shared or {}
 
     def refuse(self, key: str, what: str) -> NoReturn:
-        """Complain about field `key`."""
+        """Report that field `key` is invalid. Never returns."""
         self.complain((*self.path, key), what)
 
     def has(self, key: str) -> bool:
@@ -235,7 +235,7 @@ class JsonFields:
         )
 
     def flag(self, key: str) -> bool:
-        """Return a boolean."""
+        """Return a field that must be a boolean."""
         value = self.get(key)
         if not isinstance(value, bool):
             self.refuse(key, "is neither true nor false")
@@ -269,28 +269,28 @@ class JsonFields:
         return list(value)
 
     def text(self, key: str) -> str:
-        """Return a string."""
+        """Return a required field that must be a string."""
         value = self.get_optional(key)
         if not isinstance(value, str):
             self.refuse(key, "is missing")
         return value
 
     def listed(self, key: str) -> list[object]:
-        """Return a list."""
+        """Return a required field that must be a list."""
         value = self.get_optional(key)
         if not isinstance(value, list):
             self.refuse(key, "is not a list")
         return value
 
     def table(self, key: str) -> dict[str, object]:
-        """Return an unchecked object."""
+        """Return a required field that must be an object; its values are not checked."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
             self.refuse(key, "is missing")
         return value
 
     def string_map(self, key: str) -> dict[str, str]:
-        """Return an object of strings."""
+        """Return a required field that must be an object whose values are strings."""
         found = self.table(key)
         texts = {name: value for name, value in found.items() if isinstance(value, str)}
         if len(texts) < len(found):
@@ -298,7 +298,7 @@ class JsonFields:
         return texts
 
     def child(self, key: str) -> "JsonFields":
-        """Return the fields of a nested object."""
+        """Return a reader for a field that is a nested object."""
         return JsonFields(self.get(key), (*self.path, key), self.complain, self.shared)
 
     def done(self) -> None:

@@ -17,7 +17,7 @@ from specc.diagnostics.source import Origin
 MAX_DIM_INTEGER = 2**53
 """Upper bound of integers, so that a double (and JavaScript) represents them exactly."""
 MAX_MONOMIALS = 64
-TOO_LARGE = "a length of 2^53 or more; whole numbers stay below that"
+TOO_LARGE = "a length of 2^53 or more; the limit is 2^53 - 1"
 
 
 class DimError(Exception):

@@ -252,7 +252,7 @@ def _json_place(at: tuple[int, ...]) -> str:
 
 
 def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
-    """The fault of lists of different lengths, with what they would be filled up."""
+    """Return the error for ragged lists, with help that shows them padded to equal length."""
     if not filled:
         return failed
     shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""

@@ -150,7 +150,7 @@ def _fail_damaged(name: str, why: str) -> NoReturn:
         "E0841",
         f"cannot read the WAV file `{escape_text(name)}`: {why}",
         notes=["samples have 8, 16, 24 or 32 bits, or are floats of 32 or 64"],
-        helps=["write it again: ffmpeg -i FILE -c:a pcm_s16le sound.wav"],
+        helps=["convert it to 16-bit PCM: ffmpeg -i FILE -c:a pcm_s16le sound.wav"],
     )
 
 

@@ -143,7 +143,7 @@ def tokenizer_label(number: int, record: TextTokenizer) -> str:
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
-    """Return the tokenizer of a file. Raise E0940 without the package, E0941 for a damaged file."""
+    """Load a tokenizer. Raise E0940 without the tokenizers package, E0941 for an invalid file."""
     return _open_tokenizer(file)[0]
 
 

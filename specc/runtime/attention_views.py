@@ -315,7 +315,7 @@ def _read_alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
 
 @dataclass(frozen=True)
 class AttentionImage:
-    """The bytes of a file, and what there is to remark on it."""
+    """The bytes of an image file, and remarks to print about it."""
 
     content: bytes
     remarks: tuple[str, ...] = ()

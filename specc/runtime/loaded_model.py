@@ -105,7 +105,7 @@ class LoadedModel:
 
     @cached_property
     def _find_attentions(self) -> tuple[Session, dict[str, str]]:
-        """A copy of the model that also returns attention weights, opened on first use."""
+        """Open a session that also outputs attention weights; return it and the output names."""
         return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
     @property

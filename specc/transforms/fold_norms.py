@@ -21,7 +21,7 @@ def find_norm_folds(
 
 
 class _ValueUsers:
-    """Return the consumers of each value of a graph."""
+    """The consumers of each value of a graph."""
 
     def __init__(self, graph: Graph, tied: frozenset[str], rounded: Container[str]) -> None:
         self.rounded = rounded

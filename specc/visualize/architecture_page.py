@@ -75,7 +75,7 @@ def render_architecture_page(shown: ArchitectureView) -> str:
 
 
 class _Places:
-    """Return the anchors of a block and of a source line."""
+    """HTML anchors of blocks and of source lines."""
 
     def __init__(self, trees: Mapping[str, Block]) -> None:
         self.blocks: dict[tuple[int, str], str] = {}

@@ -57,7 +57,7 @@ class ParameterValues(Protocol):
         ...
 
     def run(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file, if stored in their final form."""
+        """Return the byte range in a file if the values are stored unconverted, else None."""
         ...
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -137,7 +137,7 @@ class CheckpointBinding:
         return self._get_own(name).dtype
 
     def run(self, name: str) -> ByteRange | None:
-        """Return the byte range of the parameter in a file, if nothing has to be computed."""
+        """Return the byte range in the checkpoint if the values need no conversion, else None."""
         view = self._view_tensor(name)
         if view is None:
             return None

@@ -77,7 +77,7 @@ def test_drawn_weights_are_rounded_to_the_nearest_unless_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = compiled(tmp_path / "m.onnx", "gpt2", *ALL)
-    assert "round-to-nearest, as they are random" in capsys.readouterr().err
+    assert "round-to-nearest: the weights are random" in capsys.readouterr().err
     assert set(recipes(path).values()) == {"nearest"}
 
 

@@ -93,7 +93,7 @@ class Emitter:
 
     @property
     def directory(self) -> str:
-        """Return the current scope as a name prefix; every node is in one."""
+        """Return the current scope as a node name prefix, never empty."""
         parts = [*filter(None, self.site.scope.split("."))]
         return "/".join(parts) or self.names.graph or "main"
 

@@ -27,7 +27,7 @@ class UnsoundModelError(Exception):
 
 
 class OperandMismatchError(Exception):
-    """What a node is given does not fit together."""
+    """The operands of a node are incompatible."""
 
 
 @dataclass(kw_only=True)

@@ -156,7 +156,7 @@ def write_prepared_graphs(
         facts = out.facts[data]
         own = {data: WeightFileFacts(facts.bytes, facts.sha256)}
         stored = replace(stored, beside={**stored.beside, **own})
-    # Weights first: the model refers to their file, which is known after writing.
+    # Weights are written first: the model contains their file name and offsets.
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
         attach_weights(built, stored, values, data)
         if metadata:

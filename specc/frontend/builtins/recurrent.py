@@ -93,7 +93,7 @@ def gru(
     before backward; `start` has the same layout and defaults to zeros. Time steps masked
     out by `keep` leave the state unchanged and give zeros. `reset` is applied before the
     recurrent matrix, as in the paper, or after it, as in PyTorch. `update` says whether
-    an open update gate keeps the old state or takes the new one. Weights: `weight_ih_l0`
+    an update gate of 1 keeps the old state or takes the new one. Weights: `weight_ih_l0`
     [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in
     PyTorch, `_l1` and so on for further layers, `_reverse` for the backward direction.
     Gate order: reset, update, new.

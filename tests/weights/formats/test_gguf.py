@@ -255,7 +255,7 @@ def two_tensors(*offsets: int) -> bytes:
         (two_tensors(0, 128), "E0506", "overlaps"),
         (two_tensors(0, 2**52), "E0506", "ends after the end of the file"),
         (two_tensors(0, 250), "E0506", "multiple of 32"),
-        (gguf_bytes({**ARCHITECTURE, "general.alignment": 3}, {}), "E0506", "no power of 2"),
+        (gguf_bytes({**ARCHITECTURE, "general.alignment": 3}, {}), "E0506", "not a power of 2"),
         (gguf_bytes({"general.architecture": "rwkv7"}, {}), "E0419", "`rwkv7`"),
         (gguf_bytes({}, {}), "E0419", "architecture"),
         (gguf_bytes({**ARCHITECTURE, "split.count": 3}, {}), "E0518", "one of 3 parts"),
