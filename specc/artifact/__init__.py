@@ -1,6 +1,5 @@
-"""What lies on disk after a compile: the manifest in a model, the index of a package,
-what a writer must know.
+"""Metadata of compiled models: the manifest of a model and the index and generation facts of a
+package.
 
-In comes what the compiler knows, out go JSON texts; read back, nothing that they say is
-believed unchecked.
+The compiler writes them as JSON. Everything that is read back is validated.
 """

@@ -35,9 +35,9 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 @dataclass(frozen=True)
 class StreamChunks:
-    """How a step is fed that is no text's: `rows` of what grows at a time, or several
-    times as many. `made` says how many rows of each result come of all; `alone` names
-    inputs whose default for a row follows from that row of the others.
+    """The chunks of a streaming step. A step takes a multiple of `rows` time steps; `made` is the
+    length of each output for the whole stream. `alone` are inputs whose default at a position
+    depends only on that position of the other inputs.
     """
 
     rows: int
@@ -47,13 +47,14 @@ class StreamChunks:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationFacts:
-    """`signature` has the inputs of the spec and nothing else; `context` is the most
-    rows there may be, by `table`. Of a stream `chunks` says how its rows come.
+    """Generation metadata of a package.
 
-    `first` names the result of `encode` that the first token of an empty text is drawn
-    from. `bounds` say what other lengths may be. `in_place` are the states that are buffers,
-    which a step writes into (`specc.runtime.steppers`). With `apart` a step may
-    decode sequences of different lengths (`specc.runtime.batch_slots`).
+    `signature` has exactly the inputs of the spec. `context` is the maximum sequence length,
+    limited by `table`. `chunks` are those of a streaming model. `first` names the output of
+    `encode` from which the first token of an empty sequence is sampled. `bounds` are the bounds on
+    other lengths. `in_place` are the states that are buffers, updated in place by a step
+    (`specc.runtime.steppers`). If `apart`, a batch of a step may have sequences of different
+    lengths (`specc.runtime.batch_slots`).
     """
 
     generation: GenerateSection
@@ -73,7 +74,7 @@ class GenerationFacts:
     chunks: StreamChunks | None = None
 
     def dump(self) -> dict[str, Json]:
-        """Return it as JSON data."""
+        """Return the facts as JSON data."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation),
@@ -125,7 +126,7 @@ def bounds_from_json(data: object) -> dict[str, LengthBound]:
 
 
 def _state(state: DecodeState) -> Json:
-    """A state without its type, which the step graph has."""
+    """Return a state as JSON data, without its type, which the step graph has."""
     return {
         "name": state.name,
         "next": state.next,
@@ -206,8 +207,8 @@ def _read_signature(
     *,
     tokens: bool,
 ) -> Graph:
-    """The graph that has the spec's inputs: what grows is among them and among the
-    step's, and the step gives what `tokens` are drawn from, if any are.
+    """Return the graph with the inputs of the spec. Report a damaged package if it or the step
+    lacks the generated input, or the step lacks the output that tokens are sampled from.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.growing
@@ -224,8 +225,9 @@ def _read_signature(
 def check_encoder_outputs(
     facts: GenerationFacts, takes: Collection[str], gives: Collection[str], path: str
 ) -> None:
-    """E0831 where what a step is handed, or begins with, comes from no graph of the
-    package: `encode` takes and gives these, nothing where there is none.
+    """Raise E0831 if a step needs a static input or an initial state that no `encode` graph
+    returns, or if `encode` has an unknown input. `takes` and `gives` are the inputs and outputs of
+    `encode`, empty without one.
     """
     inputs = facts.signature.inputs.keys()
     static_inputs = {name for name in facts.static_inputs if name not in inputs}
@@ -309,8 +311,8 @@ def _fail_damaged(path: str, why: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """What each length may be: what `dims` promises and what is taken of it, and what a
-    table of positions holds, also of several together.
+    """Return the bounds of each length: from `dims`, from minimum lengths that ops require, and
+    from position tables, also for sums of lengths.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
     # For several lengths together, under the text of their sum.

@@ -35,7 +35,7 @@ from specc.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class RandomWeights:
-    """The seed that weights were drawn from: all of them, or `count` of a new head."""
+    """The seed of randomly initialized weights: all of them, or `count` of a new head."""
 
     seed: int
     count: int = 0
@@ -94,8 +94,8 @@ ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeight:
-    """A rounded weight in a model: its form, which initializer holds its scales, how it
-    was rounded, what that lost of its size, and the most of one number.
+    """A quantized weight: its format, the initializer of its scales, the recipe, the relative
+    error, and the largest error of one element.
     """
 
     form: QuantizationFormat
@@ -137,13 +137,13 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """`sources` are the spec files by name; `weights` says where numbers came from
-    (`seed`, or file facts, and `drawn` for a new head), `stored` which initializer holds
-    each parameter. A model that decodes by itself says in `decodes` with what settings,
-    and its `graph` has no more than the inputs of the spec; `scoring` is the graph that it
-    decodes. `precision` is told of
-    rounded weights as plain data, `rounded` the same once it was read; `graph` reads
-    what they stand for.
+    """The manifest of a compiled model.
+
+    `sources` are the spec files by name; `weights` is the origin of the weights (`seed`, or file
+    facts, and `drawn` for a new head); `stored` maps each parameter to its initializer. In a
+    standalone generator `decodes` has the generation settings, `graph` only the inputs of the spec,
+    and `scoring` is the graph that is decoded. `precision` describes quantized weights as plain
+    data, `rounded` is its parsed form; `graph` reads the dequantized weights.
     """
 
     name: str
@@ -290,8 +290,8 @@ def _decoded_graph(data: JsonFields, path: str) -> Graph | None:
 
 
 def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
-    """The graph whose weights note which other one has the numbers that they have: what
-    one initializer holds. What a spec ties may have come with numbers of its own.
+    """Return the graph with weights marked as tied if they share an initializer. Weights that a
+    spec ties may have separate values.
     """
     first: dict[tuple[str, Type], str] = {}
     facts = {}

@@ -156,13 +156,13 @@ _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 @dataclass(frozen=True, kw_only=True)
 class PackageIndex:
-    """`graphs` and `extras` say which file has which role; `files` are those of the
-    package itself.
+    """The index of a package.
 
-    `kept` are files that were there before, as they were to be written: a later package
-    leaves them. `linked` are checkpoints, by path below the folder. `about` is what the
-    program that opens the package should know of it, JSON; `sources` are the spec files
-    by name. With `every_load` contents of weights are compared at every opening.
+    `graphs` and `extras` map roles to files; `files` are those of the package. `kept` are identical
+    files that existed before, which a later package does not delete. `linked` are checkpoints, by
+    path relative to the directory. `about` is JSON for the program that opens the package;
+    `sources` are the spec files by name. With `every_load` weights are hashed each time the package
+    is opened.
     """
 
     model: str
@@ -234,9 +234,8 @@ def is_package_directory(path: str | Path) -> bool:
 
 
 def read_index(directory: Path, *, contents: bool = False) -> PackageIndex:
-    """The index of a package, with `contents` as it was written to the last byte.
-
-    E0802 where there is none that can be read, E0831 where it is damaged.
+    """Read the index of a package; with `contents`, verify the hash of the index. Raise E0802 if it
+    cannot be read, E0831 if it is damaged.
     """
     where = directory / INDEX_FILE
     try:
@@ -342,11 +341,8 @@ def read_former_index(directory: Path) -> PackageIndex | None:
 
 
 def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
-    """The files of a former package that are what it wrote, and so may go when a new
-    one stands.
-
-    One whose name bears its hash is known by name and size; another has its content
-    compared.
+    """Return the unmodified files of a former package, which its replacement may delete. Files
+    named by their hash are identified by name and size, others by content.
     """
     found = []
     for name, facts in index.files.items():

@@ -101,8 +101,8 @@ class _Walk:
         return *new[:first], *new[behind:]
 
     def _transpose_activation(self, value: Value, axis: int) -> Value:
-        """What a loop collected, the axis of its turns in front of the one that is
-        multiplied: a loop around it takes the first axis for that of the batch.
+        """Move the iteration axis of a collected value next to the last axis: an enclosing loop
+        takes the first axis as batch.
         """
         order = [n for n in range(value.type.rank) if n != axis]
         order.insert(value.type.rank - 2, axis)
@@ -111,10 +111,10 @@ class _Walk:
         return self.made.one(ops.Transpose(tuple(order)), value)
 
     def rows(self, node: Node, op: ops.Scan) -> list[Value]:
-        """What is met in this body and can be collected, each value once.
+        """Return the activations of this body that can be collected, without duplicates.
 
-        Rows are put together along an axis that must stand in front of the one that is
-        multiplied, and are masked by their first.
+        They are stacked along an axis before the last one. In a masked loop the first axis must be
+        the batch.
         """
         every = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         every_wide = [v for v in every if v.type.rank > op.axis]
@@ -125,7 +125,7 @@ class _Walk:
         return [v for v in every_wide if v.type.shape[0] == batch]
 
     def collecting(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
-        """The loop over this body, which also collects these values of it."""
+        """Return the loop with these values of its body as further outputs."""
         given = {name: self.now[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carries])
         outputs |= {f"met {n}": v for n, v in enumerate(more)}
@@ -162,9 +162,8 @@ def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
 def collect_expert_activations(
     made: Builder, node: Node, args: list[Value], stacks: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
-    """The name of each matrix that is one of a stack, the number of its expert, and what
-    it meets; `args` are the operands of `node` in the new graph, `stacks` are the names
-    of stacked operands outside.
+    """Yield the weight name, expert index and activation of each matrix in a stack. `args` are the
+    operands of `node` in the new graph, `stacks` the names of stacked operands outside.
     """
     op = node.op
     assert isinstance(op, ops.Route)
@@ -213,9 +212,9 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class WeightReaders:
-    """`tap_points` are the values of `graph` that weights meet, with the weights: those that
-    meet the same share what is measured. `left` are weights of 4 bits that are rounded by
-    themselves.
+    """The weights to calibrate. `tap_points` maps activations of `graph` to the weights that
+    multiply them: weights with the same activations share statistics. `left` are int4 weights that
+    are rounded to nearest.
     """
 
     graph: Graph
@@ -237,8 +236,8 @@ class WeightReaders:
 def find_weight_readers(
     graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
 ) -> WeightReaders:
-    """Those of a graph as every target gets it; `ties` names the weight whose numbers
-    another has. Layers are the loops that they stand for, which show what they read.
+    """Find the activations that the weights of a plan multiply. `ties` maps a tied weight to its
+    source. Recurrent layers are expanded to loops, which expose their activations.
     """
     wanted = [n for n, form in plan.items() if form.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
@@ -272,9 +271,7 @@ def input_width(spot: WeightInputs) -> int:
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """The input that says which rows of a value exist, empty where none does: it has its
-    axes but the last ones, and is the only one.
-    """
+    """Return the name of the padding mask over a value's leading axes, "" if none or several."""
     found = [
         name
         for name, facts in graph.input_facts.items()

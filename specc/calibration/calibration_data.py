@@ -112,7 +112,7 @@ def _explain_useless(name: str, array: Array, keep: str) -> str:
 
 
 def _with_batch(value: object, rank: int) -> object:
-    """A line of a file is one text or one image: the batch axis is added."""
+    """Add the batch axis to a value of a file, which is a single text or image."""
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
         depth, inner = depth + 1, inner[0]
@@ -158,8 +158,8 @@ GENERATED_BATCH_SIZE = 8
 
 
 def generate_samples(package: Path, input_signature: ModelInputs, count: int) -> Iterator[Sample]:
-    """So many texts, each the inputs of one run, written by a package with a step.
-    `input_signature` is that of the whole graph. E0859 where the package does not write.
+    """Yield `count` self-generated sequences as inputs of the full graph. Raise E0859 if the
+    package is not generative.
     """
     writer = open_compiled(str(package)).writer
     if writer is None:

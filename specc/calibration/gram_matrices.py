@@ -38,9 +38,9 @@ Made: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """`graph` gives what weights meet by the names in `activations_of`, as values of the whole
-    graph, and those values that it `gives` to later stages; it `takes` what earlier ones gave,
-    beside the inputs. What is `over` no later stage takes.
+    """One stage of calibration. `graph` computes the activations in `activations_of`, by name, and
+    values for later stages (`gives`) from the inputs and values of earlier stages (`takes`). No
+    later stage reads values in `over`.
     """
 
     graph: Graph
@@ -95,9 +95,7 @@ def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> Calibra
 
 @dataclass
 class _Whole:
-    """The graph, and what of it must be computed once: `heavy` nodes, that read what
-    depends on inputs and what depends on weights.
-    """
+    """The whole graph and its `heavy` nodes, those that depend on both inputs and weights."""
 
     readers: WeightReaders
 
@@ -248,9 +246,8 @@ def quantize_calibrated(
     directory: Path,
     round_one: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
-    """The weights of `readers` by name, quantized with the activations of the samples, in files
-    in `directory`. E0859 where one is not finite, E0810 to E0815 where files cannot be
-    written.
+    """Quantize the weights of `readers` with the activations of the samples, into files in
+    `directory`. Raise E0859 if a value is not finite, E0810 to E0815 if a file cannot be written.
     """
     made: dict[str, PrequantizedWeight] = {}
     sums, factors = _Sums(readers), GramFactors(readers.tap_points, directory)
@@ -303,9 +300,7 @@ class _Sums:
                 self.totals[spot] += _products(rows, names[0].name)
 
     def whole(self, activations_of: Iterable[Value]) -> Iterator[tuple[WeightInputs, Array]]:
-        """The sums to which nothing will be added any more, once all samples have given
-        these values; they are forgotten here.
-        """
+        """Yield and drop the sums that are complete after all samples gave these values."""
         seen = set(activations_of)
         for spot, left in self.left.items():
             left -= seen
@@ -366,8 +361,8 @@ MIN_SCALE = np.finfo(np.float32).tiny
 
 
 def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """The scales f32[heads 1 width] of each state of a package that is a buffer, by its
-    name; none where none is. E0859 where one is not finite on the samples.
+    """Return the scales f32[heads 1 width] of each KV buffer of a package, by state name. Raise
+    E0859 if a cached value is not finite.
     """
     maximum: dict[str, Array] = {}
     writer = open_compiled(str(package)).writer

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def stack_initial_values(
     loop: CrossAxisLoop, starts: Mapping[str, InitialValue], batch: Dim | None
 ) -> dict[str, InitialValue]:
-    """These beginnings as values of the graph around the loop, stacked along its axis."""
+    """Stack initial values of a loop body along the loop's axis, as values of the outer graph."""
     body = _ClosedBody.of(loop)
     made: dict[str, tuple[InitialValue, Value]] = {}
     for name, first in starts.items():
@@ -87,7 +87,9 @@ def _select_outer_values(
 
 @dataclass(frozen=True)
 class _BodyNeeds:
-    """What values of a body need: carries (`after`: what each becomes), nodes, all they read."""
+    """Dependencies of values of a body: carries (`after`: the next value of each), live nodes, and
+    all values that they read.
+    """
 
     carried: frozenset[Value]
     live: set[Node]
@@ -96,7 +98,9 @@ class _BodyNeeds:
 
     @classmethod
     def of(cls, op: ops.Scan, wanted: Iterable[Value]) -> "_BodyNeeds":
-        """Return what these values of the body of `op` need; carries need their updates in turn."""
+        """Return the dependencies of these values of the body of `op`, including the updates of
+        carries.
+        """
         starts, values = op.inner().starts, list(wanted)
         after = dict(zip(starts, op.next_states(), strict=True))
         carried: frozenset[Value] = frozenset()
@@ -113,8 +117,8 @@ class _BodyNeeds:
 
 @dataclass
 class _ClosedBody:
-    """The body of a loop as the loop has it, with what captures stand for; `known` maps
-    values of the opened body to its own, `more` are nodes that it lacks.
+    """The body of a loop with captures as inputs. `known` maps values of the opened body to its
+    values, `more` are nodes to add to it.
     """
 
     known: dict[Value, Value]

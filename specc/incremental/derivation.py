@@ -26,11 +26,11 @@ __all__ = ["DecodeState", "DerivedGraphs", "derive_encoder_and_step"]
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedStep:
-    """A step, before what it is handed has been computed by anything.
+    """A decode step whose inputs are not computed by an encoder graph yet.
 
-    `static_inputs` holds the values of the whole graph that go into every step, by the inputs
-    of the step that take them; `starts` those that states begin as. `source` is the
-    result off which the first token of an empty text can be drawn; empty, there is none.
+    `static_inputs` maps inputs of the step to values of the full graph that are the same at every
+    step; `starts` are the initial values of states. `source` names the output from which the first
+    token of an empty sequence can be sampled; empty if there is none.
     """
 
     plan: StepPlan
@@ -50,14 +50,12 @@ def derive_encoder_and_step(
     begins: str = "",
     chunk: int = 1,
 ) -> DerivedGraphs:
-    """`encode` and `step` of `graph`, which generates along the input `growing`, for
-    these outputs.
+    """Derive `encode` and `step` of `graph` for these outputs; `growing` is the generated input.
 
-    Of an output the rows that are `new` are given, or the `newest` alone. Unless
-    `bounded`, attention through a window keeps rows that it no longer sees. Of the
-    output that `begins` names, `encode` gives the row behind which nothing has grown,
-    where there surely is one. A graph `in_chunks` has so many rows of what grows in a
-    `chunk`. It must have been proved causal for the outputs
+    Of each output a step returns all new positions or the newest one. Unless `bounded`,
+    sliding-window attention keeps positions outside of the window. For the output named by
+    `begins`, `encode` returns the last position before the first token, if there is one. The step
+    takes `chunk` positions at a time. `graph` must have been proved causal for the outputs
     (`specc.analysis.causality.check_causality`).
     """
     half = derive_step_graph(graph, growing, outputs, bounded=bounded, begins=begins, chunk=chunk)

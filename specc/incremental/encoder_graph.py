@@ -46,7 +46,7 @@ from specc.ir.types import Type
 
 
 def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
-    """Keys followed by enough masked ones to take as many."""
+    """Pad keys with masked ones so that there are at least k."""
     hidden = -inf if op.largest else inf
     return b.one(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
 
@@ -75,9 +75,9 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """The last row of a value along `axis` where `symbol` is 0: made of rows of its
-    operands where nobody else needs all of it, else cut from it; `there` has what is
-    made anyway. `whole` are the values that are needed with all their rows.
+    """Builds the last position of a value along `axis` at `symbol` = 0. It is computed from
+    positions of the operands if no other value needs them completely, else sliced. `there` are
+    nodes that are computed anyway, `whole` the values that are needed completely.
     """
 
     value: Value
@@ -88,7 +88,7 @@ class LastPositionBuilder:
     order: list[LastPosition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Decide how far back rows are made again: each once, operands first."""
+        """Collect the positions to recompute, without duplicates, operands first."""
         seen: set[LastPosition] = set()
         todo: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
         while todo:
@@ -176,9 +176,9 @@ def _find_axis_dependences(node: Node, result: int, axis: int) -> list[Dependenc
 
 @dataclass(frozen=True)
 class InitialValue:
-    """A value of the whole graph where no row grows; of its rows along `axis` the last
-    `most`, or their `total`, or the `newest` alone, which is not made of more than it
-    needs.
+    """The initial value of a state: a value of the full graph at time 0. Of its positions along
+    `axis` the last `most`, their `total`, or only the `newest`, computed from as few positions as
+    possible.
     """
 
     value: Value
@@ -210,7 +210,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
 
 
 class EncoderBuilder:
-    """A copy of a graph at the length 0 of what grows, while it is built."""
+    """Builds the encoder graph: a copy of a graph whose time axis has length 0."""
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
@@ -235,8 +235,8 @@ class EncoderBuilder:
         self._beside(values)
 
     def _given(self, read: Collection[Value]) -> None:
-        """Inputs and parameters; of the growing inputs that are `read`, the rows that
-        they have before anything has grown.
+        """Declare inputs and parameters, and the prefix positions of the generated inputs in
+        `read`.
         """
         b, graph, now = self.b, self.plan.graph, self.now
         for name, value in graph.inputs.items():
@@ -263,7 +263,7 @@ class EncoderBuilder:
         return values
 
     def _beside(self, values: Iterable[Value]) -> None:
-        """Values of nodes that the graph lacks."""
+        """Compute values of nodes that the graph lacks."""
         for value in values:
             if value not in self.now and value.node:
                 made = self._node(value.node, (value,))

@@ -1,13 +1,12 @@
-"""What graphs take and give: inputs that are needed only for their lengths, and axes that hold
-several rows per batch element.
+"""Inputs and outputs of derived graphs: inputs that are read only for their lengths, and batch axes
+merged with heads or windows.
 
-A length is told by an axis of an input, alone or beside others that are told: of
-`past + m` rows somebody must say how many are `m`.
+A length is derived from an axis of an input: from `past + m` positions and a known `past` follows
+`m`.
 
-Rows of an attention over heads or windows that were merged with the batch are `batch * k` long:
-row r is of example `r // k`. What goes from step to step, or from the encoder to the steps, goes
-as `[batch, k]`: a beam search, which picks rows of the batch, needs an axis that is the batch's
-alone.
+If heads or windows are merged with the batch, an axis is `batch * k` long and index r belongs to
+batch element `r // k`. States and encoder outputs are passed as `[batch, k]`: beam search reorders
+batch elements and needs a separate batch axis.
 """
 
 from collections.abc import Iterable, Mapping, Set

@@ -1,16 +1,16 @@
 """Compute how many earlier positions of each value the next step needs.
 
 On entry: a graph that is causal along a symbol, and its `TimeFlow`, which says which axes
-of each value are rows of that symbol ("time axes"). Nothing is built here.
+of each value are indexed by that symbol ("time axes"). No graph is built here.
 
-A need is a number of rows: 0 for the new rows alone, `inf` for all that were ever
-there, and `NEWEST_ONLY` where even of the new rows only the last is wanted. Needs flow
-backwards, from the results that are asked for to the inputs: an op that looks back `hi`
-rows adds `hi`. All consumers of a value are joined before anything is built.
+A need is a number of positions: 0 for the new positions, `inf` for all positions so far, and
+`NEWEST_ONLY` for only the last of the new positions. Needs flow backwards, from the requested
+outputs to the inputs: an op that reads `hi` positions back adds `hi`. The need of a value is
+the union of those of its consumers.
 
-A text of which only the newest result is asked for, through an average over a window of
-three. The convolution looks back 2 rows, so the map before it is wanted for 2 rows more
-than the newest, and the query beside it for the newest alone:
+In the example only the newest result is requested, and a convolution has kernel size 3. It
+reads 2 positions back, so its operand is needed for 2 more positions, and `tanh`, which does
+not look back, for the newest position only:
 
     $ demand x y=newest
     graph "g"
@@ -77,7 +77,7 @@ def _propagate_demand(
     live: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Join into `needs` what the nodes of a graph, or of a body, ask of their operands."""
+    """Join into `needs` the demands of the nodes of a graph or body on their operands."""
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, setting.flow):
             continue
@@ -96,8 +96,8 @@ def _propagate_into_body(
     results: tuple[Value, ...],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Join into `needs` what the body of a loop over another axis needs of its own values,
-    and of those of the graph around it.
+    """Join into `needs` the demands of the body of a cross-axis loop, on its values and on
+    captures.
     """
     loop = CrossAxisLoop.of(setting, node)
     live = collect_step_nodes(loop.outputs, setting.flow)

@@ -2,11 +2,11 @@
 another axis than time.
 
     scan row in memory along src carry y {       y: f[batch, seq, d], seq grows
-      y = … attend(y, y, y, causal) …            keys are kept inside, one state a turn
+      y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A carry goes in with the rows that it comes out with: never rows of before, since what
-the body looks back at is kept inside.
+A carry enters with the positions that it leaves with and never with earlier ones: the
+earlier positions that the body reads are cached inside.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -48,11 +48,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class DemandContext:
-    """What a demand is made for: the graph and its flow, values that are kept, those
-    whose rows cost nothing.
+    """The context of a demand analysis: the graph, its time flow, cached values (`kept`), and
+    values that are free to recompute.
 
-    Unless it is `bounded`, an attention through a window keeps all rows, as readers of
-    such caches may expect.
+    Unless `bounded`, sliding-window attention caches all positions, for programs that expect it.
     """
 
     graph: Graph
@@ -214,11 +213,9 @@ def _assign_scan_names(
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAxisLoop:
-    """A loop over an axis other than the time axis, and the facts of its body.
-
-    `turns` is the scan axis of the scanned values, `starts`
-    the body's carries, `inputs` its rows and then those; `outputs` are the next carries
-    and then what is collected.
+    """A loop over an axis other than the time axis, and facts about its body. `turns` is the scan
+    axis of the scanned values, `starts` the carries of the body, `inputs` all inputs of the body;
+    `outputs` are the next carries, then the collected values.
     """
 
     setting: DemandContext

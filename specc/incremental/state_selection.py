@@ -1,24 +1,23 @@
 """Select the values to cache between steps and to precompute, by a minimum cut.
 
-Some values are wanted later (`sinks`). A wanted value is kept, at the cost of its
-bytes, or done again, at the cost of the work, for which its operands are then wanted
-too. The cheapest choice is a minimum cut in a network with two nodes a value: "it is
-there" and "it is done again". Among equally cheap choices the one nearest the sinks is
-taken. Nothing here knows what a graph is.
+Some values are needed later (`sinks`). A needed value is cached, at the cost of its
+bytes, or recomputed, at the cost of its multiply-adds, in which case its operands are
+needed too. The cheapest choice is a minimum cut in a network with two nodes per value:
+"available" and "recomputed". Of several minimum cuts the one nearest the sinks is chosen.
+The cut itself is independent of the graph IR.
 
-On entry: the needs of `compute_position_demand`. A value of which earlier rows are needed has them
-only
-if they were kept, or if they can be made again from values that were.
+On entry: the needs of `compute_position_demand`. Earlier positions of a value are available
+only if they were cached, or can be recomputed from cached values.
 
-Both weigh bytes kept against bytes worked again. A contraction or a loop is never done
-twice; axes moved about cost nothing; what depends on positions, masks and inputs that
-are given whole is always done again. Run-time lengths count as 64: no choice was seen
-to change between 2 and 100 000.
+The cost compares cached bytes with recomputed bytes. Contractions and loops are never
+recomputed; views are free; values that depend only on positions, masks and static inputs are
+always recomputed. Run-time lengths count as 64: between 2 and 100 000 no choice was seen to
+change.
 
-Here a delay wants the row before of `exp(x W)`. To keep `x` would be as small, but then
-`x W` were done twice; to keep `x W` and to do `exp` again costs more than to keep what
-`exp` gave, for both have four features. Of `m`, which does not grow, the product is
-handed over as the step reads it, not `m` itself:
+In the example a delay needs the previous position of `exp(x W)`. Caching `x` would take as
+many bytes, but `x W` would be computed twice; caching `x W` and recomputing `exp` costs more
+than caching the result of `exp`, as both have four features. `m` is not on the time axis, so
+its product is computed once and passed to each step:
 
     $ keeping x y=new
     graph "g"
@@ -215,7 +214,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
 def _find_history_values(
     setting: DemandContext, needs: Mapping[Value, Mapping[int, float]]
 ) -> list[Value]:
-    """Streams of which earlier rows are needed, in the graph's order."""
+    """Return the values along the time axis whose earlier positions are needed, in graph order."""
     every = list(setting.graph.inputs.values())
     for node, results in iterate_flow_nodes(setting.graph, setting.flow):
         every += results

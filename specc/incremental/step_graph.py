@@ -1,19 +1,18 @@
 """Build the graph of one decode step.
 
-Row numbers begin at the number of the first row that is asked for. A concatenation that
-puts rows before what grows passes on the new rows as they are, and puts its head in front
-again where earlier rows are asked for. A length that is said is the length of now.
+Position ids start at the first demanded position. A concatenation that adds prefix positions
+passes the new positions through, and adds the prefix again if earlier positions are demanded.
+Explicit lengths are those of the current step.
 
-On entry: a `StepPlan`, by which every need can be met. On leaving: ordinary IR, which every
+On entry: a `StepPlan` that meets every need. On exit: ordinary IR, which every
 backend runs and shape inference checks.
 
-No op has an incremental form of its own but the folds. Every other op runs as it is on
-the new rows and as many before them as it looks back, and the rows nobody needs are
-dropped.
+Only folds have an incremental form. Every other op runs unchanged on the new positions and
+the earlier ones in its receptive field; positions that no consumer needs are dropped.
 
-The delay runs on the row that was kept and the new ones behind it, and its first row,
-which belongs to the one that was kept, is dropped. The running sum is a fold: it sums
-the new rows, adds what the state says the sum was, and its last row is the state after:
+The delay runs on the cached position and the new ones; its first result, which belongs to the
+cached position, is dropped. The running sum is a fold: it sums the new positions and adds the
+sum in the state; its last position is the next state:
 
     $ step x y=new
     graph "g"
@@ -71,7 +70,7 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 def build_position_ids(
     states: StepStates, node: Node, result: Value, asked: Demand
 ) -> tuple[Value, ...]:
-    """Position indices, which start at 0 only if all positions are there."""
+    """Build position ids; they start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
     (name,) = asked.results[0].values()
     need, track = asked.rows[name], plan.setting.track(result, 0)
@@ -82,8 +81,8 @@ def build_position_ids(
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: Demand) -> Value:
-    """Rows that are put in front of what grows, or left away there: new rows pass as
-    they are, and those of before have the head in front of them again.
+    """Lower a splice, which adds or removes prefix positions: new positions pass unchanged, and if
+    earlier positions are demanded the prefix is added again.
     """
     plan = draft.plan
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
@@ -127,10 +126,8 @@ Results: TypeAlias = tuple[Value, ...]
 
 
 class StepGraphBuilder:
-    """A step graph while it is built.
-
-    `static_inputs` are the values that `encode` or the caller hands over, by the inputs that
-    take them.
+    """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
+    caller computes once.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -308,7 +305,7 @@ def _is_passed_through(plan: StepPlan, node: Node, results: tuple[Value, ...]) -
 def _map_start_operands(
     plan: StepPlan, node: Node, results: tuple[Value, ...]
 ) -> Mapping[int, int]:
-    """Operands that are the first state of a fold, with the result that is the state after."""
+    """Map each operand that is the initial state of a fold to the result that is the next state."""
     if not plan.setting.folds(node, results):
         return {}
     if isinstance(node.op, ops.Scan):

@@ -1,13 +1,13 @@
 """Plan a decode step: cached values, positions per value, length symbols; and the
 graph under construction.
 
-On entry: a graph that was proved causal for the outputs that are asked for. On leaving,
-every live value has a need along each of its time axes, and every need can be met: from
-a value that is kept, from an input that is given whole, or from rows made again.
+On entry: a graph that was proved causal for the requested outputs. On exit, every live value
+has a need along each of its time axes, and every need can be met: from a cached value, from an
+input that is passed completely, or by recomputation.
 
-A delay by 2 looks two rows back, so two rows of `x` are kept, and no more ever are. The
-length of what is kept is therefore not `past`, the number of all rows before, but a
-length of its own, `kept`, which a caller may let grow to 2:
+A delay by 2 reads two positions back, so at most two positions of `x` are cached. The length
+of the cache is therefore not `past`, the number of all earlier positions, but a separate
+length `kept` of at most 2:
 
     $ plan x y=new
     graph "g"
