@@ -14,7 +14,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
     """a[*s]... -> a[*t]"""
     keep, steps = op.parts(operands).keep, operands[op.first].shape[op.axis]
 
-    def choose(t: int, new: Array, old: Array | None) -> Array:
+    def select_unpadded(t: int, new: Array, old: Array | None) -> Array:
         # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
             return new
@@ -34,7 +34,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         steps,
         take=lambda x, t: np.take(x, t, axis=op.axis),
         run=lambda given, wanted: evaluate_nodes(op.body, given, env, wanted),
-        choose=choose,
+        choose=select_unpadded,
         done=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.collected()]

@@ -14,7 +14,7 @@ def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor
     """a[*s]... -> a[*t]"""
     keep, steps = op.parts(operands).keep, operands[op.first].shape[op.axis]
 
-    def choose(t: int, new: Tensor, old: Tensor | None) -> Tensor:
+    def select_unpadded(t: int, new: Tensor, old: Tensor | None) -> Tensor:
         # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
             return new
@@ -27,7 +27,7 @@ def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor
         steps,
         take=lambda x, t: x.select(op.axis, t),
         run=lambda given, wanted: run_graph_nodes(op.body, given, place, wanted),
-        choose=choose,
+        choose=select_unpadded,
         done=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.collected()]

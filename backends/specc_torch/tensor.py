@@ -55,7 +55,7 @@ def _make_integer_division(
     number by -1 stops, so that is done without dividing.
     """
 
-    def by(a: Tensor, b: Tensor) -> Tensor:
+    def divide_safely(a: Tensor, b: Tensor) -> Tensor:
         if b.is_floating_point():
             return divide(a, b)
         special = (b == 0) | (b == -1)
@@ -63,7 +63,7 @@ def _make_integer_division(
         rest = divide is torch.remainder
         return torch.where(special, torch.zeros_like(made) if rest else a * b, made)
 
-    return by
+    return divide_safely
 
 
 def _floor_divide(a: Tensor, b: Tensor) -> Tensor:

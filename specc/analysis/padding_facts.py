@@ -102,25 +102,25 @@ def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) 
 def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
     """Return `rows` with an axis removed (-1) or inserted (1) at `axis`."""
 
-    def changed(known: frozenset[int]) -> frozenset[int]:
+    def shift_axes(known: frozenset[int]) -> frozenset[int]:
         return frozenset(a + by if a >= axis else a for a in known if by > 0 or a != axis)
 
-    def numbers(known: Mapping[int, float]) -> dict[int, float]:
+    def shift_axis_keys(known: Mapping[int, float]) -> dict[int, float]:
         return {a + by if a >= axis else a: n for a, n in known.items() if by > 0 or a != axis}
 
     # The location of rotated features is not tracked into or out of a body.
     turned = replace(rows.turned, axis=None) if rows.turned else None
     return replace(
         rows,
-        zero=changed(rows.zero),
-        low=changed(rows.low),
-        floor=changed(rows.floor),
-        finite_axes=changed(rows.finite_axes),
-        held=numbers(rows.held),
-        fill=numbers(rows.fill),
-        repeated=changed(rows.repeated),
-        ranked=changed(rows.ranked),
-        reversed=changed(rows.reversed),
+        zero=shift_axes(rows.zero),
+        low=shift_axes(rows.low),
+        floor=shift_axes(rows.floor),
+        finite_axes=shift_axes(rows.finite_axes),
+        held=shift_axis_keys(rows.held),
+        fill=shift_axis_keys(rows.fill),
+        repeated=shift_axes(rows.repeated),
+        ranked=shift_axes(rows.ranked),
+        reversed=shift_axes(rows.reversed),
         behind=None,
         turned=turned,
     )

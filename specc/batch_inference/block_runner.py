@@ -291,10 +291,10 @@ class OpenBlock:
         lengths = {row.number: row.length(self.padded) for row in rows}
 
         # sequences are numbered globally, the journal counts within its block
-        def began(numbers: Sequence[int]) -> None:
+        def record_begun_rows(numbers: Sequence[int]) -> None:
             self.journal.begin([number - first for number in numbers])
 
-        batch = texts.batch(self._at_once(max(lengths.values())), began)
+        batch = texts.batch(self._at_once(max(lengths.values())), record_begun_rows)
         for index, made in batch.write((first + row.number, row) for row in rows):
             number = index - first
             if isinstance(made, Failed):

@@ -82,14 +82,14 @@ def _iterate_requests() -> Iterator[int]:
     """Yield the requested blocks. The process exits when stdin closes."""
     numbers: SimpleQueue[int] = SimpleQueue()
 
-    def listen() -> None:
+    def read_requests() -> None:
         for line in sys.stdin:
             if int(line) == END_MARKER:
                 return numbers.put(END_MARKER)
             numbers.put(int(line))
         os._exit(1)
 
-    threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=read_requests, daemon=True).start()
     while (number := numbers.get()) != END_MARKER:
         yield number
 

@@ -251,13 +251,13 @@ def _quantize_weights(
     # half a byte per weight, plus a quarter byte for the scale at the smallest group size
     check_free_disk_space(directory, numbers * 3 // 4 + _stacked_factor_bytes(readers))
 
-    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
+    def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(job.full, name, plan[name], factor, stem)
 
     def open_part(graph: Graph) -> AbstractContextManager[Computation]:
         return _open_submodel(job, graph)
 
-    return quantize_calibrated(open_part, readers, samples, directory, round_one)
+    return quantize_calibrated(open_part, readers, samples, directory, quantize_weight)
 
 
 def _stacked_factor_bytes(readers: WeightReaders) -> int:

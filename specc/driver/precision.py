@@ -131,16 +131,18 @@ def plan_quantization(
     rounds = target.rounded == "rows"
     layers = INTEGER_LAYERS in target.cells
 
-    def by(wish: QuantizationRequest) -> QuantizationDecision:
+    def choose_for_request(wish: QuantizationRequest) -> QuantizationDecision:
         return choose_weight_formats(graph, wish, layout, ties, rounds=rounds, layers=layers)
 
-    found = by(wish)
+    found = choose_for_request(wish)
     check_patterns_match(found.unmatched, found.names, told.places, others)
     if not found.plan:
         _fail_nothing_to_quantize(graph, found)
     if TENSOR_SCALED_KIND in wish.kinds and not has_shared_scales(found.plan):
         _fail_no_shared_scales(graph)
-    lines = find_ineffective_options(wish, told.said, found.plan, lambda other: by(other).plan)
+    lines = find_ineffective_options(
+        wish, told.said, found.plan, lambda other: choose_for_request(other).plan
+    )
     return replace(found, without_effect=tuple(lines))
 
 

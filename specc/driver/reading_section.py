@@ -90,11 +90,11 @@ def build_record(
     directories = {m.path: m.directory for m in program.chain}
     shared = _Place(Path(), None, tuple(given), language)
 
-    def record(name: str, data: Any, make: Any) -> Any:
+    def read_record(name: str, data: Any, make: Any) -> Any:
         place = replace(shared, directory=directories[data["home"]], span=spans.get(name))
         plain = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, place)
 
-        def complain(path: tuple[str, ...], what: str) -> NoReturn:
+        def raise_entry_error(path: tuple[str, ...], what: str) -> NoReturn:
             if path == ("kind",):
                 _fail_unknown_reading(plain["kind"], what, spans.get(name))
             raise_error("E0203", f"`{'.'.join(path) or name}` {what}", spans.get(name))
@@ -102,11 +102,11 @@ def build_record(
         return (
             None
             if plain.get("absent") is _NO_VOCABULARY
-            else make(plain, (), complain, place.files)
+            else make(plain, (), raise_entry_error, place.files)
         )
 
-    inputs = [(n, record(n, d, _input_reading)) for n, d in model.reading.items()]
-    shows = [(n, record(n, d, _output_reading)) for n, d in model.showing.items()]
+    inputs = [(n, read_record(n, d, _input_reading)) for n, d in model.reading.items()]
+    shows = [(n, read_record(n, d, _output_reading)) for n, d in model.showing.items()]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(i for i in inputs if i[1] is not None),

@@ -276,15 +276,15 @@ def _add_dense(body: _Body, place: Path, number: int) -> None:
     bias = "true" if config.get("bias", True) else "false"
     path = _record_weights(body, place, number)
 
-    def layer(x: str, out: str, under: str) -> str:
+    def format_linear(x: str, out: str, under: str) -> str:
         return form.format(f"(linear({x}, out={out}, bias={bias}) @ {under})")
 
-    line = f"{layer('v', str(width), f'{path}.linear')}"
+    line = f"{format_linear('v', str(width), f'{path}.linear')}"
     if config.get("use_residual") and width == body.width:
         # a block gives the width one name for input and output
         body.blocks.append(
             f"block {path}_of(x: float[b, d]) -> float[b, d] "
-            f"{{ return {layer('x', 'd', 'linear')} + x }}"
+            f"{{ return {format_linear('x', 'd', 'linear')} + x }}"
         )
         line = f"{path}_of(v) @ {path}"
     elif config.get("use_residual"):

@@ -129,12 +129,12 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
         weights = enumerate(builder.parameters.values(), len(given))
         given |= {v: n for n, v in weights}
 
-    def place(value: Value) -> tuple[int, int]:
+    def get_place(value: Value) -> tuple[int, int]:
         if value.node is None:
             return given.get(value, -1), 0
         return len(given) + builder.places[value.node], value.index
 
-    return sorted(found, key=place)
+    return sorted(found, key=get_place)
 
 
 def _find_dependent_nodes(

@@ -314,16 +314,16 @@ def _build_defaults_graph(
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
     """The inputs that defaults read, and those off which they only read a length."""
 
-    def symbols(values: Iterable[Value]) -> set[str]:
+    def collect_symbols(values: Iterable[Value]) -> set[str]:
         return {s for v in values for d in v.type.shape for s in d.symbols()}
 
     read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
-    unknown_types = symbols(r for _, results in defaults.nodes for r in results)
-    unknown_types -= symbols(v for v in defaults.inputs.values() if v in read)
+    unknown_types = collect_symbols(r for _, results in defaults.nodes for r in results)
+    unknown_types -= collect_symbols(v for v in defaults.inputs.values() if v in read)
     lengths = {
         k
         for k, v in defaults.inputs.items()
-        if k not in defaults.outputs and symbols([v]) & unknown_types
+        if k not in defaults.outputs and collect_symbols([v]) & unknown_types
     }
     return {k: v for k, v in defaults.inputs.items() if v in read or k in lengths}
 

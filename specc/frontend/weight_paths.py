@@ -66,7 +66,7 @@ def fill_placeholders(
     for themselves.
     """
 
-    def fill(hole: "re.Match[str]") -> str:
+    def fill_hole(hole: "re.Match[str]") -> str:
         inner = hole.group(1).strip()
         # a layer's names are formatted once per iteration: their text is parsed once
         if inner not in context.weights.placeholders:
@@ -91,7 +91,7 @@ def fill_placeholders(
             span,
         )
 
-    made = holes.sub(fill, text) if "{" in text else text
+    made = holes.sub(fill_hole, text) if "{" in text else text
     if len(made) > MAX_PATH_LENGTH:
         raise_error(
             "E0521", f"a string of {len(made)} characters; the limit is {MAX_PATH_LENGTH}", span

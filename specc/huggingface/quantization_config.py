@@ -161,12 +161,12 @@ def _read_compressed_tensors(fields: Mapping[str, PlainJson]) -> CheckpointQuant
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    def common(key: str) -> PlainJson:
+    def get_common_setting(key: str) -> PlainJson:
         """Return a setting that all groups share, else None."""
         values = [scheme.get(key) for scheme in weights]
         return values[0] if values and all(v == values[0] for v in values) else None
 
-    shared = {key: common(key) for key in ("num_bits", "group_size", "block_structure")}
+    shared = {key: get_common_setting(key) for key in ("num_bits", "group_size", "block_structure")}
     settings = QuantizationSettings(
         block=_as_pair(shared["block_structure"]),
         bits=_integer(shared, "num_bits"),

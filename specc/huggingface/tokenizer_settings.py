@@ -156,7 +156,7 @@ def _list_added_tokens(content: Part) -> set[str]:
 def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
     """Return a post-processor that adds the tokens to every text."""
 
-    def sequence(name: str, type_id: int) -> list[Part]:
+    def make_sequence(name: str, type_id: int) -> list[Part]:
         text = {"Sequence": {"id": name, "type_id": type_id}}
         first, last = (
             [{"SpecialToken": {"id": t, "type_id": type_id}}] if t else [] for t in (bos, eos)
@@ -166,8 +166,8 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
     special = {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in (bos, eos) if t}
     return {
         "type": "TemplateProcessing",
-        "single": sequence("A", 0),
-        "pair": [*sequence("A", 0), *sequence("B", 1)],
+        "single": make_sequence("A", 0),
+        "pair": [*make_sequence("A", 0), *make_sequence("B", 1)],
         "special_tokens": special,
     }
 

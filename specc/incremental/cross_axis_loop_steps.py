@@ -200,14 +200,14 @@ def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
     turns, shape = rows.type.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], turns, *shape[axis:]))
 
-    def moved(place: int | None) -> int | None:
+    def shift_axis(place: int | None) -> int | None:
         return None if place is None else place + (place >= axis)
 
     return replace(
         state,
         type=type,
-        batch=moved(state.batch),
-        rows=moved(state.rows),
+        batch=shift_axis(state.batch),
+        rows=shift_axis(state.rows),
         role="carry" if state.rows is None else "rows",
     )
 

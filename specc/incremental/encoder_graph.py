@@ -148,7 +148,7 @@ class LastPositionBuilder:
         """Build the last position in another graph; `now` maps values of the full graph to it."""
         made: dict[LastPosition, Value] = {}
 
-        def last(row: LastPosition) -> Value:
+        def get_last_row(row: LastPosition) -> Value:
             if row not in made:
                 value, axis = now[row[0]], row[1]
                 rows = value.type.shape[axis]
@@ -161,11 +161,14 @@ class LastPositionBuilder:
             assert node is not None, "a recomputed value has a node"
             rows, _ = self._operands(row)
             if self._passed(node, row[1]) is not None:
-                (made[row],) = (last(r) for r in rows.values())
+                (made[row],) = (get_last_row(r) for r in rows.values())
                 continue
-            args = [last(rows[n]) if n in rows else a and now[a] for n, a in enumerate(node.args)]
+            args = [
+                get_last_row(rows[n]) if n in rows else a and now[a]
+                for n, a in enumerate(node.args)
+            ]
             made[row] = b.add(node.op, *args)[row[0].index]
-        return last((self.value, self.axis))
+        return get_last_row((self.value, self.axis))
 
 
 def _find_axis_dependences(node: Node, result: int, axis: int) -> list[Dependence]:

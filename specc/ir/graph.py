@@ -322,18 +322,18 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
 
 def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
-    def change(attribute: object) -> object:
+    def substitute_attribute(attribute: object) -> object:
         if isinstance(attribute, Dim):
             return attribute.substitute(lengths)
         if isinstance(attribute, tuple):
-            return tuple(change(a) for a in attribute)
+            return tuple(substitute_attribute(a) for a in attribute)
         if isinstance(attribute, Graph):
             return substitute_graph_symbols(attribute, lengths)
         return attribute
 
     # most ops have no length among their attributes, and stay the same op
     may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.attributes().values())
-    return op.map_dims(change) if may_change else op
+    return op.map_dims(substitute_attribute) if may_change else op
 
 
 def _substitute_type(type: Type, lengths: Mapping[str, Dim]) -> Type:

@@ -40,7 +40,7 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
     indent = "  " * depth
     numbers: dict[Value, str] = {}
 
-    def new(value: Value) -> str:
+    def number_value(value: Value) -> str:
         numbers[value] = f"%{len(numbers)}"
         return f"{numbers[value]}: {value.type}"
 
@@ -53,16 +53,16 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
         facts = graph.input_facts[name]
         keep = f" keep={quote_string(facts.keep)}" if facts.keep else ""
         below = "" if facts.below is None else f" below={facts.below}"
-        yield f"{indent}input {quote_string(name)} {new(value)}{keep}{below}"
+        yield f"{indent}input {quote_string(name)} {number_value(value)}{keep}{below}"
     for name, value in graph.parameters.items():
         parameter = graph.parameter_facts[name]
         said = (
             f"initial={quote_string(parameter.initial)} made_by={quote_string(parameter.made_by)}"
         )
-        yield f"{indent}parameter {quote_string(name)} {new(value)} {said}"
+        yield f"{indent}parameter {quote_string(name)} {number_value(value)} {said}"
     for node, results in graph.nodes:
         args = ", ".join(numbers[a] if a else "_" for a in node.args)
-        made = ", ".join(map(new, results))
+        made = ", ".join(map(number_value, results))
         yield from _format_node(
             node,
             f"{indent}{made} = {node.op.name}({args})",

@@ -87,14 +87,14 @@ class OpenDocuments:
     def wait(self, uri: str, version: int, seconds: float, *, is_complete: bool) -> None:
         """Until something is known of a version, or all is; not for ever."""
 
-        def there() -> bool:
+        def is_analyzed() -> bool:
             document = self._documents.get(uri)
             if self._closed or document is None or document.version != version:
                 return True
             return document.is_complete if is_complete else document.known is not None
 
         with self._news:
-            self._news.wait_for(there, seconds)
+            self._news.wait_for(is_analyzed, seconds)
 
     def _analyze_again(self, uri: str) -> None:
         self._documents[uri].is_complete = False

@@ -214,7 +214,7 @@ def _fill_placeholders(
     if not spans or not PLACEHOLDER_NAME.search(piece):
         return
 
-    def put(over: Span, meant: Span) -> FixEdit:
+    def make_edit(over: Span, meant: Span) -> FixEdit:
         text = PLACEHOLDER_NAME.sub(lambda _: meant.text, piece)
         return FixEdit(f"write `{text}`", over.start, over.end, text)
 
@@ -222,9 +222,9 @@ def _fill_placeholders(
     for call in _find_calls(known, spans[:1]):
         inside = call.span is not None and call.span.text in whole.text
         for taken in (a.span for a in call.args if inside and a.span):
-            yield put(taken, taken)
-            yield put(whole, taken)
-    yield put(whole, whole)
+            yield make_edit(taken, taken)
+            yield make_edit(whole, taken)
+    yield make_edit(whole, whole)
 
 
 def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:

@@ -330,13 +330,13 @@ def _make_handler(take: Callable[[Params], None]) -> Callable[[Params], None]:
     """Return a notification handler that logs errors; a function, as pygls sets attributes."""
 
     @wraps(take)
-    def heard(params: Params) -> None:
+    def handle_notification(params: Params) -> None:
         try:
             take(params)
         except Exception:
             LOGGER.exception("a notification failed")
 
-    return heard
+    return handle_notification
 
 
 def path_from_uri(uri: str, language: str) -> Path | None:

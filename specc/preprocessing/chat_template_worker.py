@@ -56,14 +56,14 @@ def _make_environment() -> Any:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def refuse(message: str) -> None:
+    def raise_template_error(message: str) -> None:
         raise jinja2.exceptions.TemplateError(message)
 
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_render_generation(), loopcontrols]
     )
     made.filters["tojson"] = _tojson
-    made.globals["raise_exception"] = refuse
+    made.globals["raise_exception"] = raise_template_error
     made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return made
 

@@ -29,7 +29,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     `tokenizers` where it is installed, rejects it.
     """
 
-    def complain(why: str) -> NoReturn:
+    def raise_tokenizer_error(why: str) -> NoReturn:
         raise_error(
             "E0941",
             f"the tokenizer `{escape_text(name)}` cannot be used: {why}",
@@ -40,16 +40,16 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        complain("it is not UTF-8")
+        raise_tokenizer_error("it is not UTF-8")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        complain("it is not JSON")
+        raise_tokenizer_error("it is not JSON")
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        complain("it describes no tokenizer")
-    check_tokenizer_limits(content, complain)
+        raise_tokenizer_error("it describes no tokenizer")
+    check_tokenizer_limits(content, raise_tokenizer_error)
     if _import_tokenizers() is not None:
-        with _convert_errors(complain):
+        with _convert_errors(raise_tokenizer_error):
             _load_tokenizer(text)
     return TokenizerFile.of(text)
 
@@ -59,7 +59,7 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
     E0941 if the file is damaged.
     """
 
-    def complain(why: str) -> NoReturn:
+    def raise_tokenizer_error(why: str) -> NoReturn:
         raise_error(
             "E0908",
             "the model's tokenizer cannot encode this text",
@@ -68,7 +68,7 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
         )
 
     whole = text.replace(*record.replace) if record.replace else text
-    found: list[int] = _encode(whole, None, record, complain).ids
+    found: list[int] = _encode(whole, None, record, raise_tokenizer_error).ids
     if record.spread is None:
         return found
     token, rows = record.spread

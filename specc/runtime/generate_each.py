@@ -50,7 +50,7 @@ def _in_order(
 ) -> Iterator[GenerationResult | Diagnostic]:
     done: dict[int, GenerationResult | Diagnostic] = {}
 
-    def begun() -> Iterator[Row]:
+    def begin_rows() -> Iterator[Row]:
         for number, row in enumerate(rows):
             try:
                 yield number, writer.begin(prompt_inputs(writer, row), settings)
@@ -59,9 +59,9 @@ def _in_order(
 
     number = 0
     if can_refill(writer, settings):
-        made = make_continuous_batch(writer, at_once).write(begun())
+        made = make_continuous_batch(writer, at_once).write(begin_rows())
     else:
-        made = generate_in_batches(writer, begun(), at_once)
+        made = generate_in_batches(writer, begin_rows(), at_once)
     for which, result in made:
         done[which] = _add_index(result, which) if isinstance(result, Failed) else result[0]
         while number in done:
@@ -73,13 +73,13 @@ def _in_order(
 def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[GenerationStream]:
     """Make a continuous batch of sequences that are prepared one by one."""
 
-    def ask(texts: Sequence[GenerationStream]) -> GenerationStream:
+    def start_generation(texts: Sequence[GenerationStream]) -> GenerationStream:
         return _join_prompts(texts, ())
 
-    def shape(text: GenerationStream) -> object:
+    def get_lengths(text: GenerationStream) -> object:
         return unpadded_lengths(writer.input_signature, text.prepared)
 
-    return ContinuousBatch(writer=writer, at_once=at_once, ask=ask, shape=shape)
+    return ContinuousBatch(writer=writer, at_once=at_once, ask=start_generation, shape=get_lengths)
 
 
 def generate_in_batches(

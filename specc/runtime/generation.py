@@ -217,12 +217,12 @@ def results_as_arrays(
     best = slice(None) if writing.settings.num_return_sequences > 1 else 0
     shape = (len(results), len(results[0]))
 
-    def padded(rows: Iterable[Sequence[float]], fill: float) -> Array:
+    def pad_sequences(rows: Iterable[Sequence[float]], fill: float) -> Array:
         """Pad to [batch, num_return_sequences, longest], or [batch, longest] for one sequence."""
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, best]
 
-    tokens = padded([text.tokens for text in texts], writing.settings.filler)
+    tokens = pad_sequences([text.tokens for text in texts], writing.settings.filler)
     name = writing.writer.generation.name
     found: dict[str, Array] = {name: tokens.astype(np.int64)}
     # All sequences of one generation have scores or none has: the strategy decides.
@@ -231,6 +231,6 @@ def results_as_arrays(
         found["scores"] = np.array(scores, np.float32).reshape(shape)
     chances = [text.log_probs for text in texts if text.log_probs is not None]
     if len(chances) == len(texts):
-        chosen = padded(chances, 0.0)
+        chosen = pad_sequences(chances, 0.0)
         found["log_probs"] = chosen.astype(np.float32)
     return found

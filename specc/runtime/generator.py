@@ -155,7 +155,7 @@ def standalone_generator_of(model: LoadedModel) -> Generator | None:
     if source is None or source.type.rank not in (2, 3):
         return None
 
-    def stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
+    def make_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
         return FullForwardStepper(model.session, model.input_signature, generation.source, prepared)
 
     bound = model.input_signature.bounds.get(grows.type.shape[1].name or "", LengthBound())
@@ -165,7 +165,7 @@ def standalone_generator_of(model: LoadedModel) -> Generator | None:
         reading=model.manifest.reading,
         context=bound.high,
         random_init=model.manifest.random_init,
-        stepper=stepper,
+        stepper=make_stepper,
         drawn=sampled_vocabulary_size(graph, generation),
         begins=_begins(graph, generation),
     )
@@ -255,7 +255,7 @@ def open_generator(
     opened = open_step_graphs(package, provider, threads)
     facts, input_signature = opened.facts, opened.input_signature
 
-    def stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
+    def make_stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
         return KVCacheStepper(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
@@ -265,7 +265,7 @@ def open_generator(
         context=facts.context,
         table=facts.table,
         random_init=facts.random_init,
-        stepper=stepper,
+        stepper=make_stepper,
         drawn=sampled_vocabulary_size(opened.graph, facts.generation),
         begins=bool(facts.first),
         apart=facts if facts.apart else None,

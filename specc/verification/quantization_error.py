@@ -33,7 +33,7 @@ def reference_cache_values(
     before = {v.node.args[0] for v in kept if v.node}
     exact: dict[Value, Array] = {}
 
-    def after(value: Value, array: Array) -> Array:
+    def quantize_array(value: Value, array: Array) -> Array:
         if value in before:
             exact[value] = array
         theirs, node = kept.get(value), value.node
@@ -46,7 +46,7 @@ def reference_cache_values(
         new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
         return match_rounding_edge(array, new, exact[x], weights[names[scale]])
 
-    return after
+    return quantize_array
 
 
 def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> Array:

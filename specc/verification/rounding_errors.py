@@ -53,12 +53,12 @@ def make_rounding_sample(
     """
     numpy = backend.load_reference()
 
-    def sample(errors: RoundingErrors) -> dict[str, Array]:
+    def run_rounded(errors: RoundingErrors) -> dict[str, Array]:
         errors.after = after
         given, changed = errors.of_all(inputs), errors.of_all(weights)
         return numpy.evaluate_graph(graph, given, changed, after=errors)
 
-    return sample
+    return run_rounded
 
 
 def is_rounding_difference(

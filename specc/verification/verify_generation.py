@@ -193,11 +193,11 @@ def _explain_difference(
     """Return a note if rounding changes the results in the reference, too; raise E0930 if not."""
     half = half_format_of(decode.graph)
 
-    def sample(errors: RoundingErrors) -> dict[str, Array]:
+    def run_rounded(errors: RoundingErrors) -> dict[str, Array]:
         errors.after = HalfRounding(errors.rng) if half else None
         return decode.results(errors)
 
-    bounds = bounds_of_samples(sample, want)
+    bounds = bounds_of_samples(run_rounded, want)
     # after a different token the rest of the sequence differs too
     changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     bounds["tokens"] = np.where(changed, np.inf, bounds["tokens"])

@@ -69,19 +69,19 @@ def _make_curves(
     less = [_evaluate_formula(summarize_graph(graph, at).all_spared(), at) or 0 for at in places]
     none = [0.0] * len(places)
 
-    def curve(name: str, dim: Dim, minus: Sequence[float]) -> CostCurve:
+    def evaluate_curve(name: str, dim: Dim, minus: Sequence[float]) -> CostCurve:
         return _evaluate_curve(name, dim, minus, places)
 
-    yield curve("all of it", work, less)
+    yield evaluate_curve("all of it", work, less)
     if not attention.terms:
         return
-    yield curve("attention", attention, less)
-    yield curve("all but attention", work - attention, none)
+    yield evaluate_curve("attention", attention, less)
+    yield evaluate_curve("all but attention", work - attention, none)
     if any(less):
-        yield curve("full forward", work, none)
+        yield evaluate_curve("full forward", work, none)
     saved = [sum(_compute_saved(node, at) for node in attends) for at in places]
     if any(saved) and not _has_window(graph, attends):
-        yield curve(f"with a window of {COMPARED_WINDOW}", work, saved)
+        yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
 
 
 def _evaluate_curve(
@@ -164,22 +164,24 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
     high = max(high, low + 1)
     first, last = math.log2(cost.lengths[0]), math.log2(cost.lengths[-1])
 
-    def x(n: float) -> float:
+    def get_x(n: float) -> float:
         share = (math.log2(n) - first) / (last - first)
         return LEFT + WIDTH * share
 
-    def y(value: float) -> float:
+    def get_y(value: float) -> float:
         share = (math.log10(max(value, 10.0**low)) - low) / (high - low)
         return TOP + HEIGHT * (1 - share)
 
     drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
     drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, bold=True)])
-    drawing.add(_draw_axis(cost, x))
+    drawing.add(_draw_axis(cost, get_x))
     for power in range(low, high + 1):
-        drawing.add(_draw_grid_line(power, y(10.0**power)))
+        drawing.add(_draw_grid_line(power, get_y(10.0**power)))
     named = []
     for curve, color in zip(cost.curves, CURVE_COLORS, strict=False):
-        points = tuple((x(n), y(v)) for n, v in zip(cost.lengths, curve.values, strict=True))
+        points = tuple(
+            (get_x(n), get_y(v)) for n, v in zip(cost.lengths, curve.values, strict=True)
+        )
         line = LineMark(points=points, color=color, weight=2.25, dashed=curve.dashed)
         drawing.add([line])
         named.append((points[-1][1], curve.name, color))

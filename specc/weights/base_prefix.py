@@ -82,7 +82,7 @@ def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> Paramet
     if plain == len(names):
         return ParameterNaming()
 
-    def spelled(naming: ParameterNaming) -> frozenset[str]:
+    def list_names(naming: ParameterNaming) -> frozenset[str]:
         return frozenset(naming.name(declared, present) for declared in names)
 
     candidates = [
@@ -91,13 +91,13 @@ def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> Paramet
         # the base is under a prefix, not one head next to a base stored as declared
         if not naming.plus or _count_prefixed(naming, names, present) > plain
     ]
-    found = {naming: len(spelled(naming) & present) for naming in candidates}
+    found = {naming: len(list_names(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few coincidental matches decide nothing
         return ParameterNaming()
     winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
     # Two spellings of one prefix find the same tensors; then either will do.
-    if len(set(map(spelled, winners))) > 1:
+    if len(set(map(list_names, winners))) > 1:
         _fail_several(path, [f"{best} of {len(names)} names match {n}" for n in winners])
     return winners[0]
 

@@ -184,7 +184,7 @@ def _resolve_rule(
     """
     present = checkpoint.tensors.keys()
 
-    def lacks(name: str) -> str | None:
+    def find_missing_tensor(name: str) -> str | None:
         return next((n for n in list_tensors(exprs[name]) if n not in present), None)
 
     partners: dict[str, list[str]] = {}
@@ -196,10 +196,10 @@ def _resolve_rule(
         if name in ties:
             bound[name] = BoundParameter(w, None, ties[name], "")
             continue
-        holders = (n for n in (name, *partners.get(name, ())) if lacks(n) is None)
+        holders = (n for n in (name, *partners.get(name, ())) if find_missing_tensor(n) is None)
         holder = next(holders, None)
         if holder is None:
-            missing.append((w, lacks(name) or name))
+            missing.append((w, find_missing_tensor(name) or name))
         else:
             bound[name] = BoundParameter(w, exprs[holder], None, "")
     return bound, missing
@@ -245,11 +245,11 @@ def _list_ignored(
     """Return the tensors that an ignore rule names, under any spelling."""
     patterns = [NamePattern(r.pattern) for r in rules]
 
-    def named(name: str) -> bool:
+    def is_named(name: str) -> bool:
         spellings = naming.spellings(name)
         return any(p.matches(spelling) for p in patterns for spelling in spellings)
 
-    return {name for name in checkpoint.tensors if named(name)}
+    return {name for name in checkpoint.tensors if is_named(name)}
 
 
 def _choose_dtypes(

@@ -70,19 +70,24 @@ class WeightRules:
     def under(self, path: str) -> "WeightRules":
         """Return the rules of a used spec, prefixed with a path."""
 
-        def below(name: str) -> str:
+        def prefix_name(name: str) -> str:
             return f"{path}.{name}" if path else name
 
         return WeightRules(
             tuple(
-                TieRule(below(r.name), below(r.source), r.span, from_used_spec=True)
+                TieRule(prefix_name(r.name), prefix_name(r.source), r.span, from_used_spec=True)
                 for r in self.ties
             ),
             tuple(
-                LoadRule(below(r.name), rename_tensors(r.value, below), r.span, from_used_spec=True)
+                LoadRule(
+                    prefix_name(r.name),
+                    rename_tensors(r.value, prefix_name),
+                    r.span,
+                    from_used_spec=True,
+                )
                 for r in self.loads
             ),
-            tuple(IgnoreRule(below(r.pattern), r.span) for r in self.ignores),
+            tuple(IgnoreRule(prefix_name(r.pattern), r.span) for r in self.ignores),
             (path,) if path else (),
         )
 

@@ -201,11 +201,11 @@ def emit_first_logits(
     some = g.node("Squeeze", g.node("Greater", count, g.vector(0)))
     types = [row, *(value.type for value in afters)]
 
-    def step() -> list[str]:
+    def lower_step() -> list[str]:
         logits = _emit_step(work, turn)
         return [logits, *(g.values.tensors[value].name for value in afters)]
 
-    stepped = make_branch(g, "stepped", types, step)
+    stepped = make_branch(g, "stepped", types, lower_step)
     known = [first.name, *(inner[s.name].name for s in states)]
     waiting = make_branch(g, "begun", [row, *(c.type for c in turn.states)], lambda: known)
     g.site = LoweringSite(("start",))

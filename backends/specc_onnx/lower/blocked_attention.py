@@ -73,7 +73,7 @@ def emit_local_attention(
     plain, told = prepare_short_parts(op, g, parts, long)
     told = {**told}
 
-    def attend_at_once() -> list[str]:
+    def emit_dense() -> list[str]:
         made = emit_dense_attention(op, g, plain)
         told.update(made.told)
         return [made.result]
@@ -89,7 +89,7 @@ def emit_local_attention(
                 rows = _emit_global_queries(op, g, parts, Tensor(rows, type), apart.queries)
             return [rows]
 
-    otherwise = make_branch(g, "short", [type], attend_at_once)
+    otherwise = make_branch(g, "short", [type], emit_dense)
     then = make_branch(g, "long", [type], attend_in_blocks)
     result = g.node("If", long, then_branch=then, else_branch=otherwise)
     return AttentionResult(result=result, packed=flat, weights="", told={**told, "blocks": result})
@@ -103,7 +103,7 @@ def prepare_short_parts(
     """
     mask, add = parts.mask, parts.add
 
-    def combine() -> Tensor:
+    def emit_mask() -> Tensor:
         name = emit_combined_mask(
             g, replace(parts, mask=_recompute_whole(g, mask), add=_recompute_whole(g, add))
         )
@@ -116,7 +116,7 @@ def prepare_short_parts(
 
     if can_fuse_attention(op, g, parts):
         key = tuple(x.value if x else None for x in (mask, add))
-        both = _emit_short_operand(g, long, key, combine)
+        both = _emit_short_operand(g, long, key, emit_mask)
         return replace(parts, mask=None, add=None, shown=both), {"mask": both}
     mask, add = (x and _emit_short_mask(g, x, long) for x in (mask, add))
     told = {"mask": mask and mask.name, "added": add and add.name}
@@ -232,12 +232,12 @@ def _emit_attention_blocks(
     b, h, n, _ = parts.grid
     e, size = parts.v.type.shape[3], Dim.of(local.block)
 
-    def make(queries: PositionSpan, keys: PositionSpan) -> Tensor:
+    def emit_partial(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         made = _emit_partial_attention(op, g, parts, queries, keys)
         shape = (b, size, h * e) if made.packed else (b, h, size, e)
         return Tensor(made.result, Type(parts.q.type.dtype, shape))
 
-    return emit_block_loop(g, n, local, make, apart.keys)
+    return emit_block_loop(g, n, local, emit_partial, apart.keys)
 
 
 def emit_block_loop(
@@ -368,7 +368,7 @@ def _emit_global_queries(
     count = g.node("Size", numbers)
     some = g.node("Greater", count, g.constant(0, "i64"))
 
-    def overwrite() -> list[str]:
+    def emit_global_queries() -> list[str]:
         with set_length_known(g, GLOBAL_QUERIES_DIM, count):
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, numbers)
             made = _emit_partial_attention(op, g, parts, span, None).result
@@ -379,6 +379,6 @@ def _emit_global_queries(
             places = g.node("Expand", places, g.node("Shape", made))
             return [g.node("ScatterElements", rows.name, places, made, axis=axis)]
 
-    then = make_branch(g, "apart", [rows.type], overwrite)
+    then = make_branch(g, "apart", [rows.type], emit_global_queries)
     otherwise = make_branch(g, "none", [rows.type], lambda: [rows.name])
     return g.node("If", some, then_branch=then, else_branch=otherwise)

@@ -237,15 +237,15 @@ def _emit_guarded_attention(
     count = 1 + call.read
     types = [Type(dtype, call.shape), Type(dtype, grid)][:count]
 
-    def attend() -> list[str]:
+    def emit_attention() -> list[str]:
         made = g.nodes("Attention", call.results, *call.names, **call.options)
         return [made[0], made[-1]][:count]
 
-    def fill() -> list[str]:
+    def emit_zeros() -> list[str]:
         return [emit_full(g, 0, dtype, t.shape) for t in types]
 
-    some = make_branch(g, "some", types, attend)
-    none = make_branch(g, "none", types, fill)
+    some = make_branch(g, "some", types, emit_attention)
+    none = make_branch(g, "none", types, emit_zeros)
     # An `If` has no inputs but its condition: branches capture outer values.
     results = g.nodes("If", count, something, then_branch=some, else_branch=none)
     return AttentionResult(

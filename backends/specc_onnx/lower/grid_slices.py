@@ -234,7 +234,7 @@ def recompute_slice(
     """
     assert x.value is not None, "an operand of the graph has a value"
 
-    def leaf(value: Value, axes: GridAxes) -> Value:
+    def slice_value(value: Value, axes: GridAxes) -> Value:
         known = g.values.tensors[value]
         part = slice_positions(g, known, axes, spans)
         if part is known:
@@ -248,7 +248,12 @@ def recompute_slice(
         for span, axis in zip(spans, axes, strict=True)
     )
     portion = GridSlice(
-        queries=queries, keys=keys, leaf=leaf, scope=g.site.scope, one_axis=one_axis, within=within
+        queries=queries,
+        keys=keys,
+        leaf=slice_value,
+        scope=g.site.scope,
+        one_axis=one_axis,
+        within=within,
     )
     value = portion.of(x.value, axes)
     site = g.site

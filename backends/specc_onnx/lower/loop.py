@@ -213,11 +213,11 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     left = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
     types = [v.type for v in ending]
 
-    def go_on() -> list[str]:
+    def lower_body() -> list[str]:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - always)
         return [g.values.tensors[v].name for v in ending]
 
-    def stay() -> list[str]:
+    def emit_unchanged() -> list[str]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
         return [*(g.values.tensors[v].name for v in starts), *zeros]
 
@@ -225,8 +225,8 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
         "If",
         len(ending),
         left,
-        then_branch=make_branch(g, g.place("going"), types, go_on),
-        else_branch=make_branch(g, g.place("over"), types, stay),
+        then_branch=make_branch(g, g.place("going"), types, lower_body),
+        else_branch=make_branch(g, g.place("over"), types, emit_unchanged),
     )
     return [*results, *(g.values.tensors[v].name for v in values[len(ending) :])]
 

@@ -158,12 +158,12 @@ def emit_near_weights(
         made = _emit_few_key_weights(g, near, given, make)
         return made, near.keys.start, near.keys.stop, near.few
 
-    def weigh_all() -> tuple[str, ...]:
+    def emit_all_weights() -> tuple[str, ...]:
         made = _emit_all_key_weights(g, given, make)
         return made, g.vector(0), g.vector(0), g.constant(False, "bool")
 
     then = make_branch(g, "many", types, weigh_near, apart=True)
-    otherwise = make_branch(g, "few", types, weigh_all, apart=True)
+    otherwise = make_branch(g, "few", types, emit_all_weights, apart=True)
     result, start, stop, few = g.nodes("If", 4, many, then_branch=then, else_branch=otherwise)
     g.layouts.near[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), few)
     return result
@@ -183,11 +183,11 @@ def _emit_few_key_weights(
             ends = g.node("Concat", front, near.keys.start, front, behind, axis=0)
             return [g.node("Pad", made, ends)]
 
-    def weigh_all() -> list[str]:
+    def emit_all_weights() -> list[str]:
         return [_emit_all_key_weights(g, given, make)]
 
     then = make_branch(g, "near", [type], weigh_near)
-    otherwise = make_branch(g, "all", [type], weigh_all, apart=True)
+    otherwise = make_branch(g, "all", [type], emit_all_weights, apart=True)
     return g.node("If", near.few, then_branch=then, else_branch=otherwise)
 
 

@@ -42,12 +42,12 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
     """Order the axes: those that shrink first, the last axis while there is little to read."""
 
-    def turn(n: int) -> tuple[bool, int]:
+    def get_axis_order(n: int) -> tuple[bool, int]:
         before, after = x.type.shape[op.axis + n].number, op.sizes[n].number
         grows = before is None or after is None or after > before
         return grows, -n if grows else n
 
-    return sorted(range(len(op.sizes)), key=turn)
+    return sorted(range(len(op.sizes)), key=get_axis_order)
 
 
 def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
@@ -266,15 +266,15 @@ class _AxisSampler:
         """The cubic that weighs a row at the distance `|share - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
 
-        def number(value: float) -> str:
+        def emit_constant(value: float) -> str:
             return g.constant(value, "f32")
 
-        far = g.node("Abs", g.node("Sub", share, number(step)))
+        far = g.node("Abs", g.node("Sub", share, emit_constant(step)))
         near = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1, and ((a d - 5 a) d + 8 a) d - 4 a beyond 1
         factors = (a + 2, -(a + 3), 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
-        total = number(factors[0])
+        total = emit_constant(factors[0])
         for factor in factors[1:]:
             total = g.node("Mul", total, far)
-            total = g.node("Add", total, number(factor)) if factor else total
+            total = g.node("Add", total, emit_constant(factor)) if factor else total
         return total

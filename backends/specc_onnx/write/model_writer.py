@@ -187,10 +187,10 @@ def write_weight_file(
     if stored.inline or not stored.plan.copied:
         return None
 
-    def numbers(name: str) -> Iterator[memoryview]:
+    def read_chunks(name: str) -> Iterator[memoryview]:
         return values.chunks(name, stored.pieces[name].dtype)
 
-    return out.hashed(stem, ".data", external_data_chunks(stored.plan, numbers))
+    return out.hashed(stem, ".data", external_data_chunks(stored.plan, read_chunks))
 
 
 def attach_weights(

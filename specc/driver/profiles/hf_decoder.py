@@ -128,12 +128,14 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     clash = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & taken}
     every = {**clash, **{s: d for s, d in lengths.items() if d.name != s}}
 
-    def renamed(symbol: str) -> str:
+    def get_new_name(symbol: str) -> str:
         """Return the new name of a symbol; empty if it became an integer or a sum."""
         return every[symbol].name or "" if symbol in every else symbol
 
-    least = {renamed(s): rows for s, rows in graph.least.items() if renamed(s)}
-    facts = {renamed(s): dim.substitute(every) for s, dim in graph.facts.items() if renamed(s)}
+    least = {get_new_name(s): rows for s, rows in graph.least.items() if get_new_name(s)}
+    facts = {
+        get_new_name(s): dim.substitute(every) for s, dim in graph.facts.items() if get_new_name(s)
+    }
     return replace(substitute_graph_symbols(graph, every), least=least, facts=facts)
 
 

@@ -41,7 +41,7 @@ def find_encoder_output(
     above: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
 
-    def meet(a: Value, b: Value) -> Value:
+    def find_common_dominator(a: Value, b: Value) -> Value:
         while a is not b:
             if depth[a] < depth[b]:
                 a, b = b, a
@@ -50,18 +50,18 @@ def find_encoder_output(
             a = up
         return a
 
-    def nearest(values: Iterable[Value]) -> Value | None:
+    def find_dominator_of_all(values: Iterable[Value]) -> Value | None:
         found: Value | None = None
         for value in values:
             if value in above:
-                found = value if found is None else meet(found, value)
+                found = value if found is None else find_common_dominator(found, value)
         return found
 
     for node, results in encode.nodes:
-        if (up := nearest(filter(None, node.args))) is not None:
+        if (up := find_dominator_of_all(filter(None, node.args))) is not None:
             for result in results:
                 above[result], depth[result] = up, depth[up] + 1
-    at = nearest(static_inputs)
+    at = find_dominator_of_all(static_inputs)
     while at is not None and not _is_hidden_state(at, source):
         at = above[at]
     return at

@@ -66,7 +66,7 @@ class AstBuilder:
     def unescape_string(self, token: Token) -> str:
         """Return the characters of a string literal, escapes resolved."""
 
-        def character(match: re.Match[str]) -> str:
+        def unescape_character(match: re.Match[str]) -> str:
             letter, code = match.group(1), match.group(2)
             if code is not None and is_unicode_scalar(int(code, 16)):
                 return chr(int(code, 16))
@@ -83,7 +83,7 @@ class AstBuilder:
             )
             return ""
 
-        return ESCAPE_SEQUENCE.sub(character, token.text[1:-1])
+        return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def value(self, child: object) -> object:
         """Convert a child to a field value: a token is a string or a binding name."""

@@ -63,7 +63,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         raise Failed(*cap_diagnostics(lexed.faults))
     build = AstBuilder(fragment, lexed.tokens, lexed.comments)
 
-    def exceeded(code: str, first: int) -> Diagnostic:
+    def make_limit_error(code: str, first: int) -> Diagnostic:
         token = lexed.tokens[first]
         title = f"operators nested more than {lexer.MAX_EXPRESSION_DEPTH} deep"
         if code == "E0111":
@@ -77,7 +77,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         start=start.symbol,
         build=build,
         explain=SyntaxErrorExplainer(fragment, start.what),
-        exceeded=exceeded,
+        exceeded=make_limit_error,
         restarts=find_restart_points(fragment, lexed),
         faults=build.faults,
     )
@@ -107,10 +107,10 @@ def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
 def cap_diagnostics(faults: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Sort errors by position, at most 20, the last with the number of further ones."""
 
-    def place(fault: Diagnostic) -> int:
+    def get_start(fault: Diagnostic) -> int:
         return fault.primary.span.start if fault.primary else 0
 
-    ordered = sorted(faults, key=place)
+    ordered = sorted(faults, key=get_start)
     unseen = len(ordered) - lexer.MAX_REPORTED_ERRORS
     if unseen <= 0:
         return ordered

@@ -121,13 +121,13 @@ def load_lalr_table() -> LalrTable:
     data = json.loads(path.read_text(encoding="utf-8"))
     symbols = data["symbols"]
 
-    def row_of(row: list[int]) -> dict[str, int]:
+    def decode_row(row: list[int]) -> dict[str, int]:
         return {symbols[n]: a for n, a in zip(row[::2], row[1::2], strict=True)}
 
     return LalrTable(
         words=data["words"],
         rules=[LalrRule(*r) for r in data["rules"]],
-        states=[r if isinstance(r, int) else row_of(r) for r in data["states"]],
+        states=[r if isinstance(r, int) else decode_row(r) for r in data["states"]],
         starts=data["starts"],
         ends=data["ends"],
     )

@@ -240,13 +240,13 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     mapped = YAML_PIECE.match(text) is not None
 
-    def again(said: str) -> str:
+    def rewrite_code(said: str) -> str:
         return CODE_PIECE.sub(lambda piece: f"`{rewrite_as_yaml(piece[1], mapped=mapped)}`", said)
 
     return replace(
         diagnostic,
-        notes=tuple(map(again, diagnostic.notes)),
-        helps=tuple(map(again, diagnostic.helps)),
+        notes=tuple(map(rewrite_code, diagnostic.notes)),
+        helps=tuple(map(rewrite_code, diagnostic.helps)),
     )
 
 

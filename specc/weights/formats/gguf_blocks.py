@@ -106,10 +106,10 @@ def make_block_decoder(mark: str, kind: BlockType) -> tuple[Describe, Decode]:
             shape=shape, bits=bits, group=kind.values, kept=bits > 0, settings=settings
         )
 
-    def codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+    def read_codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
         blocks = _in_groups(t[mark][rows], kind.nbytes)
         values, scales = decode_blocks(blocks)
         shape = (*blocks.shape[:-2], layout.shape[-1])
         return values.reshape(shape), np.broadcast_to(scales, values.shape).reshape(shape)
 
-    return layout, codes
+    return layout, read_codes

@@ -185,13 +185,13 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
             settings=QuantizationSettings(block=block),
         )
 
-    def codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+    def read_codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
         assert layout.settings.block is not None
         down, along = layout.settings.block
         high, wide = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
         stacked = len(layout.shape) > 2
 
-        def spread(grid: Array) -> Array:
+        def expand_grid(grid: Array) -> Array:
             if grid.ndim > 2:
                 grid = grid[rows]
             return grid[..., high if stacked else high[rows], :][..., wide]
@@ -199,10 +199,10 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
         zeros = np.zeros((1, 1)) if ".weight_zero_point" not in t else t[".weight_zero_point"]
         grids = [as_scale_grid(x, len(layout.shape)) for x in (read_scales(t[suffix]), zeros)]
         one = grids[1].size == 1
-        offset = grids[1].astype(np.float32) if one else spread(grids[1].astype(np.float32))
-        return t[weight][rows].astype(np.float32) - offset, spread(grids[0])
+        offset = grids[1].astype(np.float32) if one else expand_grid(grids[1].astype(np.float32))
+        return t[weight][rows].astype(np.float32) - offset, expand_grid(grids[0])
 
-    return layout, codes
+    return layout, read_codes
 
 
 def describe_llm_int8(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:

@@ -136,14 +136,14 @@ def decode_awq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     words = slice(first // 8, -(-stop // 8))
     inside = slice(first - words.start * 8, stop - words.start * 8)
 
-    def unpack(packed: Array) -> Array:
+    def unpack_awq(packed: Array) -> Array:
         codes = unpack_codes(packed[:, words], 4).reshape(len(packed), -1, 8)
         return codes[:, :, AWQ_ORDER].reshape(len(packed), -1)[:, inside]
 
     groups = np.arange(layout.shape[1]) // layout.group
-    zeros = unpack(t[".qzeros"])[groups]
+    zeros = unpack_awq(t[".qzeros"])[groups]
     scales = read_scales(t[".scales"][:, rows])[groups]
-    return _signed(unpack(t[".qweight"]), zeros).T, scales.T
+    return _signed(unpack_awq(t[".qweight"]), zeros).T, scales.T
 
 
 # --- compressed-tensors -----------------------------------------------------------------
