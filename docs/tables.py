@@ -54,7 +54,7 @@ MODEL_GROUPS = (
     ),
     (
         "Audio",
-        "ast conformer moonshine parakeet_ctc speech_to_text streaming_ctc wav2vec2 "
+        "ast conformer encodec moonshine parakeet_ctc speech_to_text streaming_ctc wav2vec2 "
         "wav2vec2_bert whisper",
     ),
     ("Time series", "patchtsmixer patchtst timesfm"),

@@ -38,6 +38,10 @@ UNSUPPORTED_TYPES = {
     "result for a sequence depends on the others",
     "speecht5": "its speech decoder applies dropout at inference, so its outputs are not a "
     "function of its inputs",
+    **dict.fromkeys(
+        ("csm", "moshi", "musicgen", "musicgen_melody"),
+        "each step generates a code for each of several codebooks, which `generate` cannot",
+    ),
 }
 """Published types without a spec, with the reason."""
 EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)

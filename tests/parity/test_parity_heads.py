@@ -65,6 +65,7 @@ SEEING = frozenset(
 )
 """Types that see and neither read nor hear."""
 OTHERWISE = {
+    "EncodecModel": frozenset({"audio_codes", "audio_values"}),
     "FSMTModel": SCORES,  # its decoder ends with the table of words
     "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
     "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),

@@ -510,6 +510,17 @@ FAMILIES: dict[str, dict[str, object]] = {
         "pos_conv_kernel": 4,
         "pos_conv_groups": 2,
     },
+    "encodec": {
+        "d": 4,
+        "filters": 2,
+        "ratios": [3, 2],
+        "kernel": 3,
+        "last_kernel": 3,
+        "lstm_layers": 1,
+        "sampling_rate": 60,
+        "codebook_size": 8,
+        "bandwidths": [0.06, 0.12],
+    },
     "moonshine": {
         "vocab": 17,
         "d": 16,
