@@ -39,8 +39,8 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """Crashes of one block by rows; `now` are the rows in progress. A `shared` journal, which
-    another live process writes, is not written. `lock` is a file descriptor.
+    """Number of crashes by rows of a block; `now` are the rows in progress. A journal that another
+    live process writes is `shared` and only read. `lock` is a file descriptor.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class CrashJournal:
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
     def close(self) -> None:
-        """The block is done."""
+        """Delete the journal of a completed block."""
         if not self.shared:
             self.path.unlink(missing_ok=True)
 
@@ -92,7 +92,7 @@ class CrashJournal:
         return self
 
     def __exit__(self, *fault: object) -> None:
-        """Whatever happened, the lock ends."""
+        """Release the lock."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
@@ -132,7 +132,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def append_journal_line(path: Path, line: str) -> None:
-    """A line more; E0811 to E0815 where that cannot be."""
+    """Append a line to the journal. Raise E0811 to E0815 if it cannot be written."""
     try:
         with path.open("a", encoding="utf-8") as journal:
             journal.write(line)
@@ -248,11 +248,11 @@ class OpenBlock:
 
     @property
     def padded(self) -> tuple[str, ...]:
-        """The inputs that are padded."""
+        """Return the names of the padded inputs."""
         return self.model.taking.padded
 
     def compute(self, table: Rows) -> None:
-        """Compute every row."""
+        """Compute the results of all rows of the block; failed rows get an error."""
         good: list[InputRow] = []
         for number, row in enumerate(self.model.taking.rows(table, self.done.rows)):
             if isinstance(row, InputRow):
@@ -350,7 +350,7 @@ class OpenBlock:
         return None
 
     def _record_error(self, number: int, fault: Diagnostic) -> None:
-        """Record the error of a row."""
+        """Store an error in place of the results of a row."""
         notes = f": {fault.notes[0]}" if fault.notes and fault.code != UNREADABLE_ROW_CODE else ""
         text = escape_text(f"{fault.title}{notes}")[:MAX_TEXT]
         self.values[number] = {ERROR_COLUMN.name: f"{fault.code} {text}"}

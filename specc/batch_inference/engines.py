@@ -114,7 +114,7 @@ class BlockProgress:
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A process, and the block that it does."""
+    """A worker process and the block that it computes."""
 
     process: subprocess.Popen[bytes]
     block: int | None = None
@@ -126,12 +126,12 @@ class _Worker:
 
     @property
     def answers(self) -> IO[bytes]:
-        """Return the message of the worker."""
+        """Return the pipe of messages from the worker."""
         assert self.process.stdout is not None
         return self.process.stdout
 
     def end(self) -> int:
-        """Waits for its end, and gives its status."""
+        """Wait for the process to exit; return its exit status."""
         status = self.process.wait()
         self.answers.close()
         if self.process.stdin is not None:
@@ -140,7 +140,7 @@ class _Worker:
         return status
 
     def ask(self, number: int) -> None:
-        """Has it do a block, or end."""
+        """Send the worker a block number, or `END_MARKER`."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has exited, which its responses will show
             self.process.stdin.write(f"{number}\n".encode())
@@ -149,7 +149,7 @@ class _Worker:
 
 @dataclass
 class LocalEngine:
-    """Some processes at work on the blocks of a plan."""
+    """Worker processes that compute the blocks of a plan."""
 
     out: Path
     workers: int
@@ -187,13 +187,13 @@ class LocalEngine:
         self._assign_block(worker)
 
     def _assign_block(self, worker: _Worker) -> None:
-        """Gives a process its next block, or lets it end."""
+        """Assign the next block to a worker, or tell it to exit."""
         worker.block = self.waiting.popleft() if self.waiting else None
         worker.reported, worker.journal = 0, self._read_journal(worker.block)
         worker.ask(END_MARKER if worker.block is None else worker.block)
 
     def _read_journal(self, block: int | None) -> bytes:
-        """Path of the journal of a block in progress."""
+        """Return the content of a block's journal, b"" if there is none."""
         with suppress(OSError):
             return (self.out / PLAN_DIRECTORY / f"{block or 0:06}.now").read_bytes()
         return b""
@@ -251,7 +251,7 @@ class LocalEngine:
 
 
 def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
-    """E0883: another process would die as well."""
+    """Raise E0883: workers crash repeatedly without completing a row."""
     work, see = "exit before they start", "to run one row: specc run MODEL …"
     if worker.ready:
         work, see = f"exit in block {worker.block} before its first row", "--engine serial"
@@ -278,7 +278,7 @@ CONNECT_TIMEOUT = 5
 
 
 class RayActor:
-    """Does blocks in a process of Ray's."""
+    """A Ray actor that computes blocks."""
 
     def __init__(self, directory: str, version: str) -> None:
         assert version == __version__, f"this node has specc {__version__}"
@@ -289,7 +289,7 @@ class RayActor:
         self.blocks: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """The blocks of these numbers."""
+        """Compute the blocks with these numbers; return statistics or an error of each as JSON."""
         told = []
         for number in batch["id"]:
             try:
@@ -304,7 +304,7 @@ class RayActor:
 
 @dataclass
 class RayEngine:
-    """Actors on this machine, or on the cluster at `address`; `gpus` of each."""
+    """Ray actors, on this machine or on the cluster at `address`; each has `gpus` GPUs."""
 
     out: Path
     workers: int
@@ -312,7 +312,7 @@ class RayEngine:
     gpus: float
 
     def run(self, numbers: Sequence[int]) -> Iterator[BlockProgress]:
-        """Does blocks, in any order. E0888 without Ray or without its cluster."""
+        """Compute blocks in any order. Raise E0888 if Ray or its cluster is not available."""
         ray = self._start_ray()
         yield BlockProgress(ready=True)
         try:
@@ -336,7 +336,7 @@ class RayEngine:
             ray.shutdown()
 
     def _start_ray(self) -> Any:
-        """Ray, at work."""
+        """Start Ray, or connect to the cluster; return the module."""
         ray = self.check()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if not self.address:

@@ -41,7 +41,7 @@ class ColumnType:
 
     @staticmethod
     def read(text: str) -> "ColumnType":
-        """The kind that `str` wrote."""
+        """Parse the text that `str` of a column type gives."""
         of, _, rest = text.partition("[")
         sizes = rest.removesuffix("]").split(", ") if rest else []
         return ColumnType(of, tuple(None if s == "n" else int(s) for s in sizes))
@@ -49,14 +49,14 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table."""
+    """Name and type of a column."""
 
     name: str
     kind: ColumnType
 
 
 def plain_value(value: object) -> Any:
-    """A value as Python's own numbers, texts and lists."""
+    """Return an array or NumPy scalar as plain Python values, other values unchanged."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
@@ -88,7 +88,7 @@ def infer_column_type(value: object) -> str:
 
 
 def cast_to_column_type(value: Array, of: str) -> Array:
-    """Numbers of a kind's own type."""
+    """Cast an array to the element type of a column."""
     types = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32"}
     return value.astype(types.get(of, of), copy=False)
 
@@ -119,10 +119,10 @@ class RowBlock:
 
 
 class FileFormat(Protocol):
-    """Reads one kind of file."""
+    """A file format: how its columns and rows are read."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """The columns of a file. E0870 to E0873 for one that is damaged."""
+        """Return the columns of a file. Raise E0870 to E0873 if it is damaged."""
         ...
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
@@ -130,7 +130,7 @@ class FileFormat(Protocol):
         ...
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
-        """Some columns of a block."""
+        """Read the selected columns of a block."""
         ...
 
 

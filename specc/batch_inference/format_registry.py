@@ -27,10 +27,12 @@ def find_images(directory: Path) -> list[Path]:
 
 
 class ImageDirectory:
-    """`image` is the file, `path` its path relative to the directory."""
+    """A directory of images, as a table: `image` is the file, `path` its path relative to the
+    directory.
+    """
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """The two columns."""
+        """Return the columns `image` and `path`."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
@@ -42,7 +44,7 @@ class ImageDirectory:
         ]
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
-        """The paths of a block."""
+        """Return the paths of the images in a block."""
         some = find_images(path)[block.start : block.start + block.rows]
         return {
             "image": [str(p) for p in some],

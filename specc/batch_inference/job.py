@@ -69,13 +69,13 @@ class JobReport:
 
     @property
     def computing(self) -> float:
-        """Seconds in which models computed, of all processes together."""
+        """Return the total compute time of all processes, in seconds."""
         return sum(seconds for seconds, _ in self.computed)
 
     @property
     def predicted(self) -> float | None:
-        """Seconds of `computing` estimated from the first block and the cost formulas; None for one
-        block.
+        """Return the compute time predicted from the first block and the cost formulas; None for
+        one block.
         """
         seconds, work = self.computed[0] if self.computed else (0.0, 0)
         if len(self.computed) < 2 or not work:
@@ -85,11 +85,11 @@ class JobReport:
 
     @property
     def waste(self) -> float:
-        """Return the share of padding."""
+        """Return the ratio of padding to valid positions."""
         return self.padding / max(self.places - self.padding, 1)
 
     def take(self, done: BlockStatistics) -> None:
-        """A block is done."""
+        """Add the statistics of a completed block."""
         self.blocks += 1
         self.errors += len(done.errors)
         self.nulls += done.nulls
@@ -158,7 +158,7 @@ def _noting_complete_parts(report: JobReport) -> Iterator[None]:
 
 
 def _check_engine(job: JobRequest, out: Path) -> None:
-    """E0888 for an engine that is not there, before anything is written."""
+    """Raise E0888 if the engine is not available, before files are written."""
     if job.engine == "ray":
         _run_on_ray(job, out).check()
 
@@ -203,7 +203,7 @@ def _run_engine(
 
 
 def count_cores() -> int:
-    """The processors that this process may use."""
+    """Return the number of CPUs that this process may use."""
     count = os.cpu_count()
     with suppress(AttributeError):  # not every system reports which CPUs the process may use
         count = len(os.sched_getaffinity(0))

@@ -159,7 +159,7 @@ def _merge_columns(
 
 
 def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
-    """E0884 for a file that is no more of the same table."""
+    """Raise E0884: a file has other columns than the first one."""
     raise_error(
         "E0884",
         f"`{escape_text(path)}` has different columns than `{escape_text(first)}`",
@@ -216,7 +216,7 @@ def _infer_columns(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[
 
 
 def _fail_unmapped(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> NoReturn:
-    """E0880, with an option to paste for each input: of a single column with its name."""
+    """Raise E0880 with a `--map` option for each input that has no column."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
     raise_error(
@@ -264,7 +264,7 @@ def _select_kept_columns(
 def _check_kept(
     names: Sequence[str], columns: Mapping[str, TableColumn], made: Collection[str]
 ) -> None:
-    """E0885 for a column that is not there, E0886 for one that is a result's name too."""
+    """Raise E0885 for a missing column, E0886 for one that has the name of an output."""
     for name in names:
         if name not in columns:
             _no_column(name, columns, "the output rows")

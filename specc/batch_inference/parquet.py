@@ -26,7 +26,7 @@ Arrow: TypeAlias = Any
 
 
 def import_pyarrow(name: str = "pyarrow") -> Arrow:
-    """A module of pyarrow. E0874 where it is not installed."""
+    """Import a module of pyarrow. Raise E0874 if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -70,7 +70,7 @@ class ParquetFile:
         return self.opened[path]
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """The columns of its schema. E0870 for two of one name."""
+        """Return the columns of the schema. Raise E0870 if two have the same name."""
         schema = self._open_file(path).schema_arrow
         names = schema.names
         if twice := [n for n in names if names.count(n) > 1]:
@@ -97,7 +97,7 @@ class ParquetFile:
         return found
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
-        """Some columns of a block, as Python values."""
+        """Read the selected columns of a block as Python values."""
         key = (path, block.group, tuple(columns))
         if self.group is None or self.group[:3] != key:
             try:
@@ -132,7 +132,7 @@ def _has_nanoseconds(type: Arrow) -> bool:
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """A value; as text where Python counts no such times, and `BadRow` if that fails."""
+    """Convert an Arrow value; to a string if Python has no such time, to `BadRow` if that fails."""
     if not value.is_valid:
         return None
     with suppress(ValueError, OverflowError):
@@ -173,7 +173,7 @@ def _has_dictionary(type: Arrow) -> bool:
 
 
 def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[object]]) -> bytes:
-    """A Parquet file of one row group; equal rows give equal bytes."""
+    """Encode rows as a Parquet file with one row group; equal rows give equal bytes."""
     pa = import_pyarrow()
     arrays = [_convert_column(c.kind, rows[c.name]) for c in columns]
     names = [_decode_utf8(c.name) for c in columns]
@@ -223,7 +223,7 @@ def _array_lists(kind: ColumnType, values: Sequence[object]) -> Arrow | None:
 
 
 def _decode_utf8(value: Arrow) -> Arrow:
-    """Texts with halves of characters written as JSON writes them."""
+    """Escape lone surrogates in strings, which UTF-8 cannot encode."""
     if isinstance(value, list):
         return [_decode_utf8(item) for item in value]
     if isinstance(value, str):
@@ -246,7 +246,7 @@ def _convert_lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[
 
 
 def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
-    """Values as lists: each of `size`, or of lengths of their own."""
+    """Group flat values into Arrow lists: of fixed `size`, or of the given lengths."""
     pa = import_pyarrow()
     if size is not None:
         return pa.FixedSizeListArray.from_arrays(values, size)

@@ -80,7 +80,7 @@ class JobPlan:
         return f"part-{number:06}.{self.to}"
 
     def as_json(self) -> dict[str, object]:
-        """As JSON, the same for the same plan."""
+        """Return the plan as deterministic JSON data."""
         return {
             "model": self.model,
             "model_hash": self.model_hash,
@@ -134,7 +134,7 @@ def _fail_damaged(path: Path) -> NoReturn:
 
 
 def _plan_of(data: object) -> JobPlan:
-    """A plan of JSON; whatever is wrong raises one of several errors."""
+    """Parse a plan from JSON data. Raises several exception types for invalid data."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
     return JobPlan(

@@ -86,7 +86,7 @@ class GraphResults:
 
     @cached_property
     def attentions(self) -> dict[str, AttentionLocation]:
-        """Every attention by its scope."""
+        """Return all attentions by scope."""
         return find_attentions(self.graph)
 
     def _of_attention(self, name: str) -> tuple[Dim, Dim, Dim]:
@@ -249,7 +249,7 @@ class GeneratedResults:
     several: bool = False
 
     def columns(self) -> Iterator[TableColumn]:
-        """The texts, or the tokens of a model without a vocabulary."""
+        """Return the columns: texts, or tokens if the model has no vocabulary."""
         lists = (None,) if self.several else ()
         if self.text:
             yield TableColumn("written", ColumnType("text", lists))

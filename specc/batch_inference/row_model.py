@@ -43,12 +43,12 @@ class RowGenerator:
 
     @property
     def waits(self) -> str:
-        """Why they do not; empty where they do."""
+        """Return why continuous batching is not possible; "" if it is."""
         return explain_waiting(self.writer, self.settings)
 
     @property
     def written(self) -> GeneratedResults:
-        """Return the output names."""
+        """Return the result columns of generation."""
         chosen = self.settings
         beam = chosen.strategy == "beam"
         return GeneratedResults(
@@ -117,7 +117,7 @@ class RowModel:
 
     @property
     def input_signature(self) -> ModelInputs:
-        """The optional inputs."""
+        """Return the inputs that rows provide, with their preprocessing."""
         return self.opened.input_signature if self.writes else self.opened.whole.input_signature
 
     def check(self) -> None:
@@ -225,7 +225,7 @@ class RowModel:
 
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:
-    """The inputs that are read as texts."""
+    """Return the inputs that take texts."""
     input_signature = opened.input_signature
     return [
         n

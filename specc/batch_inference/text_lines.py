@@ -43,7 +43,7 @@ class FileLine(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[FileLine]:
-    """The lines of a file; blank ones too. E0871 for one that is far too long."""
+    """Yield the lines of a file, also blank ones. Raise E0871 if a line is too long."""
     with path.open("rb") as file:
         at = 0
         while data := file.readline(MAX_ROW_BYTES + 1):
@@ -84,7 +84,7 @@ def _read_block(file: int, start: int, rows: int, at: int, after: int) -> RowBlo
 
 
 def read_block_bytes(path: Path, block: RowBlock) -> bytes:
-    """The bytes of a block."""
+    """Return the bytes of a block without a byte order mark."""
     with path.open("rb") as file:
         file.seek(block.at)
         data = file.read(block.bytes)
@@ -92,23 +92,23 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _split_lines(data: bytes) -> list[bytes]:
-    """Lines without their ends; an end at the end of all begins no further line."""
+    """Split lines and remove line ends; a final line end does not start another line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(data)]
 
 
 class TextLinesFile:
-    """A text a line, in the column `text`."""
+    """A text file with one text per line, in the column `text`."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """The one column."""
+        """Return the column `text`."""
         return (TableColumn("text", ColumnType("text")),)
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """Blocks of lines."""
+        """Split the file into blocks of lines."""
         return split_blocks(read_lines(path), file, rows)
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
-        """The lines of a block."""
+        """Return the lines of a block."""
         return {
             "text": [_decode_text(line) for line in _split_lines(read_block_bytes(path, block))]
         }
@@ -125,7 +125,7 @@ class JsonLinesFile:
     """A JSON Lines file; blank lines are skipped."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """The names in any object, each with the kind that all its values have."""
+        """Return the union of the objects' keys, each with a type that fits all its values."""
         found: dict[str, str] = {}
         before: dict[str, type] = {}
         for line in read_lines(path):
@@ -140,7 +140,7 @@ class JsonLinesFile:
         return tuple(TableColumn(n, ColumnType(k or NULL_TYPE)) for n, k in found.items())
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """Blocks of objects; blank lines belong to the block before them."""
+        """Split the file into blocks of objects; blank lines belong to the block before them."""
         return split_blocks(read_lines(path), file, rows, full=bytes.strip)
 
     def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
@@ -210,7 +210,7 @@ class CsvFile:
 
 
 def _split_records(path: Path) -> Iterator[FileLine]:
-    """The records of a file, of which one may go over several lines."""
+    """Yield the records of a file; a record may span several lines."""
     return _join_lines(read_lines(path))
 
 

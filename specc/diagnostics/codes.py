@@ -32,7 +32,7 @@ class DiagnosticCode(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The exit status of a command that ends with it."""
+        """Return the exit status of a command that ends with this code."""
         return self.family.value
 
 
@@ -381,10 +381,8 @@ DIAGNOSTIC_CODES = {
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
-    """The exit status of a command that ended with these errors, which may be none.
-
-    2 or 3 where all that is wrong is the command line or the environment: who mends that
-    has mended everything. Else what `verify` says goes first, since it is asked for.
+    """Return the exit status for these errors, 0 for none. 2 or 3 if all errors concern the command
+    line or the environment. Otherwise the status of `verify` takes precedence.
     """
     families = {DIAGNOSTIC_CODES[code].family for code in errors}
     if not families:

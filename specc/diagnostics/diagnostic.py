@@ -20,13 +20,13 @@ class Label:
 
     @classmethod
     def at(cls, span: Span | None, text: str) -> "Label | None":
-        """A label at a span; None where the place is not known."""
+        """Return a label at a span; None if there is no span."""
         return cls(span, text) if span else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A certain fix: replace the text at `span`."""
+    """A machine-applicable fix: replace the text at `span`."""
 
     span: Span
     text: str
@@ -54,7 +54,7 @@ class Diagnostic:
     other_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """The user's text before that of the library."""
+        """Order labels: the user's text before the standard library."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text

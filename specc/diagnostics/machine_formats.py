@@ -9,7 +9,7 @@ from specc.diagnostics.source import Span
 
 
 def span_to_json(span: Span) -> dict[str, object]:
-    """A span as numbers: lines and columns from 1, offsets in characters and in UTF-8
+    """Convert a span to JSON data: lines and columns from 1, offsets in characters and in UTF-8
     bytes from 0.
     """
     source = span.source
@@ -30,7 +30,7 @@ def span_to_json(span: Span) -> dict[str, object]:
 
 
 def diagnostic_to_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """A diagnostic as JSON holds it."""
+    """Convert a diagnostic to JSON data."""
     labels = [label for label in (diagnostic.primary, *diagnostic.others) if label is not None]
     return {
         "code": diagnostic.code,
@@ -48,12 +48,12 @@ def diagnostic_to_json(diagnostic: Diagnostic) -> dict[str, object]:
 
 
 def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
-    """One JSON object a line, one line a diagnostic."""
+    """Format diagnostics as JSON Lines."""
     return "".join(json.dumps(diagnostic_to_json(d)) + "\n" for d in diagnostics)
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """A SARIF 2.1.0 log. `help_uri` is where the pages of the codes are, with `{code}`
+    """Format diagnostics as a SARIF 2.1.0 log. `help_uri` is the URI of code pages, with `{code}`
     for the code.
     """
     found = list(diagnostics)
@@ -77,7 +77,7 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
 
 
 def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
-    """One SARIF result."""
+    """Build the SARIF result of a diagnostic."""
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )
@@ -116,12 +116,12 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
 
 
 def escape_lines(text: str) -> str:
-    """A text escaped line by line."""
+    """Escape control characters in each line of a text."""
     return "\n".join(escape_control_characters(line) for line in text.split("\n"))
 
 
 def build_sarif_location(label: Label) -> dict[str, object]:
-    """A SARIF location."""
+    """Build the SARIF location of a span."""
     found: dict[str, object] = {
         "physicalLocation": {
             "artifactLocation": {"uri": file_name_to_uri(label.span.source.name)},
@@ -134,14 +134,14 @@ def build_sarif_location(label: Label) -> dict[str, object]:
 
 
 def build_sarif_region(span: Span) -> dict[str, int]:
-    """A SARIF region."""
+    """Build the SARIF region of a span."""
     line, column = span.source.position(span.start)
     end_line, end_column = span.source.position(span.end)
     return {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
 
 
 def file_name_to_uri(name: str) -> str:
-    """A file name as a relative URI."""
+    """Convert a file name to a relative URI."""
     # characters that RFC 3986 leaves unescaped; file names may contain any other
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")

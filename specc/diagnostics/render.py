@@ -27,7 +27,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def measure_display_width(text: str) -> int:
-    """Columns of an escaped text in a terminal."""
+    """Return the display width of an escaped text in a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -37,9 +37,7 @@ def measure_display_width(text: str) -> int:
 
 
 def expand_source_line(line: str) -> tuple[str, list[int]]:
-    """A source line as it is shown, and the column at which each of its characters
-    starts, and its end.
-    """
+    """Return the displayed source line and the column of each of its characters and of its end."""
     shown: list[str] = []
     places = [0]
     for character in line:
@@ -78,12 +76,12 @@ class Colorizer:
     on: bool
 
     def __call__(self, role: str, text: str) -> str:
-        """A text in the color of its role."""
+        """Color a text by its role."""
         return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.on and text else text
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
-    """The labels by file, that of the primary label first."""
+    """Group labels by file, the file of the primary label first."""
     labels = [label for label in (diagnostic.primary, *diagnostic.others) if label is not None]
     groups: dict[int, list[Label]] = {}
     for label in labels:
@@ -94,7 +92,7 @@ def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
 def render_excerpt(
     labels: Sequence["Label"], primary: "Label | None", rim: str, paint: Colorizer, *, first: bool
 ) -> list[str]:
-    """The lines of one file that labels point at."""
+    """Render the source lines of one file that labels point at."""
     # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if first else ":::"
@@ -124,7 +122,7 @@ def render_excerpt(
 
 
 def locate_mark(span: Span) -> tuple[int, int, int]:
-    """Line, and first and last offset in it, of the mark of a span: its first line only."""
+    """Return the line, and the start and end in it, of the underlined first line of a span."""
     number, column = span.source.position(span.start)
     line = span.source.line(number)
     # a span may begin at a line break, or end lines later
@@ -170,7 +168,7 @@ class SourceLineView:
         return self.start > 0 or self.base > 0
 
     def shown(self) -> str:
-        """The text, `…` where something is left out."""
+        """Return the visible text, with `…` for omitted parts."""
         at, out = 0, []
         # a wide character counts where it starts
         for character in self.text:
@@ -192,7 +190,7 @@ def render_numbered_line(number: int, view: SourceLineView, rim: str, paint: Col
 def render_underlines(
     view: SourceLineView, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
 ) -> list[str]:
-    """The lines under a source line: `^^^^` and `----`, then what they say."""
+    """Render the underlines of a source line (`^^^^`, `----`) and their messages."""
     tap_points: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = locate_mark(label.span)
@@ -236,7 +234,7 @@ def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = Fal
 
 
 def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> str:
-    """One diagnostic with its source lines, notes and helps; ends with a line break."""
+    """Render a diagnostic with its source lines, notes and helps; ends with a line break."""
     paint = Colorizer(color)
     mark = paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
     out = [f"{mark}{paint('note', ': ' + escape_control_characters(diagnostic.title))}"]
@@ -288,8 +286,8 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Messages that differ in their places alone as one, for people: the first, with the
-    places of the others. Each slip of the pen is one of its own, and stays so.
+    """Merge messages that differ only in location: the first one lists the other locations. Syntax
+    errors are not merged.
     """
     firsts: dict[object, Diagnostic] = {}
     for found in diagnostics:
@@ -318,9 +316,7 @@ def format_repr(text: str) -> str:
 
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A table of HTML: what each value is called, and the value. Empty values are left
-    out.
-    """
+    """Render an HTML table of names and values, without empty values."""
     kept = [(name, text) for name, text in rows if text]
     more = len(kept) - MAX_TABLE_ROWS
     kept = [*kept[:MAX_TABLE_ROWS], *([("…", f"{more} more")] if more > 0 else [])]

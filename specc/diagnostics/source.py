@@ -14,11 +14,11 @@ class Source:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """Offset of the first character of each line."""
+        """Return the offset of the first character of each line."""
         return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Line and column of a character, both counted from 1."""
+        """Return the line and column of a character, both from 1."""
         line = bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1
 
@@ -45,7 +45,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """The characters themselves."""
+        """Return the text of the span."""
         return self.source.text[self.start : self.end]
 
     @property
@@ -59,7 +59,7 @@ class Span:
         return self.source.position(self.start)[1]
 
     def to(self, other: "Span") -> "Span":
-        """From the start of this span to the end of `other`, in the same source."""
+        """Return the span from the start of this one to the end of `other`, in the same source."""
         return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:

@@ -7,8 +7,8 @@ MAX_LISTED_NAMES = 12
 
 
 def compute_edit_distance(a: str, b: str, most: int) -> int:
-    """Insertions, deletions, replacements and swaps of neighbors from `a` to `b`;
-    `most + 1` if more.
+    """Return the number of insertions, deletions, replacements and swaps from `a` to `b`; `most +
+    1` if more.
     """
     # each additional or missing character is an edit
     if abs(len(a) - len(b)) > most:
@@ -29,9 +29,7 @@ def compute_edit_distance(a: str, b: str, most: int) -> int:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant: at most `max(1, len / 3)` edits away, or made
-    of the same letters.
-    """
+    """Return the most similar name: at most `max(1, len / 3)` edits away, or an anagram."""
     plain = normalize_identifier(word)
     best: tuple[int, str] | None = None
     for name in names:
@@ -51,7 +49,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
 
 
 def format_suggestion(name: str) -> str:
-    """The one sentence that offers a name."""
+    """Format the help that suggests a name."""
     return f"did you mean `{name}`?"
 
 
@@ -64,12 +62,12 @@ def suggest_similar_name(word: str, names: Iterable[str], otherwise: str) -> lis
 
 
 def normalize_identifier(word: str) -> str:
-    """A word without case and separators, which people get wrong first."""
+    """Lowercase a word and remove separators, for comparison."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def format_name_list(names: Iterable[str]) -> str:
-    """Names in a row, `a, b, c and 4 more`."""
+    """Format a list of names: `a, b, c and 4 more`."""
     known = sorted(names)
     if len(known) <= MAX_LISTED_NAMES:
         return ", ".join(known)

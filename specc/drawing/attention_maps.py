@@ -69,7 +69,7 @@ class AttentionMap:
 
     @property
     def layer(self) -> int | None:
-        """The first number in the scope, which is that of the layer; None without one."""
+        """Return the layer index, the first number in the scope; None if there is none."""
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 
@@ -81,7 +81,7 @@ class AttentionMap:
     def with_heads(
         self, weights: Doubles, hidden: NDArray[np.bool_], heads: tuple[int, ...]
     ) -> "AttentionMap":
-        """The same attention with the weights of some of its heads."""
+        """Return a copy with only the given heads."""
         return AttentionMap(
             scope=self.scope,
             weights=weights,

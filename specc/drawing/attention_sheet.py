@@ -43,7 +43,7 @@ LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
-    """All maps of `looks`, one block below the other, with one scale for all."""
+    """Draw all maps of `looks`, one block below the other, with a common color scale."""
     scale = ColorScale.over(
         (w for m in looks.maps for w in _collect_visible_weights(m, looks)), log=log
     )
@@ -86,7 +86,7 @@ def _is_over(attention: AttentionMap, looks: AttentionMaps) -> bool:
 
 
 def _collect_visible_weights(attention: AttentionMap, looks: AttentionMaps) -> list[Doubles]:
-    """The weights that are seen, of which the scale is made."""
+    """Return the visible weights, which determine the color scale."""
     if _is_over(attention, looks):
         return [weights for _, weights in attention_panels(attention)]
     return [attention.marked()]
@@ -99,7 +99,7 @@ def _ends(mark: TextMark) -> float:
 def _draw_block(
     attention: AttentionMap, looks: AttentionMaps, scale: ColorScale, widest: int
 ) -> PanelBlock:
-    """All heads of one attention below its scope."""
+    """Draw all heads of one attention, with its scope as heading."""
     if looks.image is not None and _is_over(attention, looks):
         return overlay_panels(attention, looks.image, scale)
     return _heat_maps(attention, scale, widest)
@@ -107,7 +107,7 @@ def _draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One axis of a map: how large a cell is along it, and the labels that have room."""
+    """One axis of a map: the cell size along it, and the labels that fit."""
 
     axis: MapAxis
     cell: float
@@ -116,7 +116,7 @@ class _Side:
 
     @property
     def size(self) -> float:
-        """Points of a label."""
+        """Return the font size of labels in points."""
         return min(LABEL_SIZE, max(7.5, self.cell * 0.82))
 
     @property
@@ -136,12 +136,12 @@ class _Side:
         return f"{what}: {self.axis.caption}{some}"
 
     def widest(self) -> float:
-        """Points that the longest label takes."""
+        """Return the width of the longest label in points."""
         return max((estimate_text_width(t, self.size) for _, t in self.labels()), default=0.0)
 
 
 def _get_ordinal_suffix(number: int) -> str:
-    """The ending of an ordinal: eleven to thirteen are no `st`, `nd` or `rd`."""
+    """Return the ordinal suffix of a number; 11 to 13 have `th`."""
     if 10 <= number % 100 <= 20:
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -209,7 +209,7 @@ def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) 
 
 
 def _draw_beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
-    """The labels of queries."""
+    """Draw the labels of queries."""
     for n, label in side.labels():
         # a label for several cells is centered over them
         cells = n + side.every / 2
@@ -233,7 +233,7 @@ def _draw_above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[M
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Points a cell is wide, so that a panel has a good size and labels can be read."""
+    """Return the cell size in points that gives a good panel size and readable labels."""
     # width of a panel in points: the more heads, the less each gets
     goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     fair = min(28.0, goal / max(1, cells))
@@ -335,5 +335,5 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
 
 
 def reshape_to_grid(row: Doubles, grid: PatchGrid) -> Doubles:
-    """The weights of patches `f[lead + rows·columns]` in image layout."""
+    """Reshape the weights of patches `f[lead + rows·columns]` to the image grid."""
     return np.asarray(row[grid.lead :]).reshape(grid.rows, grid.columns)

@@ -87,7 +87,7 @@ class ColorScale:
         return result
 
     def middle(self) -> float:
-        """The value of the color between both ends."""
+        """Return the value at the middle of the scale."""
         if self.log:
             return float(np.sqrt(self.low * self.high))
         return (self.low + self.high) / 2
@@ -194,7 +194,7 @@ class Drawing:
     marks: list[Mark] = field(default_factory=list)
 
     def add(self, marks: Iterable[Mark]) -> None:
-        """Put more marks above those there are."""
+        """Add marks on top of the drawing."""
         self.marks.extend(marks)
 
 
@@ -248,12 +248,12 @@ class PanelBlock:
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
     def at(self, x: float, y: float) -> list[Mark]:
-        """The marks with their corner there."""
+        """Return the marks moved to a corner."""
         return [move_mark(mark, x, y) for mark in self.marks]
 
 
 def move_mark(mark: Mark, x: float, y: float) -> Mark:
-    """The mark elsewhere."""
+    """Return the mark, moved."""
     if isinstance(mark, LineMark):
         return replace(mark, points=tuple((a + x, b + y) for a, b in mark.points))
     return replace(mark, x=mark.x + x, y=mark.y + y)
@@ -297,7 +297,7 @@ def arrange_panels(
 
 
 def _count_columns(panels: int) -> int:
-    """Panels in a row: up to four, and then as many rows as columns, or a few less."""
+    """Return the number of panels per row: up to four, then about as many rows as columns."""
     return panels if panels <= 4 else min(panels, 6, math.ceil(math.sqrt(panels * 1.4)))
 
 

@@ -39,7 +39,7 @@ MAX_PATHS = 40_000
 
 
 def render_svg(drawing: Drawing) -> str:
-    """The whole file: characters of an SVG document with a title for those who listen."""
+    """Render an SVG file with a title for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(drawing.width)}" '
         f'height="{_n(drawing.height)}" {_render_drawing(drawing)}\n'
@@ -47,7 +47,7 @@ def render_svg(drawing: Drawing) -> str:
 
 
 def render_inline_svg(drawing: Drawing, kind: str) -> str:
-    """The same as an element of a page, of the class `kind`, without white paper under it."""
+    """Render an SVG element of the class `kind` for a page, without background."""
     width, height = _n(drawing.width), _n(drawing.height)
     size = f'class="{escape(kind)}" width="{width}" height="{height}"'
     return f"<svg {size} {_render_drawing(drawing, paper=False)}"
@@ -106,7 +106,7 @@ def _(mark: LineMark) -> str:
 
 
 def _render_path(mark: LineMark) -> str:
-    """The points as a path; a corner is a curve that begins and ends `radius` away from it."""
+    """Render points as an SVG path with rounded corners of the given radius."""
     points = mark.points
     commands = [f"M{_xy(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
@@ -121,7 +121,7 @@ def _render_path(mark: LineMark) -> str:
 def _point_towards(
     start: tuple[float, float], end: tuple[float, float], by: float
 ) -> tuple[float, float]:
-    """The point `by` from `start` on the way to `end`, or half that way where it is short."""
+    """Return the point at distance `by` from `start` towards `end`, at most half the way."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = (dx * dx + dy * dy) ** 0.5
     share = min(by, length / 2) / length if length else 0.0
@@ -129,7 +129,7 @@ def _point_towards(
 
 
 def _draw_arrow(mark: LineMark) -> str:
-    """A head at the last point, in the direction of the last piece."""
+    """Draw an arrowhead at the last point, in the direction of the last segment."""
     (x, y), before = mark.points[-1], mark.points[-2]
     back = _point_towards((x, y), before, 6)
     dx, dy = (x - back[0]) / 2, (y - back[1]) / 2
@@ -215,7 +215,7 @@ def render_page(
 
 
 def content_security_policy(style: str, program: str) -> str:
-    """The content-security-policy of a page with this style and this program."""
+    """Return the Content-Security-Policy of a page with this style and script."""
     return (
         f"default-src 'none'; script-src {_hash_source(program)}; style-src {_hash_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -244,7 +244,7 @@ MAX_PIXELS = 512
 
 
 def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
-    """The page. The last attention is shown first."""
+    """Render the HTML page; it shows the last attention first."""
     step = _get_step(looks.maps)
     axes: list[MapAxis] = []
     maps: list[Json] = [_render_map(m, axes, step) for m in looks.maps]
@@ -268,7 +268,7 @@ def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Cells of a map along a side of one cell of the page, so that all have room."""
+    """Return the number of map cells per displayed cell and side, so that the map fits."""
     # counted over all maps: a page of many small maps is as large as one of a single large map
     step = 1
     while sum(_render_cells(m, step) for m in maps) > MAX_CELLS:
@@ -282,7 +282,7 @@ def _render_cells(attention: AttentionMap, step: int) -> int:
 
 
 def _render_map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
-    """One attention; its axes are put among those there are."""
+    """Render one attention; its axes are added to the shared ones."""
     places = []
     for axis in (attention.queries, attention.keys):
         # layers share their axes, whose labels are written once
@@ -304,7 +304,7 @@ def _render_map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json
 
 
 def encode_weights_base64(weights: Doubles) -> str:
-    """Weights as 32-bit floats, the lowest byte first; minus infinity is hidden."""
+    """Encode weights as base64 of little-endian float32; minus infinity marks hidden ones."""
     return b64encode(weights.astype("<f4").tobytes()).decode("ascii")
 
 

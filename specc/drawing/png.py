@@ -73,7 +73,7 @@ MISSING_GLYPH = "\U0010fffe"
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """The whole file. E0902 without Pillow, E0953 where it would have too many pixels."""
+    """Render a PNG file. Raise E0902 without Pillow, E0953 if it has too many pixels."""
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
@@ -112,7 +112,7 @@ def require_pillow() -> None:
 
 
 def find_missing_glyphs(marks: Iterable[Mark]) -> str:
-    """The characters of some marks that the font of a PNG lacks, each once."""
+    """Return the characters that the PNG font lacks, without duplicates."""
     texts = (mark.text for mark in marks if isinstance(mark, TextMark))
     seen = dict.fromkeys(c for text in texts for c in text)
     return "".join(c for c in seen if _font_of(c) is None)

@@ -72,7 +72,7 @@ def get_specs_directory() -> Path:
 
 @cache
 def list_builtin_specs() -> Mapping[str, Path]:
-    """The built-in specs by name, read at startup."""
+    """Return the built-in specs by name."""
     return {
         p.stem: p
         for p in sorted((get_specs_directory() / "models").iterdir())
@@ -160,29 +160,27 @@ def _resolve_spec_path(path: Path, shown: str, span: Span | None) -> Path:
 
 
 def read_spec_file(path: Path, shown: str, span: Span | None = None) -> ast.File:
-    """A spec file as a tree. E0802 when it cannot be read."""
+    """Parse a spec file. Raise E0802 if it cannot be read."""
     source = read_spec_source(path, shown, span)
     return _parse_cached(source.name, source.text)
 
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """The tree of a text, which is made once: trees never change."""
+    """Parse a text. Cached; trees are immutable."""
     return parse_spec(Source(name, text))
 
 
 @cache
 def _load_std() -> StdLibrary:
-    """std, of which all commands of a process share what they read."""
+    """Load the standard library, shared by all commands of the process."""
     return StdLibrary(get_specs_directory() / "std", get_specs_directory() / "std.json")
 
 
 @dataclass
 class SpecLibrary:
-    """The library of one command: std, and files read once each.
-
-    `unsaved` are texts that an editor holds, by where they will lie; they go before what
-    lies there.
+    """The standard library and the files that one command reads, each once. `unsaved` are texts of
+    an editor by path; they take precedence over files.
     """
 
     modules: dict[Path, SpecModule] = field(default_factory=dict)
@@ -193,7 +191,7 @@ class SpecLibrary:
         return _load_std()
 
     def standard(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """The std block or definition of that name."""
+        """Return the std block or definition of a name."""
         return self._std.get(name)
 
     def standard_names(self) -> tuple[str, ...]:
@@ -216,8 +214,8 @@ class SpecLibrary:
         return self.module(path, spec=spec)
 
     def _load_text_module(self, source: Source) -> SpecModule:
-        """The module of a text that lies in no file; paths in it are seen from the
-        current folder.
+        """Return the module of a text without a file; its paths are relative to the working
+        directory.
         """
         made = build_module(parse_spec(source), source.name)
         made.directory = _resolve_spec_path(Path(), source.name, None)
@@ -226,7 +224,7 @@ class SpecLibrary:
         return made
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
-        """The module of a file, read once."""
+        """Return the module of a file. Cached."""
         key = _resolve_spec_path(path, spec, span)
         # By location, not by name: `./a.specc` and `a.specc` are one module, with one set of items.
         if key not in self.modules:
@@ -240,8 +238,8 @@ class SpecLibrary:
         return self.modules[key]
 
     def used(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
-        """The file that `use` or `extends` names: a built-in spec's name, or a path
-        below the user's folder.
+        """Return the module that `use` or `extends` names: a built-in spec, or a file relative to
+        `user`.
         """
         models = list_builtin_specs()
         target = Path(path)
@@ -269,7 +267,7 @@ class SpecLibrary:
         return self.module(inside, path, span)
 
     def published(self, context: Context, entry: ast.Field, env: Env) -> Any:
-        """A field's value from a published config file."""
+        """Return the value of a field in a published config file."""
         return read_published_field(context, entry, env)
 
 

@@ -27,7 +27,7 @@ StdItem = ast.Block | ast.Definition
 
 
 def read_spec_source(path: Path, shown: str, span: Span | None = None) -> Source:
-    """The text of a spec file. E0802 when it cannot be read."""
+    """Read a spec file. Raise E0802 if it cannot be read."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             # one more than a spec may have is enough to refuse it (E0109)
@@ -50,7 +50,7 @@ def compute_source_digest(source: Source) -> str:
 
 
 def read_std_sources(directory: Path) -> dict[str, Source]:
-    """The texts of the standard library by file name, in order."""
+    """Read the files of the standard library by name, in order."""
     return {
         p.name: read_spec_source(p, f"std/{p.name}")
         for p in sorted(directory.iterdir())
@@ -87,7 +87,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The rows of the table that still hold."""
+        """Return the table entries of files that have not changed."""
         # a checkout without the table still works, only slower
         if not self.table.is_file():
             return {}
@@ -125,10 +125,8 @@ CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
 
 
 def tree_to_json(file: ast.File) -> dict[str, Any]:
-    """A tree as JSON can hold it.
-
-    `nodes[n]` is `[class, value, …]`; a value is a text, number, bool, None,
-    `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
+    """Convert a tree to JSON data. `nodes[n]` is `[class, value, …]`; a value is a text, number,
+    bool, None, `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
     """
     out: list[list[Any]] = []
     number: dict[int, int] = {}
@@ -161,7 +159,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
 
 
 def encode_field(value: Any, number: dict[int, int]) -> Any:
-    """A field's value as JSON."""
+    """Convert the value of a field to JSON data."""
     if isinstance(value, NODE_CLASSES):
         return {"n": number[id(value)]}
     if isinstance(value, Span):
@@ -173,7 +171,7 @@ def encode_field(value: Any, number: dict[int, int]) -> Any:
 
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """The tree that `tree_to_json` wrote; `source` is the text it was read from."""
+    """Rebuild a tree from the data of `tree_to_json`; `source` is its text."""
     assert data["version"] == TREE_FORMAT_VERSION, "the table has another version"
     for name, known in data["fields"].items():
         assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
@@ -199,7 +197,7 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
 
 
 def decode_field(value: Any, made: list[Any], source: Source) -> Any:
-    """A field's value from JSON."""
+    """Convert JSON data to the value of a field."""
     if not isinstance(value, dict):
         return value
     if "n" in value:
@@ -212,9 +210,7 @@ def decode_field(value: Any, made: list[Any], source: Source) -> Any:
 
 
 def render_std_table(directory: Path) -> str:
-    """The table of a folder of specs: for each file the hash of its text, the names it
-    defines, its tree.
-    """
+    """Render the table of a directory of specs: the hash, defined names and tree of each file."""
     rows = []
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)

@@ -90,7 +90,7 @@ class DocumentAnalysis:
         )
 
     def path_of(self, span: Span) -> Path | None:
-        """The file that a place is in; None for a text that is not a file."""
+        """Return the path of the file that a span is in; None for text without a file."""
         if self.is_here(span):
             return self.path
         name = span.source.name
@@ -127,7 +127,7 @@ def analyze_incrementally(
 
 
 def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
-    """The graphs of a spec by name, first the one that `specc check` means."""
+    """Return the graphs of a spec by name, the default graph of `specc check` first."""
     yield ""
     graphs = [b for b, _ in spec.program.items(ast.Block) if b.kind == "graph"]
     yield from (block.name for block in graphs[1:])
@@ -172,14 +172,14 @@ def _of_graph(found: CheckedSpec) -> Iterator[Diagnostic]:
 def analyze_document(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> DocumentAnalysis:
-    """All that is known of a text."""
+    """Parse and elaborate a text for the editor."""
     return list(analyze_incrementally(path, text, unsaved))[-1]
 
 
 def resolve_used_file(
     known: DocumentAnalysis, module: SpecModule, use: ast.Use
 ) -> SpecModule | None:
-    """The file that a `use` names; None where it cannot be read."""
+    """Return the path of the file that a `use` names; None if it cannot be read."""
     with suppress(Failed):
         return known.library.used(use.path, module, None)
     return None
@@ -190,7 +190,7 @@ NO_NODE = (ast.Comments,)
 
 @dataclass(frozen=True)
 class NameBinding:
-    """A name that a text gives: to what, and where."""
+    """A name bound in a text: its definition and location."""
 
     name: str
     kind: str
@@ -238,7 +238,7 @@ def bindings_at(item: ast.Node, before: int | None = None) -> Iterator[NameBindi
 
 
 def _bound_by(node: ast.Node) -> Iterator[NameBinding]:
-    """The names that one node gives."""
+    """Yield the names that a syntax node binds."""
     span = node_span(node)
     if span is None:
         return

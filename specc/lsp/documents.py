@@ -43,7 +43,7 @@ ErrorCallback = Callable[[str, int, Exception], None]
 
 
 class OpenDocuments:
-    """The open texts. Every method may be called from any thread."""
+    """The open documents of an editor. All methods are thread-safe."""
 
     def __init__(self, told: ResultsCallback, broke: ErrorCallback) -> None:
         self.told = told
@@ -57,7 +57,7 @@ class OpenDocuments:
         self._thread.start()
 
     def put(self, uri: str, path: Path, text: str, version: int) -> None:
-        """A text as it is now."""
+        """Store the current text of a document."""
         with self._news:
             old = self._documents.get(uri)
             good = old.good if old else None
@@ -67,7 +67,7 @@ class OpenDocuments:
             self._analyze_again(uri)
 
     def drop(self, uri: str) -> None:
-        """A text that is no longer open."""
+        """Remove a closed document."""
         with self._news:
             self._documents.pop(uri, None)
             self._waiting.pop(uri, None)
@@ -78,14 +78,16 @@ class OpenDocuments:
             return self._documents.get(uri)
 
     def saved(self, uri: str) -> None:
-        """Analyze the open texts that use a changed file again."""
+        """Reanalyze open documents that use a changed file."""
         with self._news:
             for other in self._documents:
                 if other != uri:
                     self._analyze_again(other)
 
     def wait(self, uri: str, version: int, seconds: float, *, is_complete: bool) -> None:
-        """Until something is known of a version, or all is; not for ever."""
+        """Wait, up to `seconds`, until a version is analyzed; `is_complete`: until all of its
+        analysis is done.
+        """
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -124,7 +126,7 @@ class OpenDocuments:
                 self._news.notify_all()
 
     def _read(self, document: OpenDocument, others: dict[Path, str]) -> None:
-        """All that can be found in a text, as long as it is the newest."""
+        """Analyze a text step by step; stop if a newer version arrives."""
         for found in analyze_incrementally(document.path, document.text, others):
             if not self._found(document, found):
                 return
@@ -137,7 +139,7 @@ class OpenDocuments:
                 document.quick_fixes.append((fault, edits))
 
     def _found(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
-        """Keep what was found. False where a newer text waits."""
+        """Store the analysis. Return False if a newer version is waiting."""
         with self._news:
             newest = self._is_newest(document)
             if newest:
@@ -155,7 +157,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._waiting
 
     def close(self) -> None:
-        """Cancel: work in progress ends with the process."""
+        """Cancel waiting work; a running analysis ends with the process."""
         with self._news:
             self._closed = True
             self._documents.clear()

@@ -82,7 +82,7 @@ def expected_terminals(
 
 
 def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """The first of each text: a variable hides the block of its name."""
+    """Drop later items with the same text: a variable hides a block of that name."""
     seen: dict[str, CompletionItem] = {}
     for offer in offers:
         seen.setdefault(offer.text, offer)
@@ -90,7 +90,7 @@ def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
 
 
 def _get_dotted_name(text: str, end: int) -> str:
-    """The dotted name that ends at a character."""
+    """Return the dotted name that ends at a character."""
     # the text before the cursor is usually incomplete, so there is no tree to find its beginning
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
@@ -119,7 +119,7 @@ def _complete_quoted(text: str, offset: int) -> Iterator[CompletionItem]:
 
 
 def _complete_options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """The options of the call that a character is in, those not given yet."""
+    """Complete the remaining options of the call at a character."""
     opened = _open_bracket(tokens)
     if opened is None or tokens[opened].kind != "LPAR" or opened == 0:
         return
@@ -137,7 +137,7 @@ def _complete_options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Itera
 
 
 def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Behind `name =` in the call of a word: the words that this option may be."""
+    """Complete the words of the option after `name =` in a call."""
     opened = _open_bracket(tokens)
     if not opened or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
@@ -167,13 +167,13 @@ def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 
 def _open_bracket(tokens: Sequence[Token]) -> int | None:
-    """The place of the last bracket that is not closed again."""
+    """Return the offset of the innermost unclosed bracket."""
     unclosed = _find_unclosed(tokens)
     return tokens.index(unclosed[-1]) if unclosed else None
 
 
 def _find_unclosed(tokens: Sequence[Token]) -> list[Token]:
-    """The brackets that are not closed again, the outermost first."""
+    """Return the unclosed brackets, outermost first."""
     found: list[Token] = []
     for token in tokens:
         if token.kind in OPENING_TOKENS:
@@ -200,7 +200,7 @@ def _complete_entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Itera
 
 
 def _list_inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """The inputs and results of the graphs of a spec."""
+    """Return the inputs and outputs of the graphs of a spec."""
     blocks = known.spec.program.items(ast.Block) if known.spec else ()
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():

@@ -247,7 +247,7 @@ def _find_spec(module: SpecModule | None) -> NameMeaning | None:
 
 
 def _find_keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
-    """A word of the language."""
+    """Return the documentation of a keyword."""
     text = known.source.text
     start = text.rfind("\n", 0, offset) + 1
     for found in IDENTIFIER.finditer(text, start):
@@ -301,5 +301,5 @@ def escape_spec_text(text: str) -> str:
 
 
 def escape_code(text: str) -> str:
-    """A text between backticks."""
+    """Format a text as inline Markdown code."""
     return escape_control_characters(text).replace("`", "'")

@@ -30,7 +30,7 @@ class DocumentPosition(NamedTuple):
 
 
 class DocumentLines:
-    """The lines of a text; only the line ends of the protocol count, no form feed."""
+    """The lines of a text, split at the line ends of the protocol, not at form feeds."""
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self.text = text
@@ -80,7 +80,7 @@ class DocumentLines:
 
 @lru_cache(maxsize=16)
 def split_document_lines(text: str, encoding: str) -> DocumentLines:
-    """The lines of a text, split once for all requests."""
+    """Split a text into lines. Cached for all requests."""
     return DocumentLines(text, encoding)
 
 
@@ -108,7 +108,7 @@ SYMBOL_KINDS = {
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
-    """A piece of a text."""
+    """Convert a span to a range."""
     first, last = lines.place(start), lines.place(max(start, end))
     return lsp.Range(lsp.Position(*first), lsp.Position(*last))
 
@@ -165,7 +165,7 @@ def _names_of_files(known: DocumentAnalysis) -> Iterator[Span]:
 def _convert_related(
     known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
-    """The other places of a message, those in other files too."""
+    """Convert the secondary locations of a diagnostic, also those in other files."""
     labels: list[Label] = list(said.others)
     if said.primary is not None and not known.is_here(said.primary.span):
         labels.insert(0, said.primary)
@@ -177,7 +177,7 @@ def _convert_related(
 
 
 def to_location(known: DocumentAnalysis, lines: DocumentLines, span: Span) -> lsp.Location | None:
-    """A place, in this text or in a file; None for a text that is none."""
+    """Convert a span to a location; None if its text is not a file."""
     path = known.path_of(span)
     if path is None:
         return None
@@ -190,7 +190,7 @@ def to_location(known: DocumentAnalysis, lines: DocumentLines, span: Span) -> ls
 
 
 def path_to_uri(path: Path) -> str:
-    """The address of a file."""
+    """Convert a path to a `file:` URI."""
     return path.absolute().as_uri()
 
 

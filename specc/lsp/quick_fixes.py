@@ -31,7 +31,7 @@ MAX_WORDS = 3  # words of a text that are replaced by a piece on trial
 
 @dataclass(frozen=True)
 class FixEdit:
-    """Characters `start` to `end` replaced by a text; `title` is the advice."""
+    """An edit that replaces characters `start` to `end` by a text; `title` is the help."""
 
     title: str
     start: int
@@ -39,7 +39,7 @@ class FixEdit:
     text: str
 
     def applied(self, text: str) -> str:
-        """A text with the edit made."""
+        """Return the text after the edit."""
         return text[: self.start] + self.text + text[self.end :]
 
 
@@ -101,7 +101,7 @@ def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> It
 
 
 def _find_calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
-    """The calls around and inside some places, each once, the nearest first."""
+    """Return the calls around and inside the given spans, without duplicates, nearest first."""
     seen: list[ast.Call] = []
     for span in spans if known.file else ():
         assert known.file is not None  # or there would be no span to inspect
@@ -167,7 +167,7 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
 
 
 def _insert_above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
-    """A line above the first block or definition of a file."""
+    """Insert a line above the first block or definition of a file."""
     for item in known.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
             at = _find_line(known.source.text, item.span.start)[0]
@@ -269,7 +269,7 @@ MAX_SUGGESTIONS = 4  # maximum edits of one message that are offered
 def find_quick_fixes(
     known: DocumentAnalysis, fault: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[FixEdit]:
-    """The edits that a message advises, each tried."""
+    """Return the edits that the help of a diagnostic suggests and that remove it."""
     trial = FixTrial(known, fault, unsaved or {})
     text, found = known.source.text, dict[str, FixEdit]()
     tried = {e.applied(text): e for e in islice(candidate_edits(known, fault), MAX_INSPECTED)}
@@ -342,7 +342,7 @@ def _rename_name(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdi
 
 @dataclass
 class FixTrial:
-    """A message and the text it is about, in which edits are tried."""
+    """A diagnostic and its text; edits are tried on copies of the text."""
 
     known: DocumentAnalysis
     fault: Diagnostic

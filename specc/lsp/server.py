@@ -185,7 +185,7 @@ Answer = TypeVar("Answer")
 
 
 class SpeccLanguageServer:
-    """One editor that is served."""
+    """A language server for one editor, over standard input and output."""
 
     def __init__(self) -> None:
         self.editor = LanguageServer(
@@ -253,7 +253,7 @@ class SpeccLanguageServer:
         self._publish(params.text_document.uri, [], None)
 
     def _put_text(self, uri: str) -> None:
-        """Have a text read, if it is a spec."""
+        """Queue a text for analysis if it is a spec."""
         document = self.editor.workspace.get_text_document(uri)
         path = path_from_uri(uri, document.language_id or "")
         if path is None or not _is_spec(path, document.source):
@@ -271,7 +271,7 @@ class SpeccLanguageServer:
     # --- notifications ---------- ------------------------------------------------------
 
     def _publish_found(self, uri: str, version: int) -> None:
-        """Called by the thread that reads."""
+        """Publish the diagnostics of an analysis. Runs in the analysis thread."""
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._tell, uri, version)
 
@@ -284,7 +284,7 @@ class SpeccLanguageServer:
         self._publish(uri, protocol.to_diagnostics(document.known, lines), version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
-        """Called by the thread that reads, for a bug of ours."""
+        """Report an internal error. Runs in the analysis thread."""
         LOGGER.error("reading %s failed", uri, exc_info=error)
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._tell_bug, uri, version, error)
@@ -313,7 +313,7 @@ class SpeccLanguageServer:
 def _run_safely(
     answer: Callable[[Params], Awaitable[Answer]],
 ) -> Callable[[Params], Awaitable[Answer | None]]:
-    """The same, where a bug of ours is logged and gives no answer."""
+    """Wrap a request handler: an internal error is logged, and the answer is None."""
 
     @wraps(answer)
     async def answered(params: Params) -> Answer | None:

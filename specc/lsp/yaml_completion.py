@@ -19,7 +19,7 @@ Schema = Mapping[str, object]
 
 @cache
 def load_schema() -> Schema:
-    """The schema that ships."""
+    """Load the JSON schema of the package."""
     data = json.loads((get_specs_directory() / "schema.json").read_text(encoding="utf-8"))
     assert isinstance(data, dict)
     return data
@@ -66,14 +66,14 @@ def _is_list(above: Sequence[str], line: str) -> bool:
 
 
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
-    """The keys that a map at a path has."""
+    """Complete the keys of the map at a path."""
     for made in _find_schemas(text, path):
         for key, value in _list_properties(made).items():
             yield CompletionItem(f"{key}: ", "property", doc=_get_doc(value))
 
 
 def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
-    """The words that a value at a path may be."""
+    """Complete the words allowed as value at a path."""
     if tuple(path) == ("extends",):
         yield from (
             CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()

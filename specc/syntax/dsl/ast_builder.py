@@ -31,7 +31,7 @@ RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "Fa
 
 @dataclass
 class AstBuilder:
-    """The making of one tree."""
+    """Builds the syntax tree of one text."""
 
     fragment: Fragment
     tokens: list[Token]

@@ -240,7 +240,7 @@ def advance_states(table: LalrTable, states: Sequence[int], kind: str) -> list[i
 
 @dataclass(frozen=True)
 class _ParserPosition:
-    """Questions about a place."""
+    """The parser state at a position."""
 
     table: LalrTable
     end: int
