@@ -68,6 +68,7 @@ OTHERWISE = {
     "EncodecModel": frozenset({"audio_codes", "audio_values"}),
     "FSMTModel": SCORES,  # its decoder ends with the table of words
     "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "ClapModel": frozenset({"logits_per_audio", "logits_per_text"}),
     "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),
     "Siglip2Model": frozenset({"logits_per_image", "logits_per_text"}),
     "Blip2Model": SCORES,

@@ -1,5 +1,5 @@
-"""CLIP and SigLIP: each side by itself, and pictures compared with texts, from the folders
-that transformers saves.
+"""CLIP, SigLIP and CLAP: each encoder by itself, and images or audio compared with texts, from the
+directories that transformers saves.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.padded import Ids, Keep, Numbers, Samples, Sound, samples
-from support.published import assert_published, loaded, randomized
+from support.padded import Field, Ids, Keep, Numbers, Samples, Sound, samples
+from support.published import assert_published, loaded, randomize_statistics, randomized
 
 pytestmark = pytest.mark.parity
 
@@ -32,10 +32,11 @@ FLEXIBLE = SIDE | {"hidden_size": 32, "intermediate_size": 20, "patch_size": 2, 
 PIXELS = Numbers((3, 12, 12))
 
 
-def texts(*, end: bool, pixels: Numbers | None = None) -> Samples:
+def texts(*, end: bool, pixels: Numbers | None = None, token_types: bool = False) -> Samples:
     """Three texts; with `end` each has its last row at the end, and padding has none."""
     fields = {"input_ids": Ids("seq", END), "attention_mask": Keep("seq")}
-    more = {"pixel_values": pixels} if pixels else {}
+    more: dict[str, Field] = {"pixel_values": pixels} if pixels else {}
+    more |= {"token_type_ids": Ids("seq", 2)} if token_types else {}
     made = samples(fields | more, {"seq": (7, 2, 4)})
     for row in made.rows if end else ():
         row["input_ids"][-1] = END
@@ -69,6 +70,24 @@ def patches() -> Samples:
     return made
 
 
+AUDIO: dict[str, Any] = {
+    "num_mel_bins": 8, "spec_size": 32, "patch_size": 4, "patch_stride": 2, "patch_embeds_hidden_size": 6, "depths": [2, 1],
+    "num_attention_heads": [2, 3], "window_size": 4, "mlp_ratio": 1.5, "hidden_size": 12, "qkv_bias": False,
+}  # fmt: skip
+FUSED = AUDIO | {"enable_fusion": True, "aff_block_r": 2, "patch_size": 2, "qkv_bias": True}
+
+
+def spectrograms(frames: int, *, fused: bool = False, text: bool = False) -> Samples:
+    """Spectrograms and texts; of fused ones the first and the last are longer than the model takes."""
+    fields = {"input_ids": Ids("seq", END), "attention_mask": Keep("seq")} if text else {}
+    more = {"is_longer": Numbers((1,))} if fused else {}
+    sound: dict[str, Field] = {"input_features": Numbers((4 if fused else 1, frames, 8))}
+    made = samples(fields | sound | more, {"seq": (7, 2, 4)})
+    for n, row in enumerate(made.rows if fused else ()):
+        row["is_longer"] = np.array([n != 1])
+    return made
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tower:
     """A class, its config, what it is given, and which results are compared."""
@@ -84,6 +103,7 @@ class Tower:
 
 BOTH: dict[str, Any] = {"text_config": TEXT, "vision_config": VISION}
 PAIR = {"logits_per_image": "", "logits_per_text": "", "text_embeds": "", "image_embeds": ""}
+HEARD = {"logits_per_audio": "", "logits_per_text": "", "text_embeds": "", "audio_embeds": ""}
 POOLED = {"last_hidden_state": "", "pooler_output": ""}
 CASES = {
     "clip": Tower(
@@ -168,6 +188,41 @@ CASES = {
         given=pictures(),
         results={"logits": ""},
     ),
+    "clap": Tower(
+        model="ClapModel",
+        config="ClapConfig",
+        settings={"text_config": TEXT, "audio_config": FUSED, "projection_dim": 10},
+        given=spectrograms(101, fused=True, text=True),
+        results=HEARD,
+    ),
+    "clap text": Tower(
+        model="ClapTextModel",
+        config="ClapTextConfig",
+        settings=TEXT | {"type_vocab_size": 2},
+        given=texts(end=False, token_types=True),
+        results={"last_hidden_state": "seq", "pooler_output": ""},
+    ),
+    "clap text, projected": Tower(
+        model="ClapTextModelWithProjection",
+        config="ClapTextConfig",
+        settings=TEXT | {"projection_dim": 10, "projection_hidden_act": "gelu"},
+        given=texts(end=False),
+        results={"last_hidden_state": "seq", "text_embeds": ""},
+    ),
+    "clap audio": Tower(
+        model="ClapAudioModel",
+        config="ClapAudioConfig",
+        settings=AUDIO,
+        given=spectrograms(128),
+        results=POOLED,
+    ),
+    "clap audio, projected": Tower(
+        model="ClapAudioModelWithProjection",
+        config="ClapAudioConfig",
+        settings=AUDIO | {"projection_dim": 10, "enable_patch_layer_norm": False},
+        given=spectrograms(37),
+        results={"last_hidden_state": "", "audio_embeds": ""},
+    ),
     "siglip2": Tower(
         model="Siglip2Model",
         config="Siglip2Config",
@@ -207,13 +262,20 @@ def test_it_is_the_published_class(name: str, tmp_path: Path) -> None:
     config = getattr(transformers, case.config)(**case.settings)
     kind = getattr(transformers, case.model)
     theirs = randomized(kind(config), seed=len(name))
+    randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     theirs = kind.from_pretrained(tmp_path).eval()
     ours = loaded(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        whole = {"input_ids", "attention_mask", "pixel_attention_mask", "spatial_shapes"}
+        whole = {
+            "input_ids",
+            "attention_mask",
+            "pixel_attention_mask",
+            "spatial_shapes",
+            "token_type_ids",
+        }
         made = theirs(**{k: v.long() if k in whole else v for k, v in x.items()})
         return {result: made[result] for result in case.results}
 

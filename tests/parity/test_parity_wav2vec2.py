@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.families import Case
 from support.padded import Keep, Sound, samples
-from support.published import assert_published, loaded
+from support.published import assert_published, loaded, randomize_statistics
 
 pytestmark = pytest.mark.parity
 
@@ -93,16 +93,6 @@ def together(more: Mapping[str, Any]) -> bool:
     return more.get("feat_extract_norm") == "layer" and "tdnn_dim" not in more
 
 
-def statistics(theirs: Any) -> None:
-    """Means and variances as training would have gathered them."""
-    source = torch.Generator().manual_seed(9)
-    for name, gathered in theirs.named_buffers():
-        if name.endswith("running_mean"):
-            gathered.copy_(torch.randn(gathered.shape, generator=source))
-        if name.endswith("running_var"):
-            gathered.copy_(torch.rand(gathered.shape, generator=source) + 0.5)
-
-
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")  # of WavLM
 @pytest.mark.parametrize(("name", "results", "more"), CASES)
 def test_hearing(
@@ -114,7 +104,7 @@ def test_hearing(
     kind = name.partition("For")[0].removesuffix("Model") + "Config"
     case = Case(config=kind, model=name, tiny={**TINY, **more}, results=results)
     theirs = case.saved(tmp_path)
-    statistics(theirs)
+    randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     ours = loaded(str(tmp_path), tmp_path)
     theirs.double()

@@ -4,10 +4,12 @@ each.
 
 from typing import Any
 
+import numpy as np
+
 from support.families import VOCAB, Case
 from support.kept_pictures import SIDE
 from support.kept_texts import Asked
-from support.padded import Ids, Keep, Numbers, Sound, samples
+from support.padded import Ids, Keep, Numbers, Samples, Sound, samples
 
 HEARD: dict[str, Any] = {
     "vocab_size": 13, **SIDE, "conv_dim": [6, 7], "conv_kernel": [5, 3], "conv_stride": [3, 2],
@@ -55,7 +57,42 @@ FILTERED = samples(
     },
     {"frames": (17, 6, 11), "tgt": (5, 5, 2)},
 )
+
+
+def marked_longer(given: Samples) -> Samples:
+    """Spectrograms of which only the second is of audio that fits into the model."""
+    for n, row in enumerate(given.rows):
+        row["is_longer"] = np.array([n != 1])
+    return given
+
+
+CLAP: dict[str, Any] = {
+    "text_config": {**SIDE, "vocab_size": VOCAB, "max_position_embeddings": 12, "num_hidden_layers": 1}, "projection_dim": 4,
+    "audio_config": {"num_mel_bins": 4, "spec_size": 8, "patch_size": 2, "patch_stride": 2, "window_size": 2, "depths": [2, 1],
+                     "num_attention_heads": [1, 2], "patch_embeds_hidden_size": 4, "hidden_size": 8, "enable_fusion": True, "qkv_bias": False},
+}  # fmt: skip
+DESCRIBED = marked_longer(
+    samples(
+        {
+            "input_ids": Ids("seq", VOCAB),
+            "attention_mask": Keep("seq"),
+            "input_features": Numbers((4, 3, 4)),
+            "is_longer": Numbers((1,)),
+        },
+        {"seq": (3, 1, 2)},
+    )
+)
 SOUND = {
+    "clap": Asked(
+        case=Case(
+            config="ClapConfig",
+            model="ClapModel",
+            tiny=CLAP,
+            given=DESCRIBED,
+            results={"text_embeds": "", "audio_embeds": ""},
+        ),
+        computed="relative_position_index position_ids token_type_ids",
+    ),
     "wav2vec2": Asked(
         case=Case(
             config="Wav2Vec2Config",

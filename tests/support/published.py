@@ -49,6 +49,16 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
     return model.eval()
 
 
+def randomize_statistics(model: torch.nn.Module) -> None:
+    """Set the running means and variances of batch norms to random values."""
+    source = torch.Generator().manual_seed(9)
+    for name, gathered in model.named_buffers():
+        if name.endswith("running_mean"):
+            gathered.copy_(torch.randn(gathered.shape, generator=source))
+        if name.endswith("running_var"):
+            gathered.copy_(torch.rand(gathered.shape, generator=source) + 0.5)
+
+
 def of_sines(model: torch.nn.Module, name: str) -> bool:
     """Whether a parameter is a table of sines, which a few classes have as a weight."""
     return "Sinusoidal" in type(model.get_submodule(name.rpartition(".")[0])).__name__

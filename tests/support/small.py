@@ -91,6 +91,17 @@ BLIP: dict[str, object] = {
     **{f"vision.{k}": v for k, v in (IMAGE | {"d": 16}).items() if k != "channels"},
     **{f"text.{k}": v for k, v in (WORDS | {"start": 15, "stop": [2]}).items()},
 }
+SPECTROGRAM: dict[str, object] = {
+    "bins": 4,
+    "spec_size": 16,
+    "patch": 2,
+    "stride": 2,
+    "embed_dim": 4,
+    "depths": [2, 1],
+    "heads": [1, 2],
+    "window": 2,
+    "aff_ratio": 2,
+}
 FAMILIES: dict[str, dict[str, object]] = {
     "detr": {
         "d": 16,
@@ -220,6 +231,13 @@ FAMILIES: dict[str, dict[str, object]] = {
         "text_hidden": 24,
         "projection_dim": 16,
     },
+    "clap": {
+        **{f"text.{k}": v for k, v in WORDS.items()},
+        **{f"audio.{k}": v for k, v in SPECTROGRAM.items()},
+        "projection_dim": 6,
+    },
+    "clap_audio": SPECTROGRAM | {"fusion": True, "projection_dim": 6},
+    "clap_text": WORDS | {"projection_dim": 6},
     "clip_text": WORDS | {"projection_dim": 6, "eos": 2},
     "clip_vision": IMAGE | {"channels": 3, "projection_dim": 6},
     "cohere": GROUPED | {"stop": [2]},
