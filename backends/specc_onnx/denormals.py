@@ -26,7 +26,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 
 
 class FloatMode:
-    """The mode of the calling thread."""
+    """Floating-point mode of the calling thread."""
 
     def __init__(self, offset: int, bits: int) -> None:
         library = ctypes.PyDLL(None)
@@ -34,7 +34,7 @@ class FloatMode:
         self._offset, self._bits = offset, bits
 
     def flush(self) -> ctypes.Array[ctypes.c_char]:
-        """Turn it on; gives what was before."""
+        """Flush denormals to zero; return the former mode."""
         before = ctypes.create_string_buffer(FENV_BYTES)
         self._get(before)
         after = ctypes.create_string_buffer(before.raw, FENV_BYTES)
@@ -66,7 +66,7 @@ def get_float_mode() -> FloatMode | None:
 
 
 def compute_half_min_normal() -> float:
-    """Half of the smallest normal number, computed now: 0 where denormals are."""
+    """Compute half of the smallest normal float: 0 if denormals are flushed."""
     return sys.float_info.min * float("0.5")
 
 

@@ -336,5 +336,5 @@ def check_node_placement(
 
 
 def format_quoted_names(names: Iterable[str]) -> str:
-    """Names as a message lists them."""
+    """Format names for a message."""
     return ", ".join(f"`{n}`" for n in names) or "none"

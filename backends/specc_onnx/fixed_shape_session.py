@@ -70,7 +70,7 @@ class FixedShapeModel:
 def _allocate_slot(
     model: OrtModel, slot: TensorSlot, shape: tuple[int, ...]
 ) -> onnxruntime.OrtValue:
-    """Room for an input or a result on the device of the model."""
+    """Allocate a buffer for an input or output on the device of the model."""
     return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
         list(shape), slot.dtype.type, PROVIDER_DEVICES.get(model.provider, "cpu")
     )

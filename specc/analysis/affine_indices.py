@@ -48,7 +48,7 @@ class AffineIndex:
     over: int = 1
 
     def times(self, factor: Fraction) -> "AffineIndex":
-        """Multiplied by a number."""
+        """Return the function multiplied by a constant."""
         low, high = sorted((self.low * factor, self.high * factor))
         return AffineIndex(
             query=self.query * factor,
@@ -60,11 +60,11 @@ class AffineIndex:
         )
 
     def minus(self, other: "AffineIndex") -> "AffineIndex":
-        """Return the difference."""
+        """Return the difference of two affine functions."""
         return self.plus(other.times(-ONE))
 
     def plus(self, other: "AffineIndex") -> "AffineIndex":
-        """Return the sum."""
+        """Return the sum of two affine functions."""
         over = lcm(self.over, other.over)
         return AffineIndex(
             query=self.query + other.query,

@@ -241,7 +241,7 @@ def _find_gate_grid(node: Node, operand: int, clock: TimeAxis) -> QueryKeyGrid |
 
 
 class _UnprovedPart(NamedTuple):
-    """The first part that compares no position ids, and whether no part does."""
+    """The first part of a mask that compares no position ids, and whether all parts are like it."""
 
     value: Value | None
     all: bool

@@ -71,8 +71,8 @@ class MaskParts:
 
     @property
     def left(self) -> tuple[int, bool, int]:
-        """Less where less is seen, as far as one can tell: sides without an end count
-        first, then keys alone, which are most of them where they say what is padding.
+        """Return a sort key that is smaller for a mask with fewer visible keys: infinite sides
+        count first, then global keys alone, which usually come from padding masks.
         """
         ends = (self.band.lo, self.band.hi)
         open_ = 0 if self.band.empty else sum(abs(end) == inf for end in ends)

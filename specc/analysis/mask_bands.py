@@ -145,8 +145,8 @@ def intersect_bands(one: Interval, other: Interval, clock: TimeAxis | None) -> I
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Combine both sides: how far ahead keys of time >= 0 are read, and how far back queries of
-    time >= 0 look.
+    """Intersect both sides: how far ahead keys at times >= 0 are, and how far back queries at times
+    >= 0 look.
     """
     if queries.empty:
         # Only positions of a head read anything. To read positions that grow they would look ahead.
@@ -159,14 +159,14 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroQuestion(NamedTuple):
-    """The question where a grid, or its negation, can be true or nonzero."""
+    """The question of where a grid, or its negation, can be true or nonzero."""
 
     grid: QueryKeyGrid
     negated: bool
 
 
 class _ComparisonQuestion(NamedTuple):
-    """The question where `left <= right`, or `left < right`, can hold."""
+    """The question of where `left <= right`, or `left < right`, can hold."""
 
     left: QueryKeyGrid
     right: QueryKeyGrid

@@ -86,7 +86,7 @@ def is_lowest_at_padding(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
-    """Axes along which at least one row that exists surely holds an ordinary number."""
+    """Yield the axes along which at least one valid position has a score that is not low."""
     match padded_result.node.op:
         case ops.Where() if not padded_result.given[1].has_extremes:
             yield from _iterate_visible_axes(padded_result, axes)
@@ -116,8 +116,8 @@ def _is_scaled(padded_result: PaddedResult) -> bool:
 
 
 def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
-    """Axes along which the condition of a `where` shows at least one row that
-    exists, itself if no other.
+    """Yield the axes along which the condition of a `where` selects `then` for at least one valid
+    position.
     """
     found = sorted(axes)
     # Self-attention scores have the padded axis twice, first as queries: under `causal & keep` each

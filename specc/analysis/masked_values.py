@@ -169,7 +169,7 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
 
 
 def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Zero where a factor is zero and all others are numbers."""
+    """Return where a product is zero: where a factor is zero and all others are finite."""
     found: list[MaskedValues] = []
     for n, factor in enumerate(factors):
         others = factors[:n] + factors[n + 1 :]
@@ -220,7 +220,7 @@ def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues)
 
 
 def bound_visible_ranks(reach: Interval) -> Interval:
-    """All ranks that can hold what was not hidden: not more than there are keys."""
+    """Return the interval of ranks that visible positions can have."""
     return EMPTY_INTERVAL if reach.empty else Interval(reach.lo, inf)
 
 
@@ -305,7 +305,9 @@ def compute_absorbed_result(fn: str, number: float, least: float, turned: bool) 
 
 
 def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Weights are zero where a mask is false, and a softmax's where scores are -inf."""
+    """Return where attention weights are zero: where the mask is false, or scores of a softmax are
+    -inf.
+    """
     rank = grid.value.type.rank
     match node.op:
         case ops.Attend():
@@ -330,7 +332,7 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
 
 
 def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Positions of a grid in the order of another: masked ones come after the visible ones."""
+    """Return the facts of positions sorted by another grid: masked ones come after visible ones."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis=axis), (Value() as x,)))):
             order = ops.Gather.ids(node).node

@@ -35,17 +35,17 @@ class SummaryNode:
     members: tuple[str, ...] = ()
 
     def all_weights(self) -> Dim:
-        """Numbers held by this scope and those inside."""
+        """Number of weights in this scope and its children."""
         return (
             self.weights + sum_dims(p.all_weights() for p in self.parts.values())
         ) * self.repeats
 
     def all_work(self) -> Dim:
-        """Multiply-adds done by this scope and those inside."""
+        """Multiply-adds of this scope and its children."""
         return (self.work + sum_dims(p.all_work() for p in self.parts.values())) * self.repeats
 
     def all_spared(self) -> Dim:
-        """Multiply-adds spared in this scope and those inside."""
+        """Multiply-adds saved in this scope and its children."""
         return (
             self.saved_work + sum_dims(p.all_spared() for p in self.parts.values())
         ) * self.repeats
@@ -91,8 +91,8 @@ def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> Summar
 
 
 def _order_parts(graph: Graph, root: SummaryNode) -> None:
-    """Open the parts in the order in which their weights are read. What has none, such
-    as a mask that is made ahead of everything, says nothing about who comes first.
+    """Order parts by the first weight that they read. Parts without weights, such as masks, do not
+    affect the order.
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
@@ -107,7 +107,7 @@ def _get_node_scope(graph: Graph, node: Node) -> str:
 
 
 def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
-    """Put a node into the part that it belongs to, which is given."""
+    """Add a node to its part."""
     part = _get_or_add_part(root, _get_node_scope(graph, node))
     part.work = part.work + count_multiply_adds(node)
     part.type = type
@@ -176,7 +176,7 @@ MAX_LISTED_RUNS = 3
 
 
 def format_number_runs(numbers: Sequence[int]) -> str:
-    """Rising numbers, at least two, in few words: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
+    """Format increasing numbers, at least two: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
     steps = {b - a for a, b in pairwise(numbers)}
     if steps == {1}:
         return f"{numbers[0]} … {numbers[-1]}"
@@ -188,7 +188,7 @@ def format_number_runs(numbers: Sequence[int]) -> str:
 
 
 def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Rising numbers, those that follow one another together."""
+    """Split increasing numbers into runs of consecutive ones."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -199,7 +199,7 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
-    """Parts from the root down; a scope that only holds one other is shown with it: `h.0 … 11`."""
+    """Yield parts from the root down. A scope with a single child is merged with it: `h.0 … 11`."""
     shown = part
     while depth and len(shown.parts) == 1 and not shown.weights.terms and not shown.work.terms:
         (inner,) = shown.parts.values()

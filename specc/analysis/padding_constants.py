@@ -46,8 +46,8 @@ def infer_padding_constants(padded_result: PaddedResult) -> Mapping[int, float]:
 def infer_fill_constants(
     padded_result: PaddedResult, found: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return the number of each axis that stands at its padded positions and at those
-    that `pad` or `concat` added beside them; `found` are the numbers at padded ones.
+    """Return, by axis, the constant at its padded positions and at positions added by `pad` or
+    `concat`; `found` has the constants at padded positions.
     """
     filled = {}
     for axis, number in found.items():

@@ -72,7 +72,7 @@ class PaddingFacts:
         return not (self.broken or self.infinite_signs)
 
     def at_padded(self, axis: int) -> float | None:
-        """Return the number that stands wherever an axis is padded, if it is known."""
+        """Return the constant at all padded positions of an axis, None if unknown."""
         return 0.0 if axis in self.zero else self.held.get(axis)
 
     def get_side(self, axis: int, side: str) -> str:

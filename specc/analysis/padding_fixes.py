@@ -272,9 +272,7 @@ def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _suggest_added_number(leak: PaddingLeak) -> str:
-    """Say how positions that were added hold the same as padded ones, or how padding
-    stands on the other side.
-    """
+    """Suggest equal values for padded and added positions, or padding on the other side."""
     made = leak.find_joining_op()
     if made is None:
         return ""

@@ -108,7 +108,7 @@ def _is_loop_skipping_padding(reading: PaddedRead) -> bool:
 
 
 def _is_masked_at_padding(reading: PaddedRead) -> bool:
-    """Through a mask that is false, or weights or values that are zero, at padded keys."""
+    """Return True if a mask is false, or weights or values are zero, at padded keys."""
     _, reach = resolve_dependence(reading.node, reading.link)
     # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
     # mask is false.
@@ -190,7 +190,7 @@ def _is_held_last(reading: PaddedRead, end: float) -> bool:
 
 
 def _is_neutral_full_read(reading: PaddedRead) -> bool:
-    """Through an op that reads every row of the axis."""
+    """Return True if padding does not change an op that reads the whole axis."""
     rows, axis = reading.read, reading.link.operand_axis
     match reading.node.op:
         case ops.Reduce(fn=fn):
@@ -210,7 +210,7 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
 
 
 def _is_neutral_move(reading: PaddedRead) -> bool:
-    """Through an op that moves or selects positions of the axis."""
+    """Return True if padding does not change an op that moves or selects positions of the axis."""
     rows, axis, held = reading.read, reading.link.operand_axis, reading.held
     match reading.node.op:
         case ops.Sort(axis=along):

@@ -167,7 +167,9 @@ def _get_only_factor(count: PaddingCount) -> object:
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Row numbers less those of the rows before: counted from an edge on."""
+    """Return the padding count of position ids relative to the positions before them, which starts
+    at an edge.
+    """
     rows, length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
     if node.op != ops.Arith("sub") or not isinstance(rows, OrderedPositions):
         return None

@@ -87,7 +87,7 @@ def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) ->
 
 
 def _infer_rotate(turned: Sequence[RotationFact | None], pairs: str) -> RotationFact:
-    """Features after a rotation: by both angles of one origin, and not rotated before."""
+    """Return the rotation by cosine and sine of the same angles, if not rotated before."""
     x, cosines, sines = turned
     alike = x is None and cosines is not None and cosines == sines
     if not alike or cosines is None or cosines.axis is not None:
@@ -125,7 +125,9 @@ def _is_matched_einsum(equation: str, turned: Sequence[RotationFact | None]) -> 
 def _infer_concat_rotation(
     node: Node, turned: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    """Concatenated parts of features, some of them rotated; or other positions of the same kind."""
+    """Return the rotation of concatenated features, some of them rotated, or of concatenated
+    positions rotated alike.
+    """
     features = {t.axis for t in turned if t}
     if len(features) != 1 or None in features:
         return EXPOSED_ROTATION
@@ -144,7 +146,9 @@ def _infer_concat_rotation(
 def _infer_scaled_rotation(
     node: Node, fn: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
-    """Scaled by a value equal for all features, or the sum of two that are rotated alike."""
+    """Return the rotation after scaling all features alike, or of the sum of two values rotated
+    alike.
+    """
     # Rotation is linear: the sum of two vectors rotated by one angle is rotated by it.
     alike = first is not None and first == second and first.axis is not None
     if first and alike and fn in ("add", "sub"):

@@ -114,7 +114,7 @@ def _find_zero_axes(padded_result: PaddedResult, numbers: Mapping[int, float]) -
 
 
 def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
-    """Axes along which an op itself leaves zeros where a mask, or `keep`, is false."""
+    """Yield the axes along which an op gives zeros where its mask, or `keep`, is false."""
     node, value, given = padded_result.node, padded_result.value, padded_result.given
     last = value.type.rank - 1
     match node.op:

@@ -186,7 +186,7 @@ def _find_mixing_leaks(
     states: list[TimeState],
     along: FlowContext,
 ) -> list[Leak]:
-    """Leaks that no single link shows."""
+    """Return the leaks of a node that no single read reveals."""
     found: list[Leak] = []
     if has_time_axis_length(node, along.clock):
         found.append(Leak(node, "length"))
@@ -322,5 +322,5 @@ def _iterate_gate_reads(
 
 
 def _is_better_interval(a: Interval, b: Interval) -> bool:
-    """Prefer what is causal, then what is shorter, then what looks less far ahead."""
+    """Return True if an interval is better: causal first, then shorter, then less far ahead."""
     return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)

@@ -157,7 +157,7 @@ def _bound_reduction(node: Node, given: ValueRange) -> ValueRange:
 
 
 def _bound_function(fn: str, given: ValueRange) -> ValueRange:
-    """Bounds of a function of one element."""
+    """Return bounds of an elementwise function."""
     if fn == "neg":
         return -given[1], -given[0]
     if fn in INCREASING_FUNCTIONS:
@@ -168,8 +168,8 @@ def _bound_function(fn: str, given: ValueRange) -> ValueRange:
 
 
 def _refine_range(node: Node, operand: int, given: ValueRange) -> ValueRange:
-    """Bounds of one side of a `where` whose condition compares it, or what a number was
-    added to, with a number: `where(x > 0, x + 1, …)`.
+    """Bound one side of a `where` whose condition compares it with a constant, also after adding a
+    constant: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare(fn="gt" | "ge"), (left, right))), Value() as x:
@@ -188,8 +188,8 @@ def _refine_range(node: Node, operand: int, given: ValueRange) -> ValueRange:
 
 
 def _bound_increasing(fn: str, low: float, high: float) -> ValueRange:
-    """Bounds of a function that grows with its operand; below -80 single precision
-    holds no number above 0 for an exponential.
+    """Return bounds of an increasing function. Below -80 the exponential underflows to 0 in
+    float32.
     """
     if fn == "sqrt":
         return sqrt(low) if low > 0 else 0.0, high
@@ -238,7 +238,7 @@ def _compute_arithmetic_range(
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Two ends; infinity less infinity is not an end."""
+    """Return a range; a NaN end, from infinity minus infinity, becomes infinite."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 

@@ -16,7 +16,7 @@ from specc.syntax import ast
 
 
 def add_check_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc check`."""
     add_spec_arguments(parser)
 
 

@@ -21,7 +21,7 @@ from specc.library.spec_reader import format_shadow_note
 
 
 def add_compile_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc compile`."""
     add_spec_arguments(parser)
     parser.add_argument(
         "-o",

@@ -222,7 +222,7 @@ WORD_KINDS = ("specs", "codes", "set")
 
 
 def add_complete_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc complete`."""
     parser.add_argument("kind", choices=WORD_KINDS)
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
 
@@ -252,7 +252,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_completion_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc completion`."""
     parser.epilog = "docs/command-line.md describes the installation."
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 

@@ -26,7 +26,7 @@ DIFFERENCE_STATUS = 4
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc diff`."""
     parser.epilog = "Exit status: 0 equal, 4 different."
     what = "a spec, a checkpoint directory, a compiled model or a package"
     parser.add_argument("a", metavar="A", help=what)

@@ -80,7 +80,7 @@ def _graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
 
 
 def add_expand_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc expand`."""
     add_spec_arguments(parser)
     parser.add_argument(
         "-o",

@@ -11,7 +11,7 @@ from specc.library.spec_reader import list_error_pages
 
 
 def add_explain_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc explain`."""
     parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
 
 

@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def add_export_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc export`."""
     parser.add_argument("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
     parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the model repository")

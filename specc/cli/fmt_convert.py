@@ -32,7 +32,7 @@ from specc.syntax.yaml.yaml_printer import print_yaml
 
 
 def add_fmt_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc fmt`."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -109,7 +109,7 @@ def _tell(name: str, old: str, new: str, given: Namespace) -> None:
 
 
 def add_convert_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc convert`."""
     parser.add_argument(
         "file",
         metavar="FILE",

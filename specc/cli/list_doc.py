@@ -28,7 +28,7 @@ PLAIN_TITLE = re.compile(r'^(?:model \w+ "([^"\\\n]*)"|doc: ([^\s"\'][^\n]*?))$'
 
 
 def add_list_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc list`."""
     parser.add_argument("kind", nargs="?", choices=LISTED_KINDS)
 
 
@@ -167,7 +167,7 @@ OTHER_DOCS = {
 
 
 def add_doc_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc doc`."""
     parser.add_argument("name", metavar="NAME", help="a name from `specc list`")
     parser.add_argument(
         "--source",

@@ -10,7 +10,7 @@ from specc.library.spec_reader import get_specs_directory
 
 
 def add_lsp_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc lsp`."""
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
     )

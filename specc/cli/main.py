@@ -98,7 +98,7 @@ class StoreNonEmpty(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Keep it, or refuse it."""
+        """Store the value; reject an empty one."""
         if option_string is not None and values == self.default == "":
             raise argparse.ArgumentError(self, "a value is missing")
         vars(namespace)[self.dest] = values
@@ -288,7 +288,7 @@ def _drop_output() -> None:
 
 
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
-    """Convert a system error without a diagnostic of its own."""
+    """Convert a system error that has no diagnostic yet."""
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)

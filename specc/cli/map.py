@@ -87,7 +87,7 @@ EXECUTION_OPTIONS: Mapping[str, Option] = {
 
 
 def add_map_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc map`."""
     parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
     parser.add_argument(
         "data",

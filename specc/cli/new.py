@@ -26,7 +26,7 @@ UNCOMMENT_FIELD_COMMENT = (
 
 
 def add_new_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc new`."""
     parser.add_argument(
         "words",
         nargs="+",

@@ -95,7 +95,7 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 def add_sampling_arguments(
     parser: ArgumentParser, title: str, options: Mapping[str, Option] = SAMPLING_OPTIONS
 ) -> None:
-    """Declare options in a group of their own."""
+    """Declare the sampling options in a separate group."""
     add_options(parser.add_argument_group(title), options)
 
 

@@ -108,7 +108,7 @@ RUN_OPTIONS: Mapping[str, Option] = {
 
 
 def add_run_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc run`."""
     parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument(
         "inputs",

@@ -149,7 +149,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def add_show_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc show`."""
     add_spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
     add_options(parser, OPTIONS)
 

@@ -75,7 +75,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def add_verify_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of `specc verify`."""
     parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     add_options(parser, OPTIONS)
 

@@ -46,7 +46,7 @@ class SimpleKind:
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """One of a set of words."""
+    """A parameter that takes one of a set of words."""
 
     words: tuple[str, ...]
 

@@ -97,8 +97,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class UsedSpec:
-    """A spec that another uses with a config and weights of its own: `programs` are those
-    that it may be, of which the one that is `chosen` counts, else the first.
+    """A used spec with a separate config and weights. `programs` are the alternatives; `chosen`
+    selects one, by default the first.
     """
 
     use: ast.Use
@@ -112,7 +112,7 @@ class UsedSpec:
 
     @property
     def program(self) -> Program:
-        """The spec that it is."""
+        """Return the selected alternative."""
         return self.programs[self.chosen or 0]
 
     @property
@@ -174,8 +174,8 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
 def build_program(
     module: SpecModule, library: Library, inside: tuple[SpecModule, ...] = ()
 ) -> Program:
-    """The spec with its chain of `extends` followed, and the specs that it uses with a
-    config of their own. E0218 when a chain bites its tail; `inside` is what uses this.
+    """Merge a spec with the chain of specs that it `extends`, and build the specs that it uses with
+    a separate config. Raise E0218 for a cycle; `inside` are the specs that use this one.
     """
     chain = [module]
     # from the instance to the spec that has the graph
@@ -215,7 +215,7 @@ def build_program(
 def _list_used_specs(
     module: SpecModule, library: Library, inside: tuple[SpecModule, ...]
 ) -> tuple[UsedSpec, ...]:
-    """The specs that a file uses with a config of their own."""
+    """Return the specs that a file uses with a separate config."""
     parts: list[UsedSpec] = []
     for use in module.uses.values():
         if not use.owns:

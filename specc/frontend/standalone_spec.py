@@ -29,12 +29,12 @@ def build_standalone_spec(program: Program, library: Library) -> ast.File:
 def build_renamed_standalone_spec(
     program: Program, library: Library
 ) -> tuple[ast.File, dict[str, str]]:
-    """The program as one file where names of its own would hide those that blocks of std
-    mean, and what became of such names.
+    """Build a standalone file of a program, and return the renamed names: those that would shadow
+    names which std blocks use.
 
-    A config value gets an underscore after its name, in the whole file: what std means
-    by it may be a word, which has no other name. A block of the file keeps its name, and
-    that of std gets one.
+    A config value gets a trailing underscore in the whole file, as std may mean a keyword by that
+    name, which cannot be renamed. A block of the file keeps its name, and that of std gets the
+    underscore.
     """
     file = merge_extends_chain(program)
     items = _list_shadowed_std_items(file, library)
@@ -74,7 +74,7 @@ def _rename_config_values(
 
 
 def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
-    """Paths that begin with one of these names, and what they become."""
+    """Map each config path that begins with a renamed name to its new path."""
     every = [(*path.split("."),) for path in collect_field_paths(program.fields())]
     found = {
         ".".join(path): ".".join((names[path[0]], *path[1:])) for path in every if path[0] in names
@@ -128,7 +128,7 @@ def merge_extends_chain(program: Program) -> ast.File:
 
 
 def _reject_values_of_used_specs(program: Program) -> None:
-    """Raise E0982 for a value of a spec that is used with a config of its own."""
+    """Raise E0982 for a value of a used spec with a separate config."""
     known = collect_field_paths(program.fields())
     for path, given in program.assigned.items():
         if path not in known:
@@ -201,7 +201,7 @@ def _rename_lengths(
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
-    """The same with other names."""
+    """Return the node with names replaced."""
     if isinstance(node, ast.Name):
         return replace(node, path=names.get(node.path, node.path))
     changed: dict[str, object] = {}

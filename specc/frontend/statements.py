@@ -224,7 +224,7 @@ def _make_requirement_labels(
 
 
 def format_config_value(value: SpecValue) -> str:
-    """A config value in a few words."""
+    """Format a config value for messages."""
     return str(value) if isinstance(value, Dim | float | str) else describe_value(value)
 
 

@@ -32,7 +32,7 @@ EXTRA_FRAMES = 8000
 
 @dataclass
 class StepBudget:
-    """The steps that were taken."""
+    """The number of elaboration steps, checked against a limit."""
 
     taken: int = 0
 
@@ -86,9 +86,7 @@ def count_nested_items(value: SpecValue, most: int) -> int:
 
 
 class _RecursionState:
-    """Who works deep inside other calls at this moment, over all threads, and the limit
-    that was there before.
-    """
+    """The number of threads that need the raised recursion limit, and the usual limit."""
 
     lock = Lock()
     inside = 0
@@ -119,7 +117,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
 
 
 def _count_frames() -> int:
-    """The frames that are active."""
+    """Return the current depth of the Python stack."""
     count, frame = 0, _getframe().f_back
     while frame is not None:
         count, frame = count + 1, frame.f_back

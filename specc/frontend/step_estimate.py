@@ -113,10 +113,10 @@ class _ItemNames:
 
 
 class _ItemSteps(_ItemNames):
-    """Estimate the text of one item."""
+    """Estimates the elaboration steps of one item."""
 
     def steps(self) -> int:
-        """Steps of all of it."""
+        """Return the minimum number of steps to elaborate the item."""
         if isinstance(self.item, ast.Block):
             return self._estimate_body(self.item.body)
         return EXPANSION_COST + (
@@ -129,7 +129,7 @@ class _ItemSteps(_ItemNames):
         return max(self.item.body, key=self._estimate_statement).span
 
     def _estimate_body(self, body: Iterable[ast.Statement]) -> int:
-        """Steps of statements, as far as they are sure to be run."""
+        """Return the minimum number of steps of statements."""
         taken = 0
         for statement in body:
             taken += self._estimate_statement(statement)

@@ -68,9 +68,7 @@ class _BuiltinCheckKey:
 
 @lru_cache(maxsize=512)
 def _check_builtin_model(question: _BuiltinCheckKey) -> list[SymbolicTrial]:
-    """The readings of a built-in spec, made once: its files and those it uses stay as they
-    are, and who compiles one twice in a process waits for them once.
-    """
+    """Check a built-in spec symbolically. Cached: its files do not change."""
     program, library = question.program, question.library
     return _run_check(program, library, question.graph, filed=question.filed)
 
@@ -91,9 +89,8 @@ def _run_check(
 def _check_without_overrides(
     program: Program, library: Library, graph: str, failed: Failed
 ) -> list[SymbolicTrial]:
-    """The readings without a number that is given and follows from others, where both
-    are one: `side = 8` of 32 / 4. Raises a fault that is there because they are not
-    shown at that number, and any other as it is.
+    """Check without given values that equal their default, computed from other fields: `side = 8`
+    of 32 / 4. Re-raise the original error if this fails, or the value differs.
     """
     fields = program.paths()
     given = {
@@ -189,8 +186,8 @@ def _is_size_error(failed: Failed) -> bool:
 def _run_trials(
     program: Program, library: Library, graph: str, *, derived: bool
 ) -> list[SymbolicTrial]:
-    """The readings of `check_spec_symbolically`, with numbers that follow from others as such or
-    as symbols.
+    """Run the trials of `check_spec_symbolically`; derived integers are expressions if `derived`,
+    else symbols.
     """
     fixed: dict[str, SpecValue] = {}
     settling = _TrialRunner(program, library, graph, StepBudget(), derived)
@@ -228,7 +225,7 @@ def _drop_below(path: str, fixed: Mapping[str, SpecValue]) -> dict[str, SpecValu
 
 
 def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
-    """Faults of a reading that took sizes of its own, which the spec does not show."""
+    """Add a note with the trial sizes to the errors of a trial; the spec does not show them."""
     if not sizes:
         return list(failed.diagnostics)
     values = ", ".join(f"{path} = {_format_trial_value(value)}" for path, value in sizes.items())

@@ -59,11 +59,8 @@ def fill_placeholders(
     span: Span | None,
     holes: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
-    """Replace every `{…}` in a string by its value: a number, a
-    string or a choice.
-
-    In texts that are not weight names a hole begins with a letter; other braces stand
-    for themselves.
+    """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside of
+    weight names a placeholder begins with a letter; other braces are literal.
     """
 
     def fill_hole(hole: "re.Match[str]") -> str:

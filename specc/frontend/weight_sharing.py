@@ -19,11 +19,8 @@ from specc.weights.parameter_names import NamePattern
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
-    """One call or one turn of a loop, `under` the scope of weights it opens (empty: it
-    opens none).
-
-    `of` is the text that is run, a call or a `repeat`, or the definition that is
-    expanded.
+    """One call or loop iteration. `under` is the weight scope that it opens, empty if none; `of` is
+    the call, the `repeat`, or the expanded definition.
     """
 
     of: "StepSource"
@@ -87,7 +84,7 @@ class WeightSharing:
 
     @contextmanager
     def step(self, of: StepSource, under: str = "") -> Iterator[None]:
-        """While a call or a turn of a loop is run."""
+        """Add a call or loop iteration to the call path inside a `with` block."""
         before, said = self.call_path, len(self._shares)
         self.call_path = (*before, CallStep(of, under))
         try:
@@ -97,14 +94,14 @@ class WeightSharing:
             del self._shares[said:]
 
     def hold(self, definition: DefinitionFunction, scope: str) -> None:
-        """Remember where a definition with weights of its own was written: there it
-        owns them, wherever it is used.
+        """Record where a definition with weights was written: there it owns them, wherever it is
+        used.
         """
         self._held[id(definition)] = (*self.call_path, CallStep(definition, scope))
 
     @contextmanager
     def expanding(self, definition: DefinitionFunction) -> Iterator[None]:
-        """While a definition is expanded where it is used."""
+        """Use the definition's own call path inside a `with` block."""
         before = self.call_path
         if held := self._held.get(id(definition)):
             self.call_path = (*held[:-1], CallStep(definition, held[-1].under))

@@ -105,7 +105,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
-    """Return its value if known. E0912 if an exact division has a remainder."""
+    """Return the value of a dimension, if known. Raise E0912 for a division with a remainder."""
     try:
         return dim.substitute(env).number
     except DimError as error:

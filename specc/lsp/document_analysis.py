@@ -40,7 +40,7 @@ class DocumentAnalysis:
 
     @property
     def items(self) -> Sequence[ast.Item]:
-        """The items of the file, none if it does not parse."""
+        """Return the items of the file; none if it does not parse."""
         return self.file.items if self.file else ()
 
     @property

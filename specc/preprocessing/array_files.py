@@ -281,7 +281,7 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
 
 
 def read_arrays(path: str) -> dict[str, Array]:
-    """The arrays in a file by name; "" is the name of the one in a .npy file or a JSON list."""
+    """Read the arrays of a file by name; the one of a .npy file or a JSON list is named ""."""
     if path.lower().endswith((".json", ".jsonl")):
         return parse_json_arrays(read_bytes(path, MAX_TEXT_BYTES), path)
     data = read_bytes(path, MAX_ARRAY_BYTES)
@@ -297,7 +297,7 @@ def read_arrays(path: str) -> dict[str, Array]:
 
 
 def _narrow_array(array: Array, dtype: str, name: str) -> Array:
-    """Floats as floats of another width. Fails with E0907 where one becomes infinite."""
+    """Cast floats to another width. Raise E0907 if a finite one becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         result = array.astype(NUMPY_DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
@@ -334,7 +334,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
 
 
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
-    """Where a conversion from whole numbers or truth values changed a value."""
+    """Return where a conversion from integers or booleans changed a value."""
     if result.dtype.kind == "f":
         # up to here every integer is exact as a float
         limit = 2 ** (np.finfo(result.dtype).nmant + 1)
@@ -347,7 +347,7 @@ def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
 
 
 def format_index(where: Array) -> str:
-    """The first true position, as people write it: `[0, 3]`."""
+    """Format the index of the first true element: `[0, 3]`."""
     return str([int(i) for i in np.argwhere(where)[0]])
 
 

@@ -32,7 +32,7 @@ OTHER_SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class AudioRecording:
-    """Samples `f32[length]` from -1 to 1, all channels as one, and how many make a second."""
+    """A recording: mono samples `f32[length]` from -1 to 1, and the sample rate."""
 
     samples: Floats
     rate: int
@@ -47,7 +47,7 @@ class _Format:
 
     @property
     def frame(self) -> int:
-        """Bytes of one sample of all channels."""
+        """Number of bytes of one frame (a sample of each channel)."""
         return self.channels * (self.bits // 8)
 
 
@@ -72,7 +72,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
 
 
 def _read_format(part: bytes, name: str) -> _Format:
-    """What `fmt ` says. In the extensible form the coding stands at its end."""
+    """Parse the `fmt ` chunk. The extensible format has the encoding at its end."""
     if len(part) < 16:
         _fail_damaged(name, "its format chunk is truncated")
     coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
@@ -94,7 +94,7 @@ def _read_format(part: bytes, name: str) -> _Format:
 
 
 def _read_samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floats:
-    """f32[length]: the bytes from `at` on as numbers from -1 to 1."""
+    """Decode the bytes from `at` on to f32[length], mixed down to mono, from -1 to 1."""
     there = len(data) - at
     if size == STREAMED_SIZE:
         size = there - there % found.frame
@@ -111,7 +111,7 @@ def _read_samples(data: bytes, at: int, size: int, found: _Format, name: str) ->
 
 
 def _numbers(part: bytes, found: _Format) -> Floats:
-    """f32[samples of all channels]. Those of 8 bits have no sign, and 128 is silence."""
+    """Decode interleaved samples to f32. 8-bit samples are unsigned; 128 is silence."""
     if found.coding == FLOAT:
         # a value that float32 cannot represent is looked up as its rounded value
         with np.errstate(over="ignore"):
@@ -130,7 +130,7 @@ def _numbers(part: bytes, found: _Format) -> Floats:
 
 
 def _fail_other(data: bytes, name: str) -> NoReturn:
-    """E0840, with what the file seems to be."""
+    """Raise E0840 with the format that the file seems to have."""
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
         kind = "an MP4 file"
@@ -177,7 +177,7 @@ def read_sound(path: str, record: Sound) -> Floats:
 
 
 def audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
-    """A recording as a model takes it. Fails with E0842 and E0843."""
+    """Compute the input features of a recording. Raise E0842 or E0843."""
     if recording.rate != record.rate:
         _other_rate(name, recording.rate, record.rate)
     sound = recording.samples
@@ -196,7 +196,7 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
 
 
 def normalize_waveform(sound: Floats) -> Floats:
-    """With a mean of 0 and a variance of 1."""
+    """Normalize a waveform to mean 0 and variance 1."""
     whole = sound.astype(np.float64)
     spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
     return np.asarray((whole - whole.mean()) / spread, np.float32)
@@ -217,7 +217,7 @@ def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
 
 
 def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
-    """f32[frames, bins]: Kaldi's, of windows that lie wholly in the sound."""
+    """Compute Kaldi filter banks f32[frames, bins] of windows that lie completely in the audio."""
     whole = np.zeros((record.frames, record.bins), np.float32)
     if len(sound) >= KALDI_WINDOW:
         framed = _frame_samples(sound.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
@@ -250,7 +250,7 @@ def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
 
 @lru_cache(maxsize=8)
 def kaldi_filters(bins: int, rate: int) -> Doubles:
-    """f64[frequencies, bins]: triangles on Kaldi's mel scale, straight along it."""
+    """Return triangular filters f64[frequencies, bins], linear on Kaldi's mel scale."""
     corners = np.linspace(_kaldi_mel(KALDI_LOWEST), _kaldi_mel(rate // 2), bins + 2)
     hertz = np.arange(KALDI_FFT // 2 + 1, dtype=np.float64) * (rate / KALDI_FFT)
     return _make_triangular_filters(_kaldi_mel(hertz), corners)
@@ -269,12 +269,12 @@ def _make_triangular_filters(places: Doubles, corners: Doubles) -> Doubles:
 
 
 def _frame_samples(sound: Doubles, window: int, hop: int) -> Doubles:
-    """f64[frames, window]: a view, frames beginning at every `hop`-th sample."""
+    """Return a view f64[frames, window] whose frames begin at every `hop`-th sample."""
     return np.lib.stride_tricks.sliding_window_view(sound, window)[::hop]
 
 
 def _fit_length(sound: Floats, samples: int, record: LogMel, name: str) -> Floats:
-    """A recording of exactly so many samples, with silence behind."""
+    """Truncate a recording to a number of samples, or pad it with silence at the end."""
     if len(sound) > samples and not record.cut:
         _too_long(name, len(sound), samples, record.rate)
     made = np.zeros(samples, np.float32)

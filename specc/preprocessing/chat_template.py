@@ -27,7 +27,7 @@ WORKER_SCRIPT = Path(__file__).with_name("chat_template_worker.py")
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template, and the special tokens that it may name, such as `bos_token`."""
+    """A chat template and the special tokens that it may use, such as `bos_token`."""
 
     text: str
     tokens: Mapping[str, str] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def _render_template(given: dict[str, Any]) -> str:
 
 
 def _make_environment() -> Any:
-    """The sandbox, with the globals and filters of chat templates."""
+    """Create the sandboxed environment with the globals and filters of chat templates."""
     from datetime import datetime
 
     import jinja2
@@ -74,7 +74,7 @@ def _render_generation() -> Any:
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        """The blocks that only matter for training."""
+        """The `generation` block of chat templates, which only matters for training."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 

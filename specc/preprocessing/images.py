@@ -218,7 +218,7 @@ def _fit_size(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
 
 
 def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
-    """Resize bytes to bytes, all channels at once."""
+    """Resize an 8-bit image, all channels at once."""
     pillow = _import_pillow()
     gray = pixels.shape[2] == 1
     image = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))

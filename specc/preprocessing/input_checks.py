@@ -112,7 +112,7 @@ def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: 
 def _check_absent(
     specs: Sequence[InputSpec], guessed: Container[str | None], found: _Findings
 ) -> None:
-    """Report missing inputs."""
+    """Report required inputs that were not given."""
     for spec in specs:
         if not spec.optional and spec.name not in guessed:
             found.add(

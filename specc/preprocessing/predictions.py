@@ -306,7 +306,7 @@ def _list_tokens(
 
 
 def _label_tokens(token: Token, scores: Floats, task: Task, **changed: object) -> TokenFacts:
-    """A token with its most likely label."""
+    """Yield each token with its most likely label."""
     best = int(scores.argmax())
     found = {"entity": task.label(best), "score": float(scores[best])}
     return {**token, **found, **changed}

@@ -102,7 +102,7 @@ class ImageRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class VocabularyText(Record):
-    """Text, one id for each entry of `vocab`, between `start` and `end`; `unknown` for others."""
+    """Text as ids of `vocab`, between `start` and `end`; `unknown` for other words."""
 
     vocab: Vocabulary
     end: TokenId = None
@@ -125,16 +125,14 @@ class VocabularyText(Record):
 
 @dataclass(frozen=True, slots=True)
 class TextCharacters(VocabularyText):
-    """Text, one id a character. Longer entries (`<pad>`, `<end>`) are special tokens without
-    text.
-    """
+    """Text with one id per character. Longer entries (`<pad>`, `<end>`) are special tokens."""
 
     tag = "characters"
 
 
 @dataclass(frozen=True, slots=True)
 class TextWords(VocabularyText):
-    """Text, one id a word. `lower`: words are looked up in lower case."""
+    """Text with one id per word. `lower`: words are lowercased before lookup."""
 
     tag = "words"
     lower: bool = False
@@ -142,8 +140,8 @@ class TextWords(VocabularyText):
 
 @dataclass(frozen=True, slots=True)
 class TextBytes(Record):
-    """Text, one id a byte of its UTF-8: `byte + offset`. The ids below `offset` are
-    special tokens; 3 is the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
+    """Text with one id per UTF-8 byte: `byte + offset`. Ids below `offset` are special tokens; 3 is
+    the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
     """
 
     tag = "bytes"

@@ -116,7 +116,7 @@ SECONDS = 20
 def check_tokenizer_limits(
     content: Mapping[str, object], complain: Callable[[str], NoReturn]
 ) -> None:
-    """Complain about a tokenizer that would fill the memory, loaded or with a short text."""
+    """Reject a tokenizer that would exhaust memory, loaded or with a short text."""
     if max_text_growth(content) > MAX_GROWTH:
         complain(f"it can make a text more than {MAX_GROWTH} times as long")
     texts = _added_texts(content.get("added_tokens"))

@@ -279,5 +279,5 @@ class _Decays:
         return cls(pairs, body.do("exp", b.one(ops.CumSum(axis), logs)))
 
     def apply(self, body: _ChunkBody, x: Value) -> Value:
-        """Let what was there before the chunk decay to each position."""
+        """Decay the state before the chunk to each position."""
         return x if self.total is None else body.do("mul", self.total, x)

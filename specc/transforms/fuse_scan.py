@@ -70,7 +70,7 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """A cell while it is written out."""
+    """Builds the pattern of a cell."""
 
     row: Type
     states: Sequence[Type]
@@ -209,7 +209,7 @@ def _match_operands(
 
 
 class _FusedLoop:
-    """A loop over a cell, as a layer and what else the loop collects."""
+    """A loop over a cell, as a recurrent layer and the other outputs of the loop."""
 
     def __init__(
         self, b: Builder, op: ops.Scan, args: list[Value], cell: _CellPattern, bound: LeafBindings

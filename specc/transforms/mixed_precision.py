@@ -75,7 +75,7 @@ HALF_STATE_ROLES = ("key", "value")
 
 
 def convert_graph_to_half(graph: Graph, half: HalfDtype) -> Graph:
-    """`graph` computing in `half`; its inputs and results stay as they are."""
+    """Convert a graph to compute in `half`; its inputs and outputs keep their types."""
     return _convert_graph(graph, half, {}, dict.fromkeys(graph.outputs, "f32"))[0]
 
 
@@ -222,7 +222,7 @@ class _HalfConverter:
         return _convert_graph(body, self.half, given, results)[0]
 
     def _get_width(self, node: Node) -> PrecisionClass:
-        """The precision of a node."""
+        """Return the precision class of a node."""
         op = node.op
         if isinstance(op, ALWAYS_HALF_OPS):
             return "wide" if node in self.late or not self._list_floats(node) else "thin"

@@ -191,11 +191,8 @@ def _run_causality_check(work: PassState) -> PassState:
 
 
 def _raise_nothing_generated(graph: Graph) -> NoReturn:
-    """Raise E0701.
-
-    A derived graph is not derived again. Its spec does
-    say what it generates, so that nothing is to be added there. No name of a spec has a
-    blank in it.
+    """Raise E0701: the model is not generative. The help differs for a graph that is derived
+    already.
     """
     fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):

@@ -164,7 +164,7 @@ def _list_known_names(every: Mapping[str, WeightUses]) -> tuple[str, ...]:
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Names of weights, those that share numbers together."""
+    """Group the names of weights that share values."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(ties.get(name, name), []).append(name)

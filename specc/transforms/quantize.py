@@ -50,7 +50,7 @@ def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None)
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Both weights of each LSTM that has no projection, where they are parameters."""
+    """Return both weights of each LSTM without projection whose weights are parameters."""
     names = {value: name for name, value in graph.parameters.items()}
     found: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -193,7 +193,9 @@ class _WeightQuantizer:
         return self._convert_linear(node, pair)
 
     def _slice_weight(self, op: ops.Slice, pair: QuantizedParameters) -> QuantizedParameters:
-        """Some rows of a weight: the results are the last axis of columns, else the first."""
+        """Slice codes and scales of a weight: along the last axis in layout `columns`, else the
+        first.
+        """
         made, form = self.made, pair.form
         last = form.layout == "columns"
         numbers, scales = (

@@ -180,7 +180,7 @@ def split_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value,
 
 @dataclass
 class _BodyParts:
-    """The body's nodes by where they can go, in order."""
+    """The nodes of a loop body, grouped by where they can be moved, in order."""
 
     before: list[Node] = field(default_factory=list)
     inside: list[Node] = field(default_factory=list)
@@ -258,7 +258,7 @@ def _collect_ancestors(values: Iterable[Value], seen: set[Node]) -> set[Node]:
 
 
 class _ScanRebuilder:
-    """The loop without what left it, and what left it around it."""
+    """Rebuilds the loop without the hoisted nodes, and the hoisted nodes outside of it."""
 
     def __init__(self, b: Builder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts

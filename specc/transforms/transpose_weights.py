@@ -49,8 +49,8 @@ MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 
 def restore_transposed_weights(graph: Graph) -> Graph:
-    """Invert `transpose_stored_weights`: give weights that only linear layers read in their
-    usual orientation. The storage layout of a checkpoint is no property of the architecture.
+    """Undo `transpose_stored_weights`: restore the orientation of weights that only linear layers
+    read. The storage layout of a checkpoint is not part of the architecture.
     """
     types = _find_transposed_types(graph)
     if not types:

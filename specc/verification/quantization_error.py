@@ -86,7 +86,7 @@ FREE_AXIS_LENGTH = 24
 
 @dataclass(kw_only=True)
 class QuantizationLoss:
-    """Sums over all that was compared of one result."""
+    """Accumulated error of one output over all compared batches."""
 
     apart: float = 0.0
     largest: float = 0.0
@@ -114,7 +114,7 @@ class QuantizationLoss:
 
     @property
     def measures(self) -> dict[str, float]:
-        """The measures of this result."""
+        """Return the error measures of this output."""
         size = (self.squares[0] * self.squares[1]) ** 0.5
         found = {
             "error": self.apart / self.largest if self.largest else self.apart,
@@ -135,7 +135,7 @@ def log_probabilities(x: Array) -> Array:
 
 @dataclass
 class QuantizationComparison:
-    """Two models on the same inputs, and what the first lost by result."""
+    """The quantization error of a model against a baseline on the same inputs, by output."""
 
     low: LoadedModel
     full: LoadedModel
@@ -156,7 +156,7 @@ class QuantizationComparison:
                     self.losses.setdefault(name, QuantizationLoss()).see(value, full[name], drawn)
 
     def told(self) -> list[dict[str, object]]:
-        """Return the loss of each result as JSON values."""
+        """Return the error of each output as JSON values."""
         return [{"result": n, **loss.measures} for n, loss in self.losses.items()]
 
     def lines(self) -> Iterator[str]:

@@ -74,7 +74,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class _Counted:
-    """A session whose execution counts are added up, not returned."""
+    """A session that accumulates execution counts instead of returning them."""
 
     inner: Session
     coverage: Coverage

@@ -152,7 +152,7 @@ class _Reference:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """Unused."""
+        """Return {}: no caller reads the outputs of the reference."""
         return {}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

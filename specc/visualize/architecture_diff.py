@@ -28,7 +28,7 @@ INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @dataclass(frozen=True, kw_only=True)
 class DiffSide:
-    """One of two architectures."""
+    """One side of a comparison of two architectures."""
 
     name: str
     graph: Graph
@@ -37,7 +37,7 @@ class DiffSide:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureChange:
-    """A line: what kind of thing changed, where, and how."""
+    """A line of the difference: the kind of change, its path and its details."""
 
     kind: str
     where: str
@@ -46,7 +46,7 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B; `unlike`: they have hardly a block in common."""
+    """All changes from A to B. `unlike`: they have almost no block in common."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     unlike: str = ""
@@ -80,7 +80,7 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
 
 
 def _format_graph(graph: Graph) -> str:
-    """A graph as text, without its own name."""
+    """Format a graph as text, without its name."""
     return format_ir(graph).split("\n", 1)[1]
 
 
@@ -179,7 +179,7 @@ def describe_visible_keys(node: Node) -> str:
 
 
 def _find_outermost(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[str]:
-    """The outermost paths that only one has."""
+    """Yield the outermost paths that `other` lacks."""
     there = {path for scope in other for path in _list_enclosing(scope)}
     seen: dict[str, None] = {}
     for scope in one:
@@ -190,7 +190,7 @@ def _find_outermost(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Ite
 
 
 def _list_enclosing(scope: str) -> Iterator[str]:
-    """A scope and those around it, the outermost first: `h`, `h.0`, `h.0.attn`."""
+    """Return a scope and its enclosing scopes, outermost first: `h`, `h.0`, `h.0.attn`."""
     parts = scope.split(".")
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
@@ -203,7 +203,7 @@ def _diff_scope(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterato
 
 
 def _pair_facts(one: Facts, other: Facts) -> Iterator[str]:
-    """Facts that differ, paired by their names in order."""
+    """Pair differing facts by name, in order."""
     names = dict.fromkeys(name for name, _ in (*one, *other))
     for name in names:
         before, after = ([d for n, d in facts if n == name] for facts in (one, other))
@@ -216,7 +216,7 @@ def _pair_facts(one: Facts, other: Facts) -> Iterator[str]:
 
 
 def _diff_details(was: str, now: str) -> str:
-    """Two lists of attributes, those alone that differ."""
+    """Return the attributes that differ between two lists."""
     one, other = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (was, now))
     if "=" not in was or one.keys() != other.keys():
         return f"{was} → {now}"
@@ -225,7 +225,7 @@ def _diff_details(was: str, now: str) -> str:
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
-    """Changes that are the same in paths which differ in one number alone are one."""
+    """Merge equal changes of paths that differ in one number."""
     alike: dict[tuple[str, str], list[str]] = {}
     for path, how in pairs:
         paths = alike.setdefault((INTEGER_PATTERN.sub("#", path), how), [])
@@ -243,7 +243,7 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
 
 
 def _order_changes(path: str) -> list[tuple[int, str]]:
-    """Paths in the order of their names, numbers by size."""
+    """Return a sort key that orders paths by name, and numbers by value."""
     return [(int(p) if p.isdecimal() else 0, p) for p in path.split(".")]
 
 
@@ -285,7 +285,7 @@ def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
 
 
 def format_difference(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> list[str]:
-    """A difference as text, in columns."""
+    """Format a difference as text, in columns."""
     if found.same:
         return [f"{a.name} and {b.name} are the same architecture"]
     head = [f"{a.name} → {b.name}"]

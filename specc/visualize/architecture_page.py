@@ -44,7 +44,7 @@ class ArchitectureView:
 
 
 def render_architecture_svg(shown: ArchitectureView) -> str:
-    """The whole graph as one drawing, blocks inside blocks as long as they have room."""
+    """Render a graph as one SVG drawing with nested blocks, as deep as they fit."""
     graph = next(iter(shown.graphs.values()))
     block = build_block_tree(graph, shown.at)
     return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), shown.name))
@@ -87,11 +87,11 @@ class _Places:
                     self.files.setdefault(line.file, len(self.files))
 
     def of(self, graph: int) -> Json:
-        """The places of the blocks of one graph, by their paths."""
+        """Return the anchors of one graph's blocks by path."""
         return {path: at for (n, path), at in self.blocks.items() if n == graph}
 
     def line(self, line: SpecLine) -> str:
-        """A link to a line."""
+        """Render a link to a source line."""
         where = f"{escape(printable_label(line.file, 80))}:{line.number}"
         return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
 
@@ -107,7 +107,7 @@ def _render_head(shown: ArchitectureView) -> str:
 
 
 def _render_tabs(names: Sequence[str]) -> str:
-    """A button a graph, where there are several."""
+    """Render a tab per graph; none for a single graph."""
     if len(names) < 2:
         return ""
     tabs = "".join(_render_tab(n, name) for n, name in enumerate(names))
@@ -159,7 +159,7 @@ def _render_ports(what: str, types: Mapping[str, Type], at: Mapping[str, int]) -
 def _render_rows(
     n: int, block: Block, at: Mapping[str, int], places: _Places, depth: int
 ) -> Iterator[str]:
-    """A line of the tree, and below it those inside, closed from the third level on."""
+    """Render a row of the tree and its children, collapsed from the third level on."""
     cells = _render_cells(block, at, depth)
     place = places.blocks.get((n, block.path), "")
     kind = f'class="row k-{block.kind}" data-panel="{place}"'
@@ -188,18 +188,18 @@ def _render_cells(block: Block, at: Mapping[str, int], depth: int) -> str:
 
 
 def _format_work(block: Block, at: Mapping[str, int]) -> str:
-    """The multiply-adds that are done, as a formula."""
+    """Format the multiply-adds as a formula."""
     work = block.work - block.saved_work
     return _escape(format_dim_formula(work, at)) if work.terms else ""
 
 
 def _escape(text: str) -> str:
-    """A formula whose numbers are not broken at the end of a line."""
+    """Escape a formula so that no line break splits its numbers."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _render_panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:
-    """All that is known of a block."""
+    """Render the details of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     facts = [("gives", block.output_type), ("weights", format_dim_formula(block.weights, {}))]
     facts.append(("multiply-adds", _format_work(block, shown.at)))
@@ -225,7 +225,7 @@ def _render_panel(place: str, block: Block, shown: ArchitectureView, places: _Pl
 
 
 def _render_lines(lines: Sequence[SpecLine], places: _Places) -> str:
-    """The lines of the spec that say so."""
+    """Render the spec lines of a block."""
     if not lines:
         return ""
     said = "".join(

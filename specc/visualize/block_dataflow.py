@@ -176,7 +176,7 @@ class _Walk:
             self._enter_scope(node, results)
 
     def _enter_scope(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Give the node an item, or read through it."""
+        """Give a node an item in the drawing, or connect its results to its sources."""
         sources = self._read_by(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.homes[node]

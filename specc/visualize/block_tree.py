@@ -43,7 +43,7 @@ class SpecLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A scope, or several that are alike. `path` is that of the first."""
+    """A scope, or several equal ones; `path` is that of the first."""
 
     name: str
     path: str
@@ -79,7 +79,7 @@ class Block:
         return f"{name} {main.name if main else self.op}".rstrip()
 
     def all(self) -> Iterator["Block"]:
-        """This block and those inside, from the outside in."""
+        """Yield this block and all nested ones, outermost first."""
         yield self
         for block in self.inner.values():
             yield from block.all()
@@ -125,7 +125,7 @@ class _Maker:
         )
 
     def _make_child(self, part: SummaryNode, path: str) -> Block:
-        """A part inside another. One that only holds one other is shown with it."""
+        """Create the block of a part; a part with a single child is merged with it."""
         below, repeats, own = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
         while len(part.parts) == 1 and not part.weights.terms and not part.work.terms:
@@ -169,7 +169,7 @@ def _get_meaning(op: str, nodes: list[Node]) -> str:
 
 
 def _of_user(span: Span) -> Span:
-    """The user's own text that led to a place in the standard library."""
+    """Return the span of the user's call that led to a span in the standard library."""
     while span.caller is not None:
         span = span.caller
     return span
@@ -198,7 +198,7 @@ def classify_block(nodes: list[Node]) -> str:
 
 
 def build_block_tree(graph: Graph, at: Mapping[str, int] | None = None) -> Block:
-    """The tree of a graph, its root named after it."""
+    """Build the block tree of a graph; the root has the graph's name."""
     maker = _Maker(graph=graph, at=at or {}, homes=find_node_scopes(graph))
     return maker.block(summarize_graph(graph, at), graph.name, "", "")
 

@@ -301,8 +301,8 @@ def explain_not_fresh(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return why each missing parameter is no part of a new head; those that are one are left out.
-    `found` are the parameters in the checkpoint.
+    """Return, for each missing parameter outside of a new head, why it is not initialized. `found`
+    are the parameters in the checkpoint.
     """
     kinds = {name_skeleton(w.name): w.name for w in found}
     calls = {_get_call_key(w): w.name for w in found}

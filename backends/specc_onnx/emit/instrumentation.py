@@ -137,7 +137,7 @@ class _ExecutionCounter:
         return total
 
     def _count_in(self, node: NodeProto, before: list[NodeProto]) -> str:
-        """Have `node` return the counts of its subgraphs, with constants in `before`."""
+        """Make `node` output the execution counts of its subgraphs, with constants in `before`."""
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -222,7 +222,7 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _request_probabilities(node: NodeProto) -> None:
-    """Have the fourth result be weights, whatever it was."""
+    """Make the fourth output of attention the weights."""
     mode = "qk_matmul_output_mode"
     for attribute in [a for a in node.attribute if a.name == mode]:
         node.attribute.remove(attribute)
@@ -247,7 +247,7 @@ def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | 
 
 
 def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:
-    """Put the nodes of a branch in place of the `If` that makes `guard`."""
+    """Replace the `If` that computes `guard` by the nodes of one branch."""
     node = _find_producer(model, guard)
     if node is None or node.op_type != "If":
         return

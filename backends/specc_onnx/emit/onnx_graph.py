@@ -62,7 +62,9 @@ def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
 def assign_final_names(
     nodes: Iterable[NodeProto], fixed: Mapping[str, str], wishes: Mapping[str, str], taken: set[str]
 ) -> dict[str, str]:
-    """New names of all values: `fixed` ones as given, the others by their wishes in order."""
+    """Assign final names to all values: `fixed` names as given, the others from their preferred
+    names in order.
+    """
     names = dict(fixed)
     _assign_names(nodes, names, wishes, taken)
     return names
@@ -88,7 +90,7 @@ def _assign_names(
 
 
 def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Call nodes and values by other names, in the bodies inside them too."""
+    """Rename nodes and values, also inside subgraphs."""
     for node in nodes:
         node.name = names.get(f"node {node.name}", node.name)
         _rename_list(node.input, names)

@@ -81,7 +81,7 @@ def _emit_is_step(g: Emitter, iteration: str, step: int) -> str:
 def _emit_suppressed_scores(
     g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, when: str | None = None
 ) -> str:
-    """Scores without these tokens, where `when` bool[] is true."""
+    """Suppress the scores of tokens where `when` bool[] is true."""
     those = {*tokens}
     banned = g.constant([[i in those for i in range(vocabulary)]], "bool")
     if when is not None:
@@ -264,7 +264,7 @@ def _emit_true_count(g: Emitter, rows: str) -> str:
 
 
 class BeamSearchStrategy:
-    """Several hypotheses a sentence, each a row of the steps."""
+    """Beam search: several hypotheses per sequence, each a batch element of a step."""
 
     def __init__(self, g: Emitter, d: DecodingConfig, start: StrategyInputs) -> None:
         self.d, self.start = d, start

@@ -47,7 +47,7 @@ def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class GenerationParts(SelfDecodingGraph):
-    """The same parts, as seen by the model builder."""
+    """The parts of a generative model, for the model builder."""
 
     @classmethod
     def of(cls, source: SelfDecodingGraph) -> "GenerationParts":
@@ -190,7 +190,7 @@ class GenerationContext:
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def enter(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        """Give the inputs and weights of a graph that is lowered next their tensors."""
+        """Bind the inputs and weights of the next graph to tensors."""
         g = self.g
         read = {a for node, _ in graph.nodes for a in node.args if a}
         read |= set(graph.outputs.values())

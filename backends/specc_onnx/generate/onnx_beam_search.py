@@ -95,8 +95,8 @@ def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamSta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """One step of a search: the state that it resumes from, the number of tokens with this one,
-    `made` i64[], of at most `limit` i64[], and whether they are so many, `last` bool[].
+    """One beam search step: the former state, the number of generated tokens including this one,
+    `made` i64[], its maximum `limit` i64[], and whether it is reached, `last` bool[].
     """
 
     g: Emitter
@@ -260,7 +260,9 @@ def _emit_column_shape(s: BeamSearchStep) -> str:
 
 
 def _emit_flat(s: BeamSearchStep, places: str, width: int) -> str:
-    """Places among `width` of a sentence, `[s, m]`, as places among those of all, `[s·m]`."""
+    """Convert indices among the `width` beams of a sequence, `[s, m]`, to indices among all beams,
+    `[s·m]`.
+    """
     g = s.g
     count = g.node("Squeeze", g.node("Shape", s.before.scores, start=0, end=1), g.vector(0))
     numbers = g.node("Range", g.constant(0, "i64"), count, g.constant(1, "i64"))
@@ -269,7 +271,7 @@ def _emit_flat(s: BeamSearchStep, places: str, width: int) -> str:
 
 
 def _emit_gathered_beams(s: BeamSearchStep, x: str, places: str, width: int) -> str:
-    """Rows of `x`, `[s, width, t]`, at `places`, `[s, m]`: `[s, m, t]`."""
+    """Gather beams `[s, m]` of `x`, `[s, width, t]`, as `[s, m, t]`."""
     g = s.g
     length = g.node("Shape", x, start=2, end=3)
     count = g.node("Mul", g.node("Shape", x, start=0, end=1), g.vector(width))

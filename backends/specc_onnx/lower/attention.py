@@ -144,7 +144,7 @@ def _get_weight_axes(x: Tensor) -> GridAxes:
 
 @lower(ops.MaskedSoftmax)
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Softmax of the visible."""
+    """Lower a softmax over the visible positions."""
     if center := find_window_center(g, mask):
         return emit_near_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)

@@ -124,12 +124,12 @@ def prepare_short_parts(
 
 
 def _recompute_whole(g: Emitter, x: Tensor | None) -> Tensor | None:
-    """A mask or added scores again, in the innermost body."""
+    """Recompute a mask or bias in the innermost body."""
     return recompute_mask(g, x) if x and x.value else x
 
 
 def _emit_short_mask(g: Emitter, x: Tensor, long: str) -> Tensor:
-    """The mask or the added scores of the short form."""
+    """Emit the mask or bias for short sequences."""
     make = partial(recompute_mask, g, x) if x.value else lambda: x
     return replace(x, name=_emit_short_operand(g, long, (x.value,), make))
 
@@ -326,7 +326,7 @@ def _emit_partial_attention(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Some queries over some keys."""
+    """Emit attention of some queries over some keys."""
     with _enter_scope(g, BLOCKS_SCOPE):
         cut = slice_attention_parts(op, g, parts, queries, keys)
     return emit_dense_attention(op, g, cut)

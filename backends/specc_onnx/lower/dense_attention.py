@@ -52,8 +52,8 @@ class AttentionParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """The `result`, `[b, t, h·e]` if `packed`, else `[b, h, t, e]`; `weights`, "" if hidden; `told`
-    names where they can be read.
+    """The result of attention, `[b, t, h·e]` if `packed`, else `[b, h, t, e]`; `weights`, "" if
+    they are not available; `told` has the values from which they can be read.
     """
 
     result: str
@@ -63,7 +63,7 @@ class AttentionResult:
 
 
 def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """All queries at once."""
+    """Emit attention of all queries at once."""
     return (
         emit_fused_attention if can_fuse_attention(op, g, parts) else emit_decomposed_attention
     )(op, g, parts)
@@ -91,7 +91,9 @@ def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: D
 
 
 def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Products and a softmax. Neighboring query heads share a key head by a broadcast axis."""
+    """Emit attention as products and a softmax. Query heads of a group share a key head by
+    broadcasting.
+    """
     dtype = parts.q.type.dtype
     b, h, q, k = parts.grid
     shared = None if h == parts.groups else divide_dims_exactly(h, parts.groups)

@@ -47,7 +47,7 @@ class LengthResolver:
             return g.node("Squeeze", one, g.vector(0))
 
     def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
-        """Several lengths as i64[n]."""
+        """Emit several lengths as i64[n]."""
         numbers = [Dim.of(d).number for d in dims]
         if None not in numbers:
             return g.constant([n for n in numbers if n is not None], "i64")
@@ -134,7 +134,9 @@ class LengthResolver:
         return self._emit_symbol(g, atom) if isinstance(atom, str) else self._emit_part(g, atom)
 
     def _emit_part(self, g: "Emitter", part: DimFunction) -> str:
-        """Divisors are kept from 0, which would end the process; such a quotient is never used."""
+        """Emit one part of a length. Divisors are at least 1, since a division by 0 crashes; that
+        quotient is never used.
+        """
         left, right = (self.one(g, d) for d in part.args)
         # Lengths are far below 2**53, up to which `Min` and `Max` are exact.
         if part.fn in ("min", "max"):

@@ -224,7 +224,7 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 
 @lower(ops.Pointwise)
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
-    """One operator where there is one, else its formula."""
+    """Lower to one operator if ONNX has it, else to the formula."""
     dtype = x.type.dtype
     if op.fn == "sign" and dtype in INTEGER_DTYPES:
         return emit_integer_sign(g, x)

@@ -60,13 +60,15 @@ class Emitter:
         return bool({kind, f"{kind} {dtype}"} & self.target.lacks)
 
     def node(self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any) -> str:
-        """The result of an ONNX node, written now or before."""
+        """Emit an ONNX node, or reuse an equal one; return its result."""
         return self.nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def nodes(
         self, kind: str, results: int, *inputs: str | None, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """The first `results` results of an ONNX node. Missing inputs at the end are dropped."""
+        """Emit an ONNX node; return its first `results` results. Missing inputs at the end are
+        dropped.
+        """
         given = [i or "" for i in inputs]
         while given and not given[-1]:
             given.pop()
@@ -98,7 +100,7 @@ class Emitter:
         return "/".join(parts) or self.names.graph or "main"
 
     def alias(self, name: str, wish: str) -> str:
-        """A value again under a name of its own, in the innermost body."""
+        """Emit an `Identity` in the innermost body; return the new name."""
         result = self.unique(wish)
         self.bodies.open[-1].nodes.append(make_node("Identity", result, [name], [result], "", {}))
         return result
@@ -147,7 +149,7 @@ class Emitter:
             self.bodies.open, self.site, self.bodies.isolated = bodies, site, apart
 
     def constant(self, value: object, dtype: str) -> str:
-        """A constant tensor, shared by all that use the same one."""
+        """Emit a constant tensor, or reuse an equal one."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
         base, n = _suggest_constant_name(array, dtype), 1
         name = base
@@ -162,15 +164,15 @@ class Emitter:
         return name
 
     def dim(self, length: DimLike) -> str:
-        """A length as a scalar, i64[]."""
+        """Emit a length as a scalar, i64[]."""
         return self.lengths.scalar(self, length)
 
     def shape(self, dims: Sequence[DimLike]) -> str:
-        """Lengths as one vector, i64[n]; a constant where all are known."""
+        """Emit lengths as a vector, i64[n]; a constant if all are known."""
         return self.lengths.vector(self, dims)
 
     def vector(self, *numbers: int) -> str:
-        """Whole numbers as a constant vector."""
+        """Emit integers as a constant vector."""
         return self.constant(list(numbers), "i64")
 
 
@@ -210,7 +212,7 @@ def make_node(
     domain: str,
     attributes: dict[str, Any],
 ) -> NodeProto:
-    """A NodeProto, written field by field (several times faster than `onnx.helper.make_node`)."""
+    """Build a NodeProto field by field (several times faster than `onnx.helper.make_node`)."""
     node = NodeProto(op_type=kind, name=name, input=inputs, output=outputs)
     if domain:
         node.domain = domain
@@ -220,7 +222,7 @@ def make_node(
 
 
 def make_tensor_proto(name: str, array: Array, dtype: str) -> TensorProto:
-    """A TensorProto that holds `array` (little-endian bytes)."""
+    """Build a TensorProto that holds `array` (little-endian bytes)."""
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return TensorProto(
         name=name, data_type=ONNX_TYPE_CODES[dtype], dims=array.shape, raw_data=little.tobytes()
@@ -254,8 +256,8 @@ def make_body_graph(
 
 
 def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Results under names that the innermost body itself makes, each once, as ONNX wants
-    them: a carry that is handed on unchanged or a value from outside is copied.
+    """Return results under names defined in the innermost body, without duplicates, as ONNX
+    requires: a carry passed through or an outer value is copied.
     """
     made = {name for node in g.bodies.open[-1].nodes for name in node.output}
     found: list[str] = []
@@ -299,8 +301,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 class _IdentityKey:
-    """A graph as part of a key: equal to itself alone. It is held, because the place in
-    memory of one that is gone may be that of the next.
+    """A hash key equal only to itself. It keeps the graph alive: the id of a freed object may be
+    reused.
     """
 
     def __init__(self, graph: GraphProto) -> None:
@@ -314,14 +316,14 @@ class _IdentityKey:
 
 
 def _make_hashable(value: Any) -> Hashable:
-    """An attribute as part of a key; two graphs are the same only if they are one object."""
+    """Return an attribute as a hash key; graphs are compared by identity."""
     if isinstance(value, GraphProto):
         return _IdentityKey(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
-    """Remember where the weights of this attention can be read; inside a loop they cannot."""
+    """Record where the weights of this attention can be read; not possible inside a loop."""
     if len(g.bodies.open) == 1:
         g.attentions += (
             {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)

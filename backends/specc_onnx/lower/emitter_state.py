@@ -32,7 +32,7 @@ class LoweringSite:
 
     @property
     def scope(self) -> str:
-        """The path it was first built under."""
+        """Return the scope path under which the node was first built."""
         return self.scopes[0] if self.scopes else ""
 
 

@@ -48,7 +48,7 @@ class GridSlice:
     _made: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
 
     def of(self, value: Value, axes: GridAxes) -> Value:
-        """The portion of one value."""
+        """Return the slice of a value, recomputed."""
         todo = [(value, axes)]
         # An explicit stack: masks may consist of thousands of nodes.
         while todo:
@@ -75,7 +75,7 @@ class GridSlice:
     def _slice_all_operands(
         self, value: Value, axes: GridAxes
     ) -> list[tuple[Value, GridAxes] | None] | None:
-        """The operands, each with its axes of queries and keys; None for a leaf."""
+        """Slice all operands of a node by their query and key axes; None for a leaf."""
         node = value.node
         there = [axis for axis in axes if axis is not None]
         if node is None or not self._should_recompute(node.op, len(there)):
@@ -117,7 +117,7 @@ class GridSlice:
     def _recompute_node(
         self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """The node over other rows; None where the result is not the portion after all."""
+        """Recompute a node for the sliced positions; None if the result would not be the slice."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         wanted = list(value.type.shape)
@@ -135,7 +135,7 @@ class GridSlice:
 
 
 def _find_result_dependences(node: Node, result: int) -> list[Dependence]:
-    """How one result of a node reads its operands."""
+    """Return how one result of a node depends on its operands."""
     types = tuple(a.type if a else None for a in node.args)
     found = find_op_dependences(node.op, types, node.op.infer(*types))
     return [link for link in found if link.result == result]
@@ -149,7 +149,7 @@ def _is_elementwise_axis(op: Op, links: Sequence[Dependence], axis: int) -> bool
 
 
 def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
-    """Scores or a mask, whose last two axes are queries and keys."""
+    """Align the last two axes of scores or a mask with queries and keys."""
     last = operand.type.rank - 1
     rows = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
     query, key = rows
@@ -161,7 +161,7 @@ def _is_cheap_op(op: Op) -> bool:
 
 
 def _map_grid_axes(links: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
-    """The axes of an operand that become those of the result."""
+    """Return the axes of an operand that become those of the result."""
     query, key = (None if a is None else _map_operand_axis(links, operand, a) for a in axes)
     return query, key
 
@@ -180,8 +180,8 @@ def _map_operand_axis(links: Sequence[Dependence], operand: int, axis: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """Rows from `start` up to `stop`, each i64[1], or none where they are ""; in front
-    of them those whose numbers are `others`, i64[n]. There are `length`.
+    """Positions from `start` up to `stop`, each i64[1], none if these are ""; before them the
+    positions `others`, i64[n]. `length` is their total number.
     """
 
     start: str
@@ -197,7 +197,7 @@ def slice_attention_parts(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionParts:
-    """The operands of an attention of some queries over some keys, or over all."""
+    """Slice the operands of an attention to some queries, and some or all keys."""
     mask, add = (
         recompute_mask(g, x, queries, keys) if x and x.value else x for x in (parts.mask, parts.add)
     )
@@ -210,7 +210,7 @@ def slice_attention_parts(
 def _slice_operands(
     op: ops.Attend, g: Emitter, parts: AttentionParts, spans: Sequence[PositionSpan | None]
 ) -> list[Tensor]:
-    """Query, key and value, of each the rows of its span."""
+    """Slice query, key and value to their spans."""
     whole = (parts.q, parts.k, parts.v)
     packed: Sequence[str | None] | None = None
     if can_fuse_attention(op, g, parts):
@@ -265,14 +265,14 @@ def recompute_slice(
 def recompute_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
-    """Some queries and keys, or all, of a mask or of added scores `[b, h, q, k]`."""
+    """Recompute a mask or bias `[b, h, q, k]` for some or all queries and keys."""
     shape = x.type.shape
     axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
     return recompute_slice(g, x, axes, (queries, keys))
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """False for those of the other keys that are among the neighbors as well."""
+    """Emit a mask that is false for global keys that are also in the window."""
     before = g.node("Less", keys.others, keys.start)
     behind = g.node("GreaterOrEqual", keys.others, keys.stop)
     near = g.node("Sub", keys.stop, keys.start)
@@ -294,7 +294,7 @@ def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str |
 def slice_positions(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Rows of a tensor along some of its axes; itself where there are no spans."""
+    """Slice a tensor along axes with a span; unchanged without spans."""
     chosen = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)

@@ -28,7 +28,7 @@ BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 
 
 def get_buffer_type(type: Type) -> Type:
-    """The type of the buffer that holds such keys or values."""
+    """Return the type of the buffer for such keys or values."""
     return Type(type.dtype, (*type.shape[:2], BUFFER_CAPACITY_DIM, type.shape[3]))
 
 
@@ -153,7 +153,7 @@ class _GroupQueryCall:
     result: Type
 
     def written(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
-        """Its result and the buffers."""
+        """Return the attention result and the updated buffers."""
         rotation = [None, None, None]  # the kernel's own names, which no spec uses
         buffers = [x.past.name for x in self.grown]
         scales, kinds = _get_int8_operands(*self.grown)
@@ -173,7 +173,7 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, plain: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Attend without a bias, which is faster, where the mask turns out to be causal."""
+    """Emit attention without a bias, which is faster, if the mask is causal at run time."""
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.grown))
     grid = call.result.shape[1], call.grown[0].joined.type.shape[2]
 
@@ -200,7 +200,7 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str
 def _get_int8_operands(
     keys: _AppendedBuffer, values: _AppendedBuffer
 ) -> tuple[list[str | None], dict[str, str | int]]:
-    """The operands and attributes of a kernel whose buffers hold 8 bits; none of others."""
+    """Return the operands and attributes of the kernel for int8 buffers; none for others."""
     if keys.scale is None or values.scale is None:
         return [], {}
     kinds: dict[str, str | int] = {"kv_cache_bit_width": 8}

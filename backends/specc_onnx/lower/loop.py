@@ -107,7 +107,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, given: Loop[Tensor]
 ) -> tuple[list[str], list[int]]:
-    """The scanned values, of at least one position, and the scan axis of each."""
+    """Emit the scanned values, padded to at least one position, and their scan axes."""
     tensors, axes = [*given.rows], [op.axis] * op.scanned
     # `keep` is `[b, t]`: its time axis is 1, whatever that of the others is.
     if given.keep is not None:
@@ -120,8 +120,8 @@ def _emit_scanned_operands(
 
 
 def _emit_axis_first(g: Emitter, x: str, axis: int, rank: int) -> str:
-    """The loop's axis first. `scan_input_axes` would do it, but ends the process where
-    what stands behind the axis is empty (ONNX Runtime 1.31), as a cache is at first.
+    """Move the loop's axis to the front. `scan_input_axes` would do so, but ONNX Runtime 1.31
+    crashes if an axis after it is empty, as in an empty cache.
     """
     order = [axis, *(n for n in range(rank) if n != axis)]
     return x if axis == 0 else g.node("Transpose", x, perm=order)
@@ -160,7 +160,7 @@ def _build_scan_body(
     carried: Sequence[Tensor],
     captured: Sequence[Tensor],
 ) -> object:
-    """The body as a graph: carries, then the row of `keep`, then the rows, as ONNX orders them."""
+    """Build the body graph with ONNX's input order: carries, then `keep`, then scanned values."""
     inner = list(op.body.inputs.items())
     rows, carries = inner[: op.scanned], inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
@@ -178,7 +178,7 @@ def _build_scan_body(
 
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
-    """An input of a body, by a name of its own."""
+    """Add an input with a unique name to a body."""
     g.values.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
     return g.values.tensors[value]
 
@@ -248,7 +248,7 @@ def _emit_iteration_results(
 
 
 def _emit_broadcast_keep(g: Emitter, kept: Tensor, type: Type) -> str:
-    """The row of `keep`, `[b]`, with as many axes as `type`."""
+    """Emit `keep` at one position, `[b]`, with as many axes as `type`."""
     shape = (*kept.type.shape, *[Dim.of(1)] * (type.rank - kept.type.rank))
     return emit_reshape(g, kept.name, kept.type.shape, shape)
 
@@ -317,7 +317,7 @@ def _emit_any_unfinished(g: Emitter, done: str) -> str:
 
 
 def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str) -> str:
-    """Rows by their turns, with zeros for turns that were not run."""
+    """Emit collected values by iteration, with zeros for iterations that did not run."""
     rest = remove_axis(type, op.axis).shape
     run = g.node("Shape", stacked, start=0, end=1)
     # With zero iterations ONNX Runtime returns no shape for the outputs either.

@@ -67,7 +67,7 @@ def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
 
 @lower(ops.Embedding)
 def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
-    """Rows of a table."""
+    """Lower to `Gather`."""
     return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
 
 
@@ -75,7 +75,7 @@ def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> str:
-    """The standard operator; a missing scale is ones."""
+    """Lower to `LayerNormalization`; a missing scale is ones."""
     return g.node(
         "LayerNormalization",
         _emit_norm_input(g, x),
@@ -104,7 +104,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 
 @lower(ops.RMSNorm)
 def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> str:
-    """The standard operator, or its formula where the opset is older."""
+    """Lower to `RMSNormalization`, or to its formula in older opsets."""
     if g.has("RMSNormalization"):
         return g.node(
             "RMSNormalization", x.name, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps
@@ -135,15 +135,15 @@ def dropout(op: ops.Dropout, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Softmax)
 def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
-    """The standard operator."""
+    """Lower to `Softmax`."""
     return g.node("Softmax", x.name, axis=op.axis)
 
 
 def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
-    """Softmax over the visible last axis, zeros if nothing is visible or all is -inf, which
-    `finite` scores are not. Hidden scores become -inf, of which alone the operator gives NaN.
+    """Emit a softmax over the visible keys of the last axis; zeros if none is visible or all scores
+    are -inf, which `finite` excludes. Masked scores become -inf; only rows of -inf give NaN.
     """
     shown = mask is not None and not is_always_true(mask)
     lowest = g.constant(float("-inf"), dtype)
@@ -163,7 +163,7 @@ def emit_masked_softmax(
 
 @lower(ops.Patches)
 def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
-    """A convolution with stride = kernel, its result read row by row."""
+    """Lower to a convolution with stride = kernel and flatten the result row by row."""
     high, wide = w.type.shape[2], w.type.shape[3]
     assert None not in (high.number, wide.number), "patch sizes are static"
     size = [high.number, wide.number]

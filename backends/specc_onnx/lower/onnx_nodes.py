@@ -12,7 +12,7 @@ EXPERT_LOOP_NAME = "experts"
 
 
 def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs inside a node."""
+    """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g

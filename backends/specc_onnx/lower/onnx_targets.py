@@ -78,7 +78,7 @@ def is_operator_available(kind: str, opset: int) -> bool:
 
 
 def get_ir_version(opset: int) -> int:
-    """The file format that the first tools to know `opset` could read; 10 for all newer ones."""
+    """Return the IR version that the first tools with `opset` could read; 10 for newer opsets."""
     return 8 if opset < 19 else 9 if opset < 21 else 10
 
 
@@ -169,7 +169,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def get_target(name: str) -> Target:
-    """The target called `name`. E0822 when there is none."""
+    """Return the target `name`. Raise E0822 if there is none."""
     if name not in TARGETS:
         raise_error(
             "E0822",

@@ -20,7 +20,7 @@ from specc_onnx.lower.tensor_helpers import emit_cast, emit_expand, emit_slice, 
 
 @lower(ops.Sinusoid)
 def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
-    """Sines and cosines, side by side in pairs or one half after the other."""
+    """Lower to sines and cosines, interleaved or concatenated."""
     assert op.dim.number is not None, "the width is static"
     half = op.dim.number // 2
     places = np.arange(half, dtype=np.float64)
@@ -45,7 +45,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
 
 @lower(ops.RopeAngles)
 def rope_angles(op: ops.RopeAngles, g: Emitter, *rows: Tensor) -> tuple[str, str]:
-    """Cosines and sines of rotary angles. Positions on several axes are gathered per pair."""
+    """Lower to cosines and sines of rotary angles. Several position axes are gathered per pair."""
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
@@ -73,7 +73,7 @@ def _emit_places(g: Emitter, positions: Tensor) -> str:
 
 @lower(ops.Rotate)
 def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
-    """The standard operator where it has a kernel (not in double), else its formula."""
+    """Lower to `RotaryEmbedding` if it has a kernel (not for double), else to its formula."""
     if g.has("RotaryEmbedding") and x.type.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
     # A table has one value per pair. If these are fewer than the head size, later features are not

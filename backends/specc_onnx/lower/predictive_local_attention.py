@@ -34,7 +34,7 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class NearKeys:
-    """The keys that may be seen, and the condition under which they alone are read."""
+    """The keys inside the window, and the condition under which only these are read."""
 
     keys: PositionSpan
     few: str
@@ -49,7 +49,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
-    """Center and reach of `abs(j - center) <= reach`, which must hold."""
+    """Match `abs(j - center) <= reach`; return center and reach."""
     todo = [mask]
     # Of several conditions that must all hold, any may be the comparison.
     while todo:
@@ -172,7 +172,7 @@ def emit_near_weights(
 def _emit_few_key_weights(
     g: Emitter, near: NearKeys, given: tuple[Tensor, Tensor], make: WeightFunction
 ) -> str:
-    """Weights of the keys near the center, where they are few."""
+    """Emit the weights of the keys near the center, if these are few."""
     type = g.site.types[0]
     front = g.vector(*[0] * (type.rank - 1))
 
@@ -192,17 +192,19 @@ def _emit_few_key_weights(
 
 
 def _emit_all_key_weights(g: Emitter, given: tuple[Tensor, Tensor], make: WeightFunction) -> str:
-    """Weights of all keys, made in the innermost body."""
+    """Emit the weights of all keys in the innermost body."""
     return make(g, *(_recompute_keys(g, x, None) for x in given))
 
 
 def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
-    """Scores or mask over some keys or all, written into the innermost body."""
+    """Recompute scores or mask for some or all keys in the innermost body."""
     return recompute_slice(g, x, (None, x.type.rank - 1), (None, keys), one_axis=True)
 
 
 def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """The sum of values by weights that are zeros far away; None where they are not."""
+    """Emit the weighted sum of values over the keys near the center; None if other weights may be
+    nonzero.
+    """
     near = _find_near_keys(g, weights.value)
     if near is None:
         return None
@@ -220,7 +222,9 @@ def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
 
 def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
-    """The keys near a center that made weights; a product with them is zero as well."""
+    """Return the keys near the center of a window that weights were computed with, also after
+    multiplication by other factors.
+    """
     todo = [value]
     while todo:
         value = todo.pop()

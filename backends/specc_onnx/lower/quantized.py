@@ -80,7 +80,9 @@ def _emit_float32(g: Emitter, x: Tensor) -> Tensor:
 def _emit_matmul_nbits(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, made: tuple[Dim, ...]
 ) -> str:
-    """ONNX Runtime's product by weights in blocks. It ends the process for no rows."""
+    """Emit `MatMulNBits` (block-quantized weights). It crashes for an operand without rows, so
+    these are handled separately.
+    """
     if op.rounding == "row":
         x = _emit_rounded_rows(g, x)
     name = g.node(
@@ -140,7 +142,7 @@ def _emit_per_tensor_product(
 
 
 def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
-    """The scale of each row, and the rows in units of it: numbers of -127 to 127."""
+    """Emit the scale of each row, and the rows divided by it, from -127 to 127."""
     own = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.type.dtype))
     return own, g.node("Div", x.name, own)
 
@@ -259,7 +261,7 @@ def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
 
 @lower(ops.Dequantize)
 def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Dequantize them."""
+    """Lower dequantization."""
     numbers = g.node("Cast", x.name, to=ONNX_TYPE_CODES[scale.type.dtype])
     return g.node("Mul", numbers, scale.name)
 
@@ -308,7 +310,7 @@ def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, 
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
-    """Bytes of two numbers as numbers, the earlier one from the lower half."""
+    """Unpack bytes of two int4 values each, low nibble first."""
     # By arithmetic: `BitwiseAnd` needs opset 18, and a model may use 17.
     sixteen = g.constant(16, "u8")
     high = g.node("Div", w.name, sixteen)

@@ -227,7 +227,7 @@ def _emit_ordered_matrices(
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int = 0) -> str:
-    """Weights whose `axis` holds the gates one after the other, in ONNX's order."""
+    """Reorder the gates, concatenated along `axis` of a weight, to ONNX's order."""
     count = len(cell.order)
     if count == 1:
         return weights.name
@@ -284,8 +284,8 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower(ops.LstmQ)
 def lstm_q(op: ops.LstmQ, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """ONNX Runtime's `DynamicQuantizeLSTM`. It takes the rows up to the end of the longest
-    text as one tensor: those that do not exist hold zeros, which move no scale.
+    """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes all time steps as one tensor;
+    padded ones are zeros, which do not change the scale.
     """
     layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
@@ -325,7 +325,7 @@ def _emit_fused_layer(
     activations: list[str] | None = None,
     linear_before_reset: int | None = None,
 ) -> tuple[str, ...]:
-    """All rows, then the final states, by the operator `kind`."""
+    """Emit the operator `kind`; return all hidden states, then the final states."""
     g, steps, given = layer.g, layer.steps, layer.given
     firsts = given.start, given.first_cell
     lengths = steps.lengths()

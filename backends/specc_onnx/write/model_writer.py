@@ -170,7 +170,7 @@ def write_prepared_graphs(
 
 
 def _describe_built_model(built: BuiltModel, stored: WeightPlacement) -> EmittedModel:
-    """What the texts of a model may say of it."""
+    """Return the facts about a built model for its metadata."""
     held = {}
     for name in built.graph.parameters:
         own = stored.ties.get(name, name)

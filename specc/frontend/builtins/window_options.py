@@ -39,7 +39,7 @@ class SlidingWindow:
 
     @property
     def nothing(self) -> AxisNumbers:
-        """Zero for each axis."""
+        """Return a zero per axis, the default padding."""
         return (0,) * len(self.kernel)
 
     @property
@@ -83,7 +83,7 @@ class WindowOperand:
 
     @property
     def channels(self) -> Dim:
-        """The number of channels."""
+        """Return the number of input channels."""
         return self.x.shape[1] if len(self.x.shape) == 4 else self.x.shape[-1]
 
     def window(
