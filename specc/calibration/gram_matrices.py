@@ -79,7 +79,7 @@ class _Order:
 def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> CalibrationStage:
     """Return the stage of one group of nodes, with index `n`."""
     first, kept = order.first, order.kept
-    # what needs no weight is computed in the first stage
+    # values that depend on no weight are computed in the first stage
     here = [v for v in whole.readers.values if first.get(v, 0) == n]
     activations_of = {f"met {k}": v for k, v in enumerate(here)}
     takes = {kept[v]: v for v in whole.read(group) if first[v] < n}

@@ -259,7 +259,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
 
 def run_completion(given: Namespace) -> int:
     """Print the script, made of what the commands declare now."""
-    # whole_parsers imports every command, of which this is one
+    # imported here: `whole_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
     print(completion_script(given.shell, collect_completions(build_command_parsers())), end="")

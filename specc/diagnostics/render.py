@@ -97,7 +97,7 @@ def render_excerpt(
     source = labels[0].span.source
     arrow = "-->" if first else ":::"
     out = [f"{rim}{paint('rim', arrow)} {escape_control_characters(str(labels[0].span))}"]
-    if not source.text:  # of a file that could not be read
+    if not source.text:  # the file could not be read
         return out
     by_line: dict[int, list[Label]] = {}
     for label in labels:

@@ -84,7 +84,7 @@ def render_png(drawing: Drawing) -> bytes:
     if size[0] * size[1] > MAX_PIXELS:
         raise_error(
             "E0953",
-            f"a PNG of this would have {size[0]} × {size[1]} pixels",
+            f"the PNG would have {size[0]} × {size[1]} pixels",
             notes=[f"the limit is {MAX_PIXELS:,}".replace(",", " ")],
             helps=["pick some with --layers or --heads, or name it .svg or .html"],
         )

@@ -217,7 +217,7 @@ def _build_buffered_step(
     names of these inputs.
     """
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
-    # none: the target cannot write in place, or no attention matches its kernel
+    # no buffers: the target has no in-place updates, or no attention matches its kernel
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
         if job.scales:

@@ -210,7 +210,7 @@ class EarlyExit:
 
     def _where(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
         mask = Tensor(done, self.span)
-        # one flag per element, broadcast over its values
+        # one flag per batch element, broadcast over its features
         for axis in range(done.type.rank, no.type.rank):
             mask = add_op(context, ops.Insert(axis), mask, span=self.span)
         return add_op(context, ops.Where(), mask, yes, no, span=self.span)

@@ -311,7 +311,7 @@ def evaluate_readings(
             if not isinstance(entry, kind) or entry.name in data:
                 continue
             if entry.name in every.difference(known):
-                continue  # it is for another graph of the spec
+                continue  # an input of another graph of the spec
             if entry.name not in known:
                 helps = suggest_similar_name(
                     entry.name, known, f"expected one of {', '.join(known)}"

@@ -155,7 +155,7 @@ def evaluate_and_check_config(
         try:
             with context.collect_errors():
                 check_requirement(context, item, env, given)
-        # it depends on symbols: then it is assumed to hold for them
+        # a requirement that depends on symbols is assumed to hold
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:

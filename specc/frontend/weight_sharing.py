@@ -117,7 +117,7 @@ class WeightSharing:
         mine, theirs = self.call_path, self._claims.setdefault(name, self.call_path)
         at = _find_divergence(theirs, mine)
         if at is None or (mine[at].of is theirs[at].of and not isinstance(mine[at].of, STEP_NODES)):
-            return  # one call, or one definition that is expanded wherever it is used
+            return  # the same call, or a definition expanded at each use
         # the scopes that either path opens after the fork, and the weight itself: a `share` of any
         # of them covers it
         both = {s.under for s in theirs[at:]} & {s.under for s in mine[at:]} - {""} | {name}
@@ -155,7 +155,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
         own = f'`@ "name.{turn}"`'
         if isinstance(other.of, ast.Repeat):
             own = f'`repeat {other.of.variable} in … under "layers.{turn}" {{ … }}`'
-        fix = f"give each iteration its own: {own}"
+        fix = f"give each iteration its own weights: {own}"
         title = f"all iterations of the loop share the weight `{name}`"
     else:
         labels = (other.span, "this call reuses the weights", one.span, "they belong to this call")

@@ -204,7 +204,7 @@ def _read_general_settings(file: _File) -> None:
             file.settings[word] = value
     last = file.settings.get("forced_eos_token_id")
     if isinstance(last, list):
-        # of several stop tokens the first is written
+        # only the first of several stop tokens is written
         file.settings["forced_eos_token_id"] = last[0]
     # if lengths with and without the prompt are given, the latter takes precedence there
     if file.given("max_new_tokens") is not None:

@@ -134,7 +134,7 @@ def _rope_scaling(file: GGUFFile, found: Fields, rope: Metadata) -> Fields | Non
     length = rope.get("scaling.original_context_length", found.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, both = (file.rope_factors(name) for name in ROPE_TENSORS)
-    if both:  # those of Llama 3.1, at every length
+    if both:  # Llama 3.1: one list of factors for all lengths
         divisors: Fields = {"factor": 1.0, "attention_factor": 1.0}
         return (
             {"rope_type": "longrope", "short_factor": both, "long_factor": both}

@@ -197,7 +197,7 @@ class JsonFields:
         return self._values.get(key) is not None
 
     def get(self, key: str) -> object:
-        """Return the unchecked field."""
+        """Return a required field without checking its type."""
         if key not in self._values:
             self.refuse(key, "is missing")
         self._unread.discard(key)

@@ -223,7 +223,7 @@ def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
 
 def _get_size(node: ast.Node) -> int:
     span = node_span(node)
-    assert span is not None  # others were omitted
+    assert span is not None  # nodes without a span were omitted
     return span.end - span.start
 
 

@@ -49,7 +49,7 @@ def place_fix(
     """Yield the edits that advice may mean, the likeliest first; `spans[0]` is the error."""
     # `… @ name` is existing code with a name appended
     piece = piece.removeprefix("… ")
-    # other dots stand for what only the author knows
+    # other ellipses are placeholders that only the author can fill
     if "…" in piece or "..." in piece:
         return
     yield from _as_option(known, spans, piece)
@@ -135,7 +135,7 @@ def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
     for node in walk_tree(known.file):
         if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != declared[1]:
             continue
-        if node.span and node.type.span:  # what follows, such as a default, stays
+        if node.span and node.type.span:  # keep what follows the type, such as a default
             yield FixEdit(title, node.span.start, node.type.span.end, piece)
     for item in known.items:
         if isinstance(item, ast.Config) and item.span:
@@ -331,7 +331,7 @@ def _rename_name(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdi
     if NAME_CHARACTERS.fullmatch(span.text):
         yield FixEdit(f"write `{offered}`", span.start, span.end, offered)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
-        # of `side.linaer` only the last part is wrong
+        # in `side.linaer` only the last part is misspelled
         last = word.rpartition(".")[2] if "." not in offered else word
         near = did_you_mean(last, [offered]) == offered
         if near and last != offered and f"{last}" in fault.title:

@@ -84,7 +84,7 @@ def _read_format(part: bytes, name: str) -> _Format:
     if bits not in known[coding]:
         _fail_damaged(name, f"its samples have {bits} bits")
     if not channels or not rate:
-        _fail_damaged(name, f"it has {channels} channels of {rate} samples a second")
+        _fail_damaged(name, f"it has {channels} channels at {rate} Hz")
     found = _Format(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame:
@@ -285,7 +285,7 @@ def _fit_length(sound: Floats, samples: int, record: LogMel, name: str) -> Float
 def _other_rate(name: str, found: int, due: int) -> NoReturn:
     raise_error(
         "E0842",
-        f"`{escape_text(name)}` has {found} samples a second, and the model hears {due}",
+        f"`{escape_text(name)}` has a sampling rate of {found} Hz, but the model expects {due} Hz",
         notes=["audio with another sampling rate would be misinterpreted"],
         helps=[f"convert it: ffmpeg -i FILE -ar {due} -ac 1 sound.wav"],
     )
@@ -295,7 +295,7 @@ def _too_long(name: str, found: int, most: int, rate: int) -> NoReturn:
     seconds = f"{most / rate:g}"
     raise_error(
         "E0843",
-        f"`{escape_text(name)}` lasts {found / rate:.4g} seconds, and the model hears {seconds}",
+        f"`{escape_text(name)}` lasts {found / rate:.4g} s, but the model takes {seconds} s",
         helps=[
             f"split it: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
             "or truncate it: `cut=true` in the `reading` section of the spec",

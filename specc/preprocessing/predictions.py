@@ -68,7 +68,7 @@ def apply_function(scores: Floats, function: str) -> Floats:
     if function == "softmax":
         return probabilities(scores)
     if function == "sigmoid":
-        # of both forms the one that does not overflow
+        # choose the form of the sigmoid that does not overflow
         small = np.exp(-np.abs(scores))
         return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
     return scores

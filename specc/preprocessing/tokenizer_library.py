@@ -21,7 +21,7 @@ from specc.preprocessing.tokenizer_limits import (
 Tokenizer = Any
 """A `tokenizers.Tokenizer`; the package is optional and therefore not imported for annotations."""
 
-FITS_NOT = ["check that it is the tokenizer.json of a fast tokenizer, whole and unchanged"]
+FITS_NOT = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
 
 def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:

@@ -86,7 +86,7 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "TemplateProcessing": _template,
     # a byte that is no ASCII letter becomes a two-byte character
     "ByteLevel": lambda _: 2,
-    "Metaspace": lambda _: 2,  # one more character per word
+    "Metaspace": lambda _: 2,  # adds one character per word
     "NFKC": lambda _: 18,  # U+FDFA
     "NFKD": lambda _: 18,
     "NFC": lambda _: 3,  # U+1D160

@@ -171,8 +171,7 @@ def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
     texts = _texts(asked) if asked.settings.stop_strings else None
     watch = texts.take if texts else None
     if asked.writer.itself is not None:
-        # here and not before the first step is requested: it may take minutes, and Ctrl-C has to
-        # find a generation that has begun
+        # run lazily: it may take minutes, and Ctrl-C must find a generation that has begun
         yield from iterate_standalone_steps(
             run_standalone(asked.writer.itself, asked), asked, watch
         )

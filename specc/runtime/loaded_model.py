@@ -48,7 +48,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
             )
         wide = shape[-2] if one.form.is_transposed else shape[-1]
         numbers, own = found[name], scales[name]
-        # of stacked weights one per expert
+        # stacked weights have one matrix per expert
         many = len(shape) == STACK_RANK
         pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
         made = [dequantize(n, s, wide, one.form) for n, s in pairs]
@@ -201,7 +201,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
 def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0929",
-        f"`{escape_text(name)[:200]}` is not as it was when `{escape_text(path)}` was compiled",
+        f"`{escape_text(name)[:200]}` has changed since `{escape_text(path)}` was compiled",
         notes=[why],
         helps=["compile the model again, or restore its files"],
     )

@@ -166,7 +166,7 @@ def _in_strides(name: str, keep: Array, stride: int) -> None:
         raise_error(
             "E0325",
             f"`{name}` has {rows} of left padding, but the model merges every {stride} positions",
-            notes=[f"in row {row}: with other padding other positions would be merged"],
+            notes=[f"in row {row}: the padding determines which positions are merged"],
             helps=[f"pad on the right, or on the left by a multiple of {stride}"],
         )
 

@@ -97,7 +97,7 @@ class ModelPackage:
         facts = load_facts(self.index.about, graph, str(self.path))
         if not facts.in_place:
             return model
-        # it is compared and run as its graph says, with buffers or not
+        # the step has the inputs of its declared graph, with or without buffers
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
 
     def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
@@ -131,7 +131,7 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
             found = read_index(directory)
             if found == index:
                 raise
-            index = found  # it was replaced in the meantime
+            index = found  # the package was replaced in the meantime
 
 
 def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPackage:

@@ -219,9 +219,9 @@ def computes_at_once(
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. E0931 if it is missing."""
     if opened.scoring is None:
-        _no_attention("only in the graph `score`, which this package lacks")
+        _no_attention("available only in the graph `score`, which this package lacks")
     if opened.scoring.manifest.decodes is not None:
-        _no_attention("not in a standalone generator: they are inside its loop")
+        _no_attention("not available in a standalone generator: they are inside its loop")
     return opened.scoring
 
 
@@ -306,7 +306,7 @@ def _not_there(path: Path) -> NoReturn:
 
 def _no_attention(where: str) -> NoReturn:
     """Raise E0931: the graph with the attention is missing."""
-    title = f"attention weights are available {where}"
+    title = f"attention weights are {where}"
     raise_error(
         "E0931", title, helps=["compile it with `--graphs all`, or with `--graphs score,step`"]
     )

@@ -55,7 +55,7 @@ def _make_inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]
     input_signature, takes = asked.writer.input_signature, {*session.inputs, *session.optional}
     known = takes
     if asked.begun and input_signature.growing in session.optional:
-        # it starts by itself, and its first position is valid
+        # the generator provides the start token, whose position is valid
         begun = {
             input_signature.growing,
             find_mask_input(input_signature.graph, input_signature.growing),

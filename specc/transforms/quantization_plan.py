@@ -246,7 +246,7 @@ class _FormatChooser:
     ) -> QuantizationKind:
         """Return `int4`, or 8 bits where 4 lose too much or save nothing."""
         count = 1
-        # of stacked weights each expert has a matrix of its own
+        # stacked weights have a separate matrix per expert
         for length in value.type.shape[-2:]:
             count *= length.number or 0
         named = set(sharing)

@@ -91,7 +91,7 @@ def _sample_inputs(
 def _run_counting_copy(coverage: Coverage, asked: GenerationRequest) -> None:
     """Run the copy that counts executions."""
     if coverage.session is not None:
-        # it has the part of a session that decoding reads
+        # it implements the methods of a session that decoding uses
         run_standalone(cast("Session", coverage.session), asked)
 
 

@@ -242,7 +242,7 @@ def build_flow(
     for name, value in _list_results(graph, homes, scope):
         number = walk.number(FlowItem(role="result", name=name))
         read = walk.sources.get(value, NO_VALUES)
-        # of masks and positions between blocks only those computed from activations
+        # masks and positions are drawn between blocks only if computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
         walk.connect(floats, number)
     return _order_items(walk.items, walk.edges)

@@ -190,7 +190,7 @@ def _draw_edge(a: _Ends, b: _Ends, side: float | None) -> LineMark:
         middle = b.corner[1] + b.piece.height / 2
         way += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:
-        # it joins the line that leads to the frame, whose arrow is elsewhere
+        # the edge joins the line to the frame, which has the arrow
         way += [(side, above), (end[0], above), end]
         return LineMark(points=tuple(way), color=EDGE_COLOR, radius=7)
     else:

@@ -133,7 +133,7 @@ class _Maker:
             (part,) = part.parts.values()
             below.append(part.name)
             first = f"{first}.{part.members[0]}"
-            # of equal layers the first one is drawn
+            # only the first of several equal layers is drawn
             outer = first if len(part.members) > 1 else outer
         made = self.block(part, ".".join(below), first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in own)

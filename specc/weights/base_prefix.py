@@ -133,7 +133,7 @@ def _list_candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming
         for cut in _list_cuts(tensor):
             if tensor[cut:] in names:
                 counts[ParameterNaming(plus=tensor[:cut])] += 1
-    # of equally frequent ones always the same first, independent of set order
+    # deterministic order of equally frequent prefixes, independent of set order
     ordered = sorted(counts, key=lambda n: (-counts[n], n.minus, n.plus))
     return ordered[:16]
 

@@ -190,7 +190,7 @@ def _describe_misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) ->
         return Diagnostic("E0503", title, label, others, notes, (help,))
     title = f"`{name}` should be {wanted.dtype}, but the checkpoint has {first.dtype}"
     title += _format_more(group)
-    help = "numbers are converted between float types and between whole-number types, not across"
+    help = "floats are converted to other float types only, integers to other integer types"
     if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
         help = (
             "such tensors are mostly packed by a quantizer; use the checkpoint as "

@@ -274,8 +274,8 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             adapter,
             f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
             f"does not have",
-            "is it the adapter of this model? A head that shares the table of words has "
-            "no weight of its own to change",
+            "is it the adapter of this model? A head tied to the embedding table has "
+            "no separate weight to adapt",
         )
     return placed
 

@@ -355,7 +355,7 @@ def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)
-    # one unknown can be solved for, of two only the product is known
+    # a single unknown length can be computed; for two only their product is known
     if len(left) > 1:
         raise PatternMismatch(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"

@@ -124,7 +124,7 @@ def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_what_a_spectrogram_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The class that is most probable, of a recording shorter than the model hears."""
+    """The class that is most probable, of a recording shorter than the input length of the model."""
     tiny = {
         "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 40, "patch_size": 8,
         "frequency_stride": 5, "time_stride": 6, "max_length": 40, "num_mel_bins": 20,

@@ -235,7 +235,7 @@ class _AxisSampler:
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f64")
         half = g.constant(0.5, "f64")
         if self.op.align_corners:
-            # of a single point there is no other corner
+            # a single point has no other corner
             most = g.node("Max", g.dim(self.size - 1), g.constant(1, "i64"))
             whole = emit_cast(g, g.dim(self.length - 1), "i64", "f64")
             step = g.node("Div", whole, emit_cast(g, most, "i64", "f64"))

@@ -234,7 +234,7 @@ class SignAnalysis:
                 whole = x.type.dtype in MAX_INTEGERS and self.of(x)
                 return x.type.dtype == "bool" or whole
             case Node(ops.Arith(fn="max"), (a, b)):
-                # one of them suffices: `max(ids, 0)`
+                # one nonnegative operand suffices: `max(ids, 0)`
                 return self.of(a) or self.of(b)
             case Node(ops.Arith(fn="mod"), (_, divisor)):
                 # a remainder has the sign of the divisor

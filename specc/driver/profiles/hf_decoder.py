@@ -41,9 +41,7 @@ def fail_unsupported_profile(profile: str, why: str, notes: Iterable[str] = ()) 
         "E0752",
         f"this model does not fit the profile `{profile}`: {why}",
         notes=notes,
-        helps=[
-            "`--io-names specc` fits every model: each state is an input and an output of its own"
-        ],
+        helps=["`--io-names specc` fits every model: each state is a separate input and output"],
     )
 
 

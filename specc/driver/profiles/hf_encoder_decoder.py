@@ -178,7 +178,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
     named = {n for pair in parts.crosses for n in pair.values()}
     static_inputs = [n for n in parts.derived.static_inputs if n in parts.encode.outputs]
     for name in static_inputs:
-        # what `encode` computes from the mask alone is recomputed from the mask
+        # values that `encode` computes from the mask only are recomputed from the mask
         if name not in named and depends_on_source(parts, name):
             fail_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"

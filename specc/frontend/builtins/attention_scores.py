@@ -114,7 +114,7 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
         places = [(site.spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
         others = [Label(span, text) for span, text in places if span is not None]
         helps = [
-            "the scores `general` and `additive(size)` learn a map between them: "
+            "the scores `general` and `additive(size)` learn a projection between them: "
             "`attend_by(general, …) @ name`",
             f"or project one to the other's width: `linear(k, out={q.shape[-1]}) @ name`",
         ]
