@@ -1,8 +1,9 @@
-"""The seam to the backends: what they must be able to do, and what passes to and fro.
+"""The interface between compiler and backends.
 
 A backend is a package found by entry point and loaded only by the command that needs it: it
 compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or evaluates graphs as
-the reference (`ReferenceBackend`). PyTorch's is imported by those who train.
+the reference (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for training and is
+imported directly.
 """
 
 import json
@@ -58,7 +59,7 @@ MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class PackageGraph:
-    """A graph of a package, and the name of its file: `decoder_model.onnx`."""
+    """A graph of a package, and its file name, such as `decoder_model.onnx`."""
 
     graph: ModelSource
     file: str
@@ -67,10 +68,8 @@ class PackageGraph:
 
 @dataclass(frozen=True)
 class ExtraFile:
-    """A further file, such as `tokenizer.json`. With `hashed` its name gets its
-    content's hash before the first dot.
-
-    A program finds it by `role`, which is its name if none is given.
+    """A further file of a package, such as `tokenizer.json`. If `hashed`, its file name gets a
+    content hash before the first dot. Programs find it by `role`, by default its name.
     """
 
     name: str
@@ -80,8 +79,8 @@ class ExtraFile:
 
     @classmethod
     def of_data(cls, name: str, data: object, role: str = "") -> "ExtraFile":
-        """A JSON file, such as `genai_config.json`, in one form: keys in the order
-        given, two spaces a level.
+        """Format a JSON file, such as `genai_config.json`: keys in the given order, two spaces per
+        level.
         """
         text = json.dumps(data, ensure_ascii=False, indent=2)
         return cls(name, text.encode() + b"\n", role)
@@ -100,10 +99,9 @@ class PackageMetadata:
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """A model or a package on disk: `path` is the file, or the directory.
-
-    `data` is the weights file, if there is one; `plan.linked` are the weights that stayed in
-    the checkpoint, `plan.reasons` why others did not. `files` are all, with their sizes.
+    """A written model or package: `path` is the file or directory, `data` the weights file, if any.
+    `plan.linked` are the weights that stayed in the checkpoint, `plan.reasons` why others did not.
+    `files` are all files with their sizes.
     """
 
     path: Path
@@ -114,19 +112,19 @@ class WrittenModel:
 
 @runtime_checkable
 class CompilerBackend(Protocol):
-    """A backend that makes models of graphs."""
+    """A backend that compiles graphs to models."""
 
     @property
     def DEFAULT_OPSET(self) -> int:  # noqa: N802
         """The default opset of a model."""
 
     def get_target(self, name: str) -> Target:
-        """The target called `name`. E0822 when there is none."""
+        """Return the target `name`. Raise E0822 if there is none."""
 
     def find_kv_buffers(
         self, graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
     ) -> tuple[KVCache, ...]:
-        """The caches of a step graph that can be written in place."""
+        """Return the caches of a step graph that can be updated in place."""
 
     def write_model(
         self,
@@ -169,7 +167,7 @@ class CompilerBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """An input or output: a length is a number, or a formula as text, or None."""
+    """An input or output. A length is a number, a formula as text, or None."""
 
     name: str
     dtype: "np.dtype[np.generic]"
@@ -198,31 +196,31 @@ class Subgraphs:
 
 
 class DeviceTensor(Protocol):
-    """A tensor that the runtime holds, on the device of its model."""
+    """A tensor in memory of the runtime, on the device of its model."""
 
     def numpy(self) -> "Array":
-        """Its numbers, copied to the host."""
+        """Return the values, copied to the host."""
 
     def shape(self) -> list[int]:
-        """Its lengths."""
+        """Return the shape."""
 
 
 class BoundRun(Protocol):
-    """Runs of a model some of whose inputs and results stay where they are."""
+    """A run with some inputs and outputs bound to device tensors."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> dict[str, DeviceTensor]:
-        """All results, from these inputs and those that stay. E0924."""
+        """Run with these inputs and the bound ones; return all outputs. Raise E0924."""
 
 
 class Computation(Protocol):
-    """Something that gives results for inputs."""
+    """A function from named arrays to named arrays."""
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """The results by name."""
+        """The outputs by name."""
 
     def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """All results. Fails with E0907, E0910 to E0912 and E0924."""
+        """Run and return all outputs. Raise E0907, E0910 to E0912 or E0924."""
 
 
 class Session(Computation, Protocol):
@@ -237,37 +235,39 @@ class Session(Computation, Protocol):
         """The optional inputs."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """All results of a model that may run for long: Ctrl-C ends it."""
+        """Run a model that may take long, so that Ctrl-C interrupts it; return all outputs."""
 
     def tensor(self, array: "Array") -> DeviceTensor:
-        """An array as the runtime holds it."""
+        """Copy an array to the device."""
 
     def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
         """Concatenate tensors along an axis, on the device of the model."""
 
     def numbers(self, held: DeviceTensor) -> "Array":
-        """The numbers of a tensor of any type, on the host."""
+        """Return the values of a tensor of any dtype, on the host."""
 
     def rows_of(self, held: DeviceTensor, axis: int, rows: "Array") -> DeviceTensor:
-        """The same with row `rows[n]` of an axis in the place of row n."""
+        """Select indices `rows` along an axis, on the device of the model."""
 
     def tensors(
         self,
         inputs: Mapping[str, "Array | DeviceTensor"],
         into: "Mapping[str, DeviceTensor] | None" = None,
     ) -> dict[str, DeviceTensor]:
-        """All results as held, those in `into` written to these; unchecked. E0924."""
+        """Run without checks; return all outputs as device tensors, those in `into` written in
+        place. Raise E0924.
+        """
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
     ) -> BoundRun:
-        """Runs that all have these inputs, and write these results to these tensors."""
+        """Bind inputs and outputs to device tensors for repeated runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFootprint:
-    """The size of a model's weights: the number of elements `numbers`, and their bytes as they
-    are `stored` and `held` in memory.
+    """The size of a model's weights: the number of elements (`numbers`), and the bytes on disk
+    (`stored`) and in memory (`held`).
     """
 
     numbers: int
@@ -280,34 +280,34 @@ class ModelFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Return its path."""
+        """Return the path of the model file."""
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Return its metadata."""
+        """Return the metadata of the model."""
 
     def outside(self) -> list[tuple[str, int]]:
-        """Return the external data files of its tensors, and the minimum size of each or -1."""
+        """Return the external data files of the model, with the minimum size of each or -1."""
 
     def unbroken(self) -> bool:
-        """Return whether it is unchanged since it was written."""
+        """Return True if the model has not changed since it was written."""
 
     def shares_scales(self) -> bool:
-        """Return whether rows of a batch share an activation scale."""
+        """Return True if batch elements share activation scales."""
 
     def room(self) -> WeightFootprint:
-        """Return the memory of its weights."""
+        """Return the size of the weights."""
 
     def weights(self, names: Mapping[str, str]) -> dict[str, "Array"]:
         """Return the values of each parameter; `names` maps it to its initializer. Raise E0925."""
 
     def open(self, provider: str, threads: int = 0) -> Session:
-        """The model, ready to run. E0921 to E0923."""
+        """Open the model for running. Raise E0921 to E0923."""
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Computation:
-        """The model for inputs of these lengths alone, and so of these shapes."""
+        """Open the model for fixed lengths and input shapes."""
 
     def open_exact(self, provider: str, threads: int = 0) -> Session:
         """Return a copy with weight-only quantization."""
@@ -316,15 +316,15 @@ class ModelFile(Protocol):
         """Return a copy that also outputs operands and results of its quantized products."""
 
     def subgraphs(self) -> Subgraphs:
-        """The branches and loop bodies of the model."""
+        """Return the branches and loop bodies of the model."""
 
     def open_counting(self, provider: str) -> Session:
-        """A copy as `open_exact` that also counts executions of subgraphs."""
+        """Open a copy as `open_exact` does that also counts executions of subgraphs."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """A copy that also gives attention weights, and the outputs' names by scope."""
+        """Open a copy that also outputs attention weights; return it and output names by scope."""
 
 
 @runtime_checkable
@@ -332,10 +332,10 @@ class RunnerBackend(Protocol):
     """A backend that reads and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
-        """A model file. E0802 when it cannot be read, E0926 when it is not a model."""
+        """Read a model file. Raise E0802 if it cannot be read, E0926 if it is not a model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
-        """A model from the bytes of the file `path`. E0926 when they are none."""
+        """Parse a model from the bytes of the file `path`. Raise E0926 if they are not a model."""
 
 
 @runtime_checkable
@@ -351,21 +351,23 @@ class ReferenceBackend(Protocol):
         wanted: tuple[str, ...] | None = None,
         after: Callable[[Value, "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """All results or `wanted` values, in float64, read as `after` makes each of them."""
+        """Evaluate a graph in float64; return all outputs or the `wanted` values, with `after`
+        applied to each value.
+        """
 
 
 # ---- Finding backends
 
 
 def load_compiler() -> CompilerBackend:
-    """The backend that makes models. E0801 when it cannot be loaded."""
+    """Return the backend that compiles models. Raise E0801 if it cannot be loaded."""
     package = _package("onnx")
     assert isinstance(package, CompilerBackend), f"{package} builds no models"
     return package
 
 
 def load_runner() -> RunnerBackend:
-    """The backend that runs models. E0801 when it cannot be loaded."""
+    """Return the backend that runs models. Raise E0801 if it cannot be loaded."""
     package = _package("onnx")
     assert isinstance(package, RunnerBackend), f"{package} runs no models"
     return package
@@ -379,7 +381,7 @@ def load_reference() -> ReferenceBackend:
 
 
 def _package(name: str) -> ModuleType:
-    """The package that announces itself as backend `name`, e.g. `onnx`."""
+    """Return the package registered as backend `name`, e.g. `onnx`."""
     try:
         return import_module(_announced().get(name, f"specc_{name}"))
     except ModuleNotFoundError as error:
@@ -392,7 +394,7 @@ def _package(name: str) -> ModuleType:
 
 @cache
 def _announced() -> dict[str, str]:
-    """The package of each backend by name, searched for once: every installed package
-    is asked.
+    """Return the registered package of each backend by name. Cached: it searches all installed
+    packages.
     """
     return {e.name: e.value for e in entry_points(group="specc.backends")}

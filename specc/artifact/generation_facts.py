@@ -233,7 +233,7 @@ def check_encoder_outputs(
     static_inputs = {name for name in facts.static_inputs if name not in inputs}
     initial = {state.initial for state in facts.states if state.initial}
     initial |= {facts.first} - {""}
-    # Both ways: the step needs a value that nobody produces, or `encode` one that nobody gives.
+    # Both ways: the step reads a value that no graph returns, or `encode` has an unknown input.
     missing = [*sorted((static_inputs | initial) - set(gives)), *sorted(set(takes) - inputs)]
     if missing:
         _fail_damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")

@@ -346,7 +346,7 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     """
     found = []
     for name, facts in index.files.items():
-        # Files that existed before the package, or were changed since, belong to somebody else.
+        # Files that existed before the package, or were changed since, do not belong to it.
         if name in index.kept or regular_file_size(directory / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

@@ -192,7 +192,7 @@ class _Line:
     begun: bool = False
 
     def show(self, report: JobReport) -> None:
-        """Update the line; print the plan's notes first."""
+        """Update the progress line; the first call prints the notes of the plan."""
         if not self.begun:
             for note in _iterate_notes(report.plan):
                 print_note(note)
@@ -203,7 +203,7 @@ class _Line:
             self.width = len(text)
 
     def end(self) -> None:
-        """End the line, so that later output begins a new one."""
+        """End the progress line."""
         if self.width:
             print(file=sys.stderr)
 

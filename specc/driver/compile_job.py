@@ -108,12 +108,12 @@ class CompileJob:
 
     @property
     def weights_as(self) -> WeightStorage:
-        """Return the weight storage."""
+        """Return how weights are stored: linked, copied or inline."""
         return WEIGHT_STORAGE.get(self.options.weights_as, "copy")
 
     @property
     def sources(self) -> dict[str, str]:
-        """The source text of each spec file, by path."""
+        """Return the source text of each spec file by path."""
         modules = self.spec.library.modules.values()
         return {m.path: m.file.span.source.text for m in modules if m.file.span}
 
@@ -224,7 +224,7 @@ class LoweringJob(CompileJob):
 
     @property
     def stored(self) -> ParameterValues:
-        """The parameters as stored: quantized if requested, and KV cache scales. Values
+        """Return the stored parameters: quantized if requested, with KV cache scales. Values
         computed in 16 bits are checked to be in range.
         """
         values: ParameterValues = self.quantized or self.full
@@ -235,8 +235,8 @@ class LoweringJob(CompileJob):
 
     @property
     def documented(self) -> Graph:
-        """The full graph for the manifest: that of the spec, or the lowered one if that has
-        casts to 16 bits, whose place depends on how loops were split.
+        """Return the full graph for the manifest: that of the spec, or the converted one if it has
+        casts to 16 bits.
         """
         converted = self.convert_dtype(self.simplified)
         return self.graph if converted is self.simplified else converted

@@ -92,8 +92,8 @@ def _rename_config_fields(item: ast.Config, names: Mapping[str, str]) -> ast.Con
 
 
 def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
-    """The items of std that the file names, and those that these mean, whatever the
-    file calls so.
+    """Return the std items that a file uses, directly or through other items, even if the file
+    defines the same names.
     """
     standard = {*library.standard_names()} - BUILTINS.keys()
     own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
@@ -162,11 +162,11 @@ def _assign_field(
 
 
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
-    """The items of std that the file names, and those that these name."""
+    """Yield the std items that a file uses, directly or through other items."""
     # A name that is also a keyword stays in std: here it would be a keyword.
     standard = {*library.standard_names()} - BUILTINS.keys()
     taken = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # In a block of std these are lengths of its own; in a file that declares them, the file's.
+    # Names that std blocks use for local lengths, but that this file declares itself.
     clashing = {name for name in taken if name not in standard}
     waiting: list[ast.Node] = [*file.items]
     while waiting:

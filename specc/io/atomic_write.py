@@ -271,7 +271,7 @@ class OutputDirectory:
         _sync_last(self.path)
 
     def _second_name(self, target: Path) -> Path | None:
-        """Link a former entry under a second name; None if there was none."""
+        """Link an existing entry under a temporary name; None if there is none."""
         if not os.path.lexists(target):
             return None
         kept = self._reserve_name()

@@ -310,8 +310,8 @@ class JsonFields:
 def open_record(
     text: str | bytes, version: int, whole: str, complain: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """The fields of a record of ours whose `format` is `version`; `complain` takes what is wrong
-    with the text, or a field, of the `whole` that it describes.
+    """Parse a JSON record with the given `format` version. `complain` reports an invalid text or
+    field; `whole` names what must be compiled again.
     """
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))

@@ -27,7 +27,7 @@ class Value:
 
     @property
     def op(self) -> Op | None:
-        """The op that computes it, or None."""
+        """Return the op that computes the value, or None."""
         return self.node.op if self.node else None
 
 
@@ -51,7 +51,7 @@ class Node:
         return self.args[0] if self.args else None
 
     def infer_types(self) -> tuple[Type, ...]:
-        """Infer the types of its results."""
+        """Return the inferred types of the results."""
         return self.op.infer(*(a.type if a else None for a in self.args))
 
     def operand(self, place: int = 0) -> Value:
@@ -220,7 +220,7 @@ class Builder:
                 now.update(zip(results, self.copy_node(graph, node, now), strict=True))
 
     def copy_origin(self, graph: Graph, node: Node, results: Sequence[Value]) -> None:
-        """Record that what makes `results` came from where `node` of `graph` did."""
+        """Copy the origin of `node` in `graph` to the node that computes `results`."""
         known = graph.made.get(node)
         if known and results and results[0].node:
             self.made[results[0].node] = known
@@ -228,9 +228,7 @@ class Builder:
     def finish_copy(
         self, graph: Graph, now: Mapping[Value, Value], outputs: Mapping[str, Value] | None = None
     ) -> Graph:
-        """Finish a copy of `graph` with its name, names and bounds, and its outputs unless
-        others are given.
-        """
+        """Finish a copy of `graph`: names and bounds are copied, and the outputs unless given."""
         self.names = {n: now[v] for n, v in graph.names.items() if v in now}
         if outputs is None:
             outputs = {n: now[v] for n, v in graph.outputs.items()}

@@ -157,7 +157,7 @@ def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]
 
 @dataclass(kw_only=True)
 class _HalfConverter:
-    """Writes nodes again, in the width that each is computed in."""
+    """Rebuilds nodes in the precision that each is computed in."""
 
     made: Builder
     half: HalfDtype

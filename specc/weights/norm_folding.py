@@ -37,7 +37,7 @@ class FoldedValues(ValuesOverlay):
 
     @cached_property
     def changed(self) -> Mapping[str, NormFold]:
-        """The fold that each parameter belongs to."""
+        """The fold that changes each parameter, by name."""
         return {
             name: fold
             for fold in self.folds

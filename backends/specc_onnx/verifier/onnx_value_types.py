@@ -187,7 +187,7 @@ def has_unknown_length(type: TypeProto) -> bool:
 
 
 def substitute_type_lengths(type: TypeProto, env: Mapping[str, int]) -> TypeProto:
-    """A type with numbers for its lengths, as far as `env` tells them."""
+    """Substitute the lengths known in `env` in a type."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
