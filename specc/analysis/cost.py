@@ -146,7 +146,7 @@ def format_magnitude(number: int) -> str:
     return group_digits(number)
 
 
-def format_type_at(type: Type, at: Mapping[str, int]) -> str:
+def format_type_with_sizes(type: Type, at: Mapping[str, int]) -> str:
     """`f32[batch, 128, 768]`."""
     return f"{type.dtype}[{', '.join(format_dim_formula(d, at) for d in type.shape)}]"
 

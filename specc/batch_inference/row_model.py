@@ -25,7 +25,7 @@ from specc.runtime.continuous_batching import ContinuousBatch, can_refill, expla
 from specc.runtime.generation import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.open_model import OpenedModel, computes_at_once, open_compiled
+from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class RowModel:
     @property
     def writes(self) -> bool:
         """Return whether the model generates text."""
-        return not computes_at_once(self.opened, self.columns, self.settings)
+        return not is_single_pass(self.opened, self.columns, self.settings)
 
     @cached_property
     def taking(self) -> RowReader:

@@ -42,7 +42,7 @@ from specc.runtime.attention_views import attention_of_generation, run_with_atte
 from specc.runtime.generation import GenerationStream, results_as_arrays
 from specc.runtime.open_model import (
     OpenedModel,
-    computes_at_once,
+    is_single_pass,
     list_model_files,
     model_task,
     open_compiled,
@@ -157,7 +157,7 @@ def _run_opened(
             input_signature.growing: [encode_chat(input_signature, _read_messages(given.chat))],
         }
         _write(opened, opened.begin(said, settings), outputs)
-    elif computes_at_once(opened, read.inputs, settings):
+    elif is_single_pass(opened, read.inputs, settings):
         _run_graph(opened, read, outputs)
     else:
         _write(opened, opened.begin(read.inputs, settings), outputs)

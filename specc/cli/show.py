@@ -10,7 +10,7 @@ from specc.analysis.cost import (
     evaluate_dim_at,
     format_dim_formula,
     format_magnitude,
-    format_type_at,
+    format_type_with_sizes,
     group_digits,
 )
 from specc.analysis.length_limits import find_length_limits
@@ -295,9 +295,11 @@ def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     rows += [_row(graph, depth, part, at) for depth, part in walk_summary(tree)]
     if not tree.all_spared().terms:
         rows = [(*row[:4], "") for row in rows]
-    lines = [f"input   {n}: {format_type_at(v.type, at)}" for n, v in graph.inputs.items()]
+    lines = [f"input   {n}: {format_type_with_sizes(v.type, at)}" for n, v in graph.inputs.items()]
     lines += align_columns(rows)
-    lines += [f"result  {n}: {format_type_at(v.type, at)}" for n, v in graph.outputs.items()]
+    lines += [
+        f"result  {n}: {format_type_with_sizes(v.type, at)}" for n, v in graph.outputs.items()
+    ]
     done = evaluate_dim_at(tree.all_work() - tree.all_spared(), at).number
     # with a unit only for numbers: a formula is shown as it is
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]

@@ -205,7 +205,7 @@ def spec_signature(job: CompileJob, graph: Graph) -> Graph:
     )
 
 
-def decode_settings_of(job: CompileJob, source: SelfDecodingGraph) -> dict[str, object]:
+def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str, object]:
     """Return the metadata of a self-contained generator: its settings, maximum length,
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """

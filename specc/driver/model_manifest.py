@@ -6,7 +6,7 @@ from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
-from specc.driver.generation_graphs import decode_settings_of, spec_signature
+from specc.driver.generation_graphs import get_decode_settings, spec_signature
 from specc.driver.weight_sources import weight_source_facts
 from specc.ir.graph import Graph
 from specc.ir.model import SelfDecodingGraph
@@ -32,7 +32,7 @@ def describe_graph(
 
 def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> MetadataTexts:
     """Return the metadata of a self-contained generator."""
-    decodes, signature = decode_settings_of(job, source), spec_signature(job, source.graph)
+    decodes, signature = get_decode_settings(job, source), spec_signature(job, source.graph)
 
     def texts(emitted: EmittedModel) -> Mapping[str, str]:
         found = build_manifest(job, signature, emitted, decodes=decodes, scoring=source.graph)

@@ -17,8 +17,8 @@ from specc.preprocessing.task_kinds import Options, Task
 from specc.preprocessing.text_batches import TextEncoding
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import (
+    decode_token_strings,
     has_subword_prefix,
-    joined_tokens,
     plain_text_of,
     token_names,
 )
@@ -332,7 +332,7 @@ def _make_word(
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]
     elif strategy == "average":
         scores = np.mean([token["scores"] for token in tokens], axis=0)
-    word = joined_tokens([token["word"] for token in tokens], record)
+    word = decode_token_strings([token["word"] for token in tokens], record)
     return _label_tokens(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
 
 
@@ -360,7 +360,7 @@ def _make_span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
         "score": float(np.mean([token["score"] for token in tokens])),
-        "word": joined_tokens([token["word"] for token in tokens], record),
+        "word": decode_token_strings([token["word"] for token in tokens], record),
         "start": tokens[0]["start"],
         "end": tokens[-1]["end"],
     }

@@ -102,7 +102,7 @@ def token_names(ids: Sequence[int], record: TextTokenizer) -> list[str]:
     return [str(tokenizer.id_to_token(number) or "") for number in ids]
 
 
-def joined_tokens(names: Sequence[str], record: TextTokenizer) -> str:
+def decode_token_strings(names: Sequence[str], record: TextTokenizer) -> str:
     """Convert tokens to text with the decoder of the file."""
     decoder = load_tokenizer(record.file).decoder
     if decoder is None:

@@ -198,7 +198,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
     return [opened.path, *(directory / name for name in (*weights, *tokenizers))]
 
 
-def computes_at_once(
+def is_single_pass(
     opened: OpenedModel, given: Collection[str], settings: Mapping[str, object]
 ) -> bool:
     """Return whether these inputs run one full forward instead of generation.

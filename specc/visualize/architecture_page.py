@@ -5,7 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from specc.analysis.cost import format_dim_formula, format_magnitude, format_type_at, group_digits
+from specc.analysis.cost import (
+    format_dim_formula,
+    format_magnitude,
+    format_type_with_sizes,
+    group_digits,
+)
 from specc.diagnostics.source import Source
 from specc.drawing.drawing_marks import printable_label
 from specc.drawing.html_page import read_page_resource, render_inline_svg, render_page, render_svg
@@ -151,7 +156,7 @@ def _render_graph(n: int, name: str, tree: Block, shown: ArchitectureView, place
 
 def _render_ports(what: str, types: Mapping[str, Type], at: Mapping[str, int]) -> Iterator[str]:
     for name, type_ in types.items():
-        shape = escape(format_type_at(type_, at))
+        shape = escape(format_type_with_sizes(type_, at))
         label = escape(printable_label(name, 60))
         yield f'<li><span class="what">{what}</span> {label} <code>{shape}</code></li>'
 
