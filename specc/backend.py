@@ -289,7 +289,7 @@ class ModelFile(Protocol):
     def outside(self) -> list[tuple[str, int]]:
         """Return the external data files of the model, with the minimum size of each or -1."""
 
-    def unbroken(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
 
     def shares_scales(self) -> bool:

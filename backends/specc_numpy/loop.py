@@ -37,5 +37,5 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         choose=select_unpadded,
         done=lambda carry: bool(carry.all()),
     )
-    types = [value.type for value in op.collected()]
+    types = [value.type for value in op.get_collected_outputs()]
     return (*carries, *(stack(*each) for each in zip(collected, types, strict=True)))

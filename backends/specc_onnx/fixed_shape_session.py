@@ -59,11 +59,11 @@ class FixedShapeModel:
         """Run the model and return its outputs by name. Raise E0907 and E0910 to E0912 for
         inputs that do not fit, E0924 if the run fails.
         """
-        given = self.model.fitting(inputs)
+        given = self.model.prepare_inputs(inputs)
         with self.free, flush_denormals():
             for name, array in given.items():
                 self.given[name].update_inplace(array)
-            self.model.run_bound(self.binding)
+            self.model.run_with_io_binding(self.binding)
             return {n: np.array(v.numpy()) for n, v in self.made.items()}
 
 

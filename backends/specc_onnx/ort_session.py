@@ -72,7 +72,7 @@ class OrtModel:
 
     def run(self, inputs: Mapping[str, Array], wanted: tuple[str, ...] = ()) -> dict[str, Array]:
         """Run and return all outputs, or those `wanted`. E0907, E0910 to E0912, E0924."""
-        given = self.fitting(inputs)
+        given = self.prepare_inputs(inputs)
         names = list(wanted or self.outputs)
         # sessions take and return no bfloat16 arrays
         slots = (*self.inputs.values(), *self.outputs.values())
@@ -88,7 +88,7 @@ class OrtModel:
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, ends the run."""
-        given = self.fitting(inputs)
+        given = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as beside:
             running = beside.submit(self._run_session, given, options)
@@ -153,7 +153,7 @@ class OrtModel:
             binding.bind_ortvalue_output(name, value)
         return OrtBoundRuns(self, binding, into)
 
-    def run_bound(self, binding: onnxruntime.IOBinding) -> None:
+    def run_with_io_binding(self, binding: onnxruntime.IOBinding) -> None:
         """Run with inputs and results in places of their own. Fails with E0924."""
         try:
             self.session.run_with_iobinding(binding)
@@ -168,7 +168,7 @@ class OrtModel:
             results: list[Array] = self.session.run(list(self.outputs), given, options)
         return results
 
-    def fitting(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return inputs as ONNX Runtime needs them, with lengths checked. E0907, E0910 to E0912."""
         slots = {**self.optional, **self.inputs}
         given = {
@@ -199,7 +199,7 @@ class OrtBoundRuns:
         for name in made:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
         with flush_denormals():
-            model.run_bound(binding)
+            model.run_with_io_binding(binding)
         if not made:
             return dict(self.there)
         # in binding order

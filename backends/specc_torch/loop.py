@@ -30,7 +30,7 @@ def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor
         choose=select_unpadded,
         done=lambda carry: bool(carry.all()),
     )
-    types = [value.type for value in op.collected()]
+    types = [value.type for value in op.get_collected_outputs()]
     return (
         *carries,
         *(_stack_collected(*each, op, place, steps) for each in zip(collected, types, strict=True)),

@@ -70,7 +70,9 @@ class SpecModule(nn.Module):
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.parameters())
-        return format_repr(f"module {self.graph.signed()}, {group_thousands(count)} parameters")
+        return format_repr(
+            f"module {self.graph.format_signature()}, {group_thousands(count)} parameters"
+        )
 
     # Dynamo would trace the interpreter itself, which takes minutes for a model of one layer
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch

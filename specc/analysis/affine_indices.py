@@ -59,11 +59,11 @@ class AffineIndex:
             over=self.over * factor.denominator,
         )
 
-    def minus(self, other: "AffineIndex") -> "AffineIndex":
+    def subtract(self, other: "AffineIndex") -> "AffineIndex":
         """Return the difference of two affine functions."""
-        return self.plus(other.times(-ONE))
+        return self.add(other.times(-ONE))
 
-    def plus(self, other: "AffineIndex") -> "AffineIndex":
+    def add(self, other: "AffineIndex") -> "AffineIndex":
         """Return the sum of two affine functions."""
         over = lcm(self.over, other.over)
         return AffineIndex(
@@ -116,7 +116,7 @@ def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
     """
     if difference.far == 0:
         return True
-    return grid.clock is not None and grid.clock.sure(difference.far)
+    return grid.clock is not None and grid.clock.is_non_negative(difference.far)
 
 
 def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
@@ -157,7 +157,7 @@ def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
     if before is None or (grid.query, grid.key) not in ((0, None), (None, 0)):
         return None
     number = AffineIndex(query=ONE) if grid.query == 0 else AffineIndex(key=ONE)
-    return number.plus(make_affine_length(before))
+    return number.add(make_affine_length(before))
 
 
 def _match_constant(number: float) -> AffineIndex | None:
@@ -171,9 +171,9 @@ def _combine_affine(fn: str, a: AffineIndex, b: AffineIndex, dtype: str) -> Affi
     """`add`, `sub`, `mul` by a number, `floordiv` by a positive number."""
     match fn:
         case "add":
-            return a.plus(b)
+            return a.add(b)
         case "sub":
-            return a.minus(b)
+            return a.subtract(b)
         case "mul":
             if a.number is None:
                 a, b = b, a
@@ -184,5 +184,5 @@ def _combine_affine(fn: str, a: AffineIndex, b: AffineIndex, dtype: str) -> Affi
                 return None
             exact = a.times(1 / divisor)
             # Floor division loses at most (n - 1) / n of the dividend.
-            return exact.plus(AffineIndex(low=Fraction(-1) + 1 / divisor))
+            return exact.add(AffineIndex(low=Fraction(-1) + 1 / divisor))
     return None

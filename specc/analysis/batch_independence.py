@@ -33,8 +33,11 @@ def find_batch_symbol(graph: Graph) -> str | None:
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
     """Return a warning W0602 for each op that mixes elements along `symbol`, in graph order."""
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.facts, symbol))
-    spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
-    return [_make_warning(graph, place, node, symbol) for place, node in batch.mixed(graph, spoilt)]
+    spoilt = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
+    return [
+        _make_warning(graph, place, node, symbol)
+        for place, node in batch.find_mixing_nodes(graph, spoilt)
+    ]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class _BatchAxis:
     length: Dim
     related: frozenset[str]
 
-    def said(self, length: Dim) -> bool:
+    def depends_on_batch(self, length: Dim) -> bool:
         """Return True if a length contains the batch size."""
         return bool(length.symbols() & self.related)
 
@@ -57,19 +60,19 @@ class _BatchAxis:
         others = self.related - {self.length.name}
         return self.length.name not in size.symbols() and not length.symbols() & others
 
-    def input_apart(self, value: Value) -> bool:
+    def is_batched_input(self, value: Value) -> bool:
         """Return True if an input has the batch as one whole axis, or not at all."""
-        said = [d for d in value.type.shape if self.said(d)]
+        said = [d for d in value.type.shape if self.depends_on_batch(d)]
         return not said or said == [self.length]
 
-    def mixed(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
+    def find_mixing_nodes(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
         """Yield the nodes that mix batch elements, with their graph or body; each cause once."""
         for node, results in graph.nodes:
             if any(a in spoilt for a in node.args if a):
                 spoilt.update(results)
                 continue
             inside = (
-                next(self.mixed(node.op.body, set()), None)
+                next(self.find_mixing_nodes(node.op.body, set()), None)
                 if isinstance(node.op, ops.Scan)
                 else None
             )
@@ -82,7 +85,7 @@ class _BatchAxis:
         depends on the batch size.
         """
         for result in results:
-            said = [d for d in result.type.shape if self.said(d)]
+            said = [d for d in result.type.shape if self.depends_on_batch(d)]
             # Two axes of it, or blocks that are not whole, mix batch elements.
             if len(said) > 1 or not all(map(self.blocks, said)):
                 return True
@@ -90,9 +93,9 @@ class _BatchAxis:
             case ops.Merge(axis=axis, count=count):
                 # Blocks stay contiguous if the batch is the first of the merged axes.
                 behind = node.operand().type.shape[axis + 1 : axis + count]
-                return any(map(self.said, behind))
+                return any(map(self.depends_on_batch, behind))
             case ops.Split(sizes=sizes):
-                return any(map(self.said, sizes[1:]))
+                return any(map(self.depends_on_batch, sizes[1:]))
             case ops.Expand():
                 return False  # all batch elements are equal
             case ops.Scan():
@@ -103,7 +106,7 @@ class _BatchAxis:
     def _mentions_batch(self, value: object) -> bool:
         """Return True if an attribute is or contains a length with the batch size."""
         if isinstance(value, Dim):
-            return self.said(value)
+            return self.depends_on_batch(value)
         return isinstance(value, tuple) and any(map(self._mentions_batch, value))
 
     def _crosses_batch(self, node: Node, results: tuple[Value, ...]) -> bool:
@@ -112,10 +115,10 @@ class _BatchAxis:
             (r, n)
             for r, v in enumerate(results)
             for n, d in enumerate(v.type.shape)
-            if self.said(d)
+            if self.depends_on_batch(d)
         }
         for link in find_dependences(node, results):
-            if not self.said(node.operand(link.operand).type.shape[link.operand_axis]):
+            if not self.depends_on_batch(node.operand(link.operand).type.shape[link.operand_axis]):
                 continue
             to = link.result, link.result_axis
             if link.kind != "same" or link.reach != SAME_POSITION or to not in made:
@@ -126,10 +129,12 @@ class _BatchAxis:
         """Return True if a loop runs along the batch, skips elements that others need, or runs
         longer for one element because of another. The loop body is checked separately.
         """
-        if self.said(op.row(node).type.shape[op.axis]) or not is_early_exit_safe(node, op):
+        if self.depends_on_batch(op.row(node).type.shape[op.axis]) or not is_early_exit_safe(
+            node, op
+        ):
             return True
         keep = op.parts(node.args).keep
-        if keep is None or not self.said(keep.type.shape[0]):
+        if keep is None or not self.depends_on_batch(keep.type.shape[0]):
             return False
         first = [r.type.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
         return any(d != keep.type.shape[0] for d in first)
@@ -145,7 +150,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     done = starts[op.until]
     carried = zip(op.next_states(), starts, strict=True)
     outside = dict(zip(op.inner().captured, op.parts(node.args).captured, strict=True))
-    ended = op.collected()[: len(op.collected()) - op.lasting]
+    ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.lasting]
     empty = [_find_value_when_done(value, done) for value in ended]
     return all(_find_value_when_done(after, done) is before for after, before in carried) and all(
         value is not None and is_zero_everywhere(outside.get(value, value)) for value in empty

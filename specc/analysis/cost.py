@@ -115,7 +115,7 @@ def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
     query = node.op.query(node).type.shape
     keys = node.op.key(node).type.shape[2]
     width = query[3] + node.op.values(node).type.shape[3]
-    return multiply_dims(query[:3]) * local.reads(keys) * width
+    return multiply_dims(query[:3]) * local.count_keys_per_query(keys) * width
 
 
 def count_multiply_adds(node: Node) -> Dim:

@@ -29,7 +29,7 @@ def match_linear_recurrence(op: ops.Scan, args: Sequence[Value | None]) -> Linea
     if not simple or op.body.parameters:
         return None
     state, update = op.inner().starts[0], op.next_states()[0]
-    reads = [_match_read(v, update) for v in op.collected()]
+    reads = [_match_read(v, update) for v in op.get_collected_outputs()]
     axes = {key_axis for key_axis, _ in filter(None, reads)}
     if state.type.dtype != "f32" or state.type.rank < 3 or len(axes) != 1 or None in reads:
         return None

@@ -193,7 +193,7 @@ class LocalAttention:
         span = self.band.hi - self.band.lo + 1
         return None if span == inf else int(span)
 
-    def reads(self, rows: Dim) -> Dim:
+    def count_keys_per_query(self, rows: Dim) -> Dim:
         """Return the average number of keys per query for `rows` positions, global tokens aside."""
         if self.band.empty:
             return Dim.of(0)

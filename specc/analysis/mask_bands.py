@@ -117,7 +117,7 @@ def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
 
 def can_be_nan(grid: QueryKeyGrid) -> bool:
     """Return True if the grid may be NaN or infinite where another factor is zero."""
-    return _BandSearch().breaks(grid)
+    return _BandSearch().may_divide_by_zero(grid)
 
 
 def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
@@ -195,7 +195,7 @@ class _BandSearch:
         """Return the grid as a linear function of times."""
         return solve_memoized(grid, find_affine_index, self.functions, self.budget, None)
 
-    def breaks(self, grid: QueryKeyGrid) -> bool:
+    def may_divide_by_zero(self, grid: QueryKeyGrid) -> bool:
         """Return True if the grid may be NaN where another factor is zero."""
         return solve_memoized(grid, solve_zero_divisor, self.breaking, self.budget, True)
 
@@ -223,8 +223,8 @@ class _BandSearch:
             case Node(ops.Pointwise(fn="abs"), (Value() as x,)):
                 inner, upper = self.affine(align_operand(left, x)), self.affine(right)
                 if inner and upper:
-                    opposite = inner.times(Fraction(-1)).minus(upper)
-                    one = solve_offset_interval(inner.minus(upper), strict, left)
+                    opposite = inner.times(Fraction(-1)).subtract(upper)
+                    one = solve_offset_interval(inner.subtract(upper), strict, left)
                     return one & solve_offset_interval(opposite, strict, left)
             case Node(ops.Arith(fn="max"), (Value() as a, Value() as b)):
                 halves = [
@@ -240,7 +240,7 @@ class _BandSearch:
         one_side, other = self.affine(left), self.affine(right)
         if one_side is None or other is None:
             return FULL_INTERVAL
-        return solve_offset_interval(one_side.minus(other), strict, left)
+        return solve_offset_interval(one_side.subtract(other), strict, left)
 
     def _non_zero(
         self, grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
@@ -264,7 +264,7 @@ class _BandSearch:
             case ops.Arith(fn="mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith(fn="div"):
-                unsure = can_be_zero(operands[1]) or self.breaks(operands[1])
+                unsure = can_be_zero(operands[1]) or self.may_divide_by_zero(operands[1])
                 return FULL_INTERVAL if unsure else (yield _NonZeroQuestion(operands[0], False))
             case ops.Arith(fn="add" | "sub" | "min" | "max"):
                 return (yield from _solve_any([_NonZeroQuestion(o, False) for o in operands]))
@@ -275,7 +275,7 @@ class _BandSearch:
     def _multiply_intervals(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
         """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
         pairs = (one, other), (other, one)
-        hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.breaks(b)]
+        hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.may_divide_by_zero(b)]
         return (yield from _solve_all(hiding))
 
 

@@ -50,9 +50,9 @@ class SummaryNode:
             self.saved_work + sum_dims(p.all_spared() for p in self.parts.values())
         ) * self.repeats
 
-    def shape_of_it(self) -> tuple[object, ...]:
+    def get_comparison_key(self) -> tuple[object, ...]:
         """Return what must be equal for two scopes to be shown as one, inner scopes sorted."""
-        inner = tuple((n, self.parts[n].shape_of_it()) for n in sorted(self.parts))
+        inner = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         own = (self.weights, self.work, self.saved_work, self.repeats)
         return (str(self.type), self.op, *own, inner)
 
@@ -157,7 +157,7 @@ def _merge_equal_parts(part: SummaryNode) -> None:
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
         # Named parts are not merged, even if equal: `query` and `key` are not layers.
-        kind = inner.shape_of_it() if inner.name.isdecimal() else inner.name
+        kind = inner.get_comparison_key() if inner.name.isdecimal() else inner.name
         alike.setdefault(kind, []).append(inner)
     part.parts = {}
     for run in alike.values():

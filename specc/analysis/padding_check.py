@@ -142,7 +142,7 @@ def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
 
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
     """Return the lengths of padded axes, also behind windows and slices."""
-    found = {places.rows, *places.joined, *places.merged}
+    found = {places.rows, *places.concatenated_lengths, *places.merged}
     for node, results in iterate_nodes_and_bodies(graph):
         for link in find_dependences(node, results):
             operand = node.args[link.operand]
@@ -233,7 +233,7 @@ class _PaddingWalk:
     @property
     def _has_equal_ranks(self) -> bool:
         """True if ranks of valid positions equal their indices: padding comes last."""
-        return self.side == "right" and not self.places.joined
+        return self.side == "right" and not self.places.concatenated_lengths
 
     def padded(self, node: Node, link: Dependence) -> bool:
         """Return True if a link reads a padded axis."""
@@ -251,9 +251,9 @@ class _PaddingWalk:
             given=given,
             side=given[link.operand].get_side(link.operand_axis, self.side),
             merged=length in self.places.merged,
-            apart=self.places.apart(length),
-            ends=self.places.ends(length),
-            into_apart=self.places.leads_apart(node, link),
+            apart=self.places.separates_valid_positions(length),
+            ends=self.places.get_valid_end_counts(length),
+            into_apart=self.places.leads_to_separated_axis(node, link),
         )
 
     def visit(
@@ -271,7 +271,7 @@ class _PaddingWalk:
             keeps=keeps,
             keep=self.keep,
             lengths=self.lengths,
-            joined=self.places.joined,
+            joined=self.places.concatenated_lengths,
             after=self._has_equal_ranks and not any(r.reversed for r in given),
         )
         counts = _collect_padding_counts(padded_result)
@@ -295,7 +295,7 @@ class _PaddingWalk:
         if not isinstance(node.op, ops.ArgMax) or node.first is None:
             return False
         length = node.first.type.shape[node.op.axis]
-        counted = length in self.lengths and not self.places.among(length)
+        counted = length in self.lengths and not self.places.has_valid_on_both_sides(length)
         return count == EVERY_POSITION or (self.side == "right" and counted)
 
     def _find_source(
@@ -379,7 +379,9 @@ class _PaddingWalk:
             return {}
         if length in self.places.merged:
             return None
-        if self.places.among(length) and (self.side != "right" or self.places.apart(length)):
+        if self.places.has_valid_on_both_sides(length) and (
+            self.side != "right" or self.places.separates_valid_positions(length)
+        ):
             before = self.places.before[length]
             own = () if self.side == "right" else tuple((EVERY_POSITION or {}).items())
             rows = OrderedPositions(length, before, before + self.length, own)

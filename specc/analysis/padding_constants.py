@@ -258,7 +258,7 @@ def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) ->
     value = padded_result.node.args[operand]
     if not own:
         return find_uniform_value(value)
-    return rows.at_padded(own[0])
+    return rows.get_padded_value(own[0])
 
 
 def _make_masked_values(number: float | None) -> MaskedValues:

@@ -67,11 +67,11 @@ class PaddingFacts:
     padding_source: PaddingSource | None = None
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """True if all padded positions hold finite values, so that times zero they are zero."""
         return not (self.broken or self.infinite_signs)
 
-    def at_padded(self, axis: int) -> float | None:
+    def get_padded_value(self, axis: int) -> float | None:
         """Return the constant at all padded positions of an axis, None if unknown."""
         return 0.0 if axis in self.zero else self.held.get(axis)
 
@@ -80,7 +80,7 @@ class PaddingFacts:
         other = {"left": "right", "right": "left"}
         return other.get(side, side) if axis in self.reversed else side
 
-    def covered(self, axis: int) -> bool:
+    def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
         return axis in self.floor or (axis in self.low and axis in self.finite_axes)
 
@@ -297,16 +297,16 @@ class PaddedRead:
         return self.link.operand_axis in self.read.zero
 
     @property
-    def held(self) -> float | None:
+    def padded_value(self) -> float | None:
         """The constant at padded positions, or None."""
-        return self.read.at_padded(self.link.operand_axis)
+        return self.read.get_padded_value(self.link.operand_axis)
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """True if the operand is finite at padded positions."""
-        if self.held is not None:
-            return isfinite(self.held)
-        return self.read.finite
+        if self.padded_value is not None:
+            return isfinite(self.padded_value)
+        return self.read.is_finite
 
     @property
     def shifted(self) -> bool:

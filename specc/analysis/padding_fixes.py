@@ -45,7 +45,7 @@ class PaddingLeak:
     def _is_finite(self, value: Value) -> bool:
         """Return True if a value introduces no NaN or infinity."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
-        return constant or self.facts(value).finite
+        return constant or self.facts(value).is_finite
 
     def order(self) -> str:
         """The order of the positions of the output itself: sorted, reversed, or as given ("")."""
@@ -278,7 +278,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
         return ""
     number = _get_added_number(leak, made)
     padded = leak.padded_operand(made)
-    there = leak.facts(padded).at_padded(leak.axis(padded))
+    there = leak.facts(padded).get_padded_value(leak.axis(padded))
     if number is None or there == float(number) or (padded and padded.type.dtype == "bool"):
         return leak.declared(_get_other_side(leak, made))
     return f"replace them before it: `where({leak.inserted_mask(padded)}, x, {number})`"

@@ -93,7 +93,7 @@ def _is_padding_after_reads(reading: PaddedRead) -> bool:
     if isinstance(reading.node.op, ops.Gather):
         return False  # its indices determine what it selects
     if isinstance(reading.node.op, ops.Einsum | ops.MatMul) and not all(
-        r.finite for r in reading.given
+        r.is_finite for r in reading.given
     ):
         return False
     gone = isinstance(reading.node.op, ops.Reduce | ops.ArgMax) and to >= key
@@ -112,7 +112,7 @@ def _is_masked_at_padding(reading: PaddedRead) -> bool:
     _, reach = resolve_dependence(reading.node, reading.link)
     # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
     # mask is false.
-    sound = isinstance(reading.node.op, ops.MaskedWeights) or reading.finite
+    sound = isinstance(reading.node.op, ops.MaskedWeights) or reading.is_finite
     if reading.after and reach.lo >= 0 and _have_same_positions(reading):
         return sound
     if any(g.key in reading.given[g.operand].zero for g in reading.link.gates):
@@ -149,7 +149,7 @@ def _is_zero_product(reading: PaddedRead) -> bool:
     """
     zero = {o for o, axes in enumerate(_find_summed_axes(reading)) if reading.given[o].zero & axes}
     others = [r for o, r in enumerate(reading.given) if o not in zero]
-    return bool(zero) and all(r.finite for r in others)
+    return bool(zero) and all(r.is_finite for r in others)
 
 
 def _find_summed_axes(reading: PaddedRead) -> list[set[int]]:
@@ -172,11 +172,13 @@ def _is_neutral_reduction(reading: PaddedRead, fn: str) -> bool:
         case "sum" | "any":
             return reading.zero
         case "max":
-            return reading.read.covered(reading.link.operand_axis) or _is_held_last(reading, -inf)
+            return reading.read.is_ignored_by_max(reading.link.operand_axis) or _is_held_last(
+                reading, -inf
+            )
         case "min":
             return _is_held_last(reading, inf)
         case "all":
-            return reading.held == 1
+            return reading.padded_value == 1
     return False
 
 
@@ -185,7 +187,7 @@ def _is_held_last(reading: PaddedRead, end: float) -> bool:
     if `end` is positive.
     """
     least, most = find_value_range(reading.node.args[reading.link.operand])
-    held = reading.held
+    held = reading.padded_value
     return held is not None and (held <= least if end < 0 else held >= most)
 
 
@@ -201,7 +203,7 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
         case ops.ArgMax():
             # The first of equal elements is selected, which with right padding is valid.
             first = reading.after or axis in rows.finite_axes
-            return rows.covered(axis) and first
+            return rows.is_ignored_by_max(axis) and first
         case ops.Gather():
             return reading.given[1].points or is_gather_in_sort_order(reading.node, reading.given)
         case ops.Einsum() | ops.MatMul():
@@ -211,7 +213,7 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
 
 def _is_neutral_move(reading: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions of the axis."""
-    rows, axis, held = reading.read, reading.link.operand_axis, reading.held
+    rows, axis, held = reading.read, reading.link.operand_axis, reading.padded_value
     match reading.node.op:
         case ops.Sort(axis=along):
             return held is not None and is_sorted_last(reading.node, held) and along == axis

@@ -212,7 +212,7 @@ def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
     if value is None:
         return 0.0, 0.0
     axes = [n for n, d in enumerate(value.type.shape) if d in padded_result.lengths]
-    numbers = [rows.at_padded(a) for a in axes]
+    numbers = [rows.get_padded_value(a) for a in axes]
     if numbers and None not in numbers:
         known = [n for n in numbers if n is not None]
         return min(known), max(known)

@@ -35,7 +35,7 @@ class PaddingOffsets:
     """Merged axes that contain a padded one, with the lengths of the axes that were merged."""
 
     @cached_property
-    def joined(self) -> frozenset[Dim]:
+    def concatenated_lengths(self) -> frozenset[Dim]:
         """The lengths of axes that also hold other positions."""
         return frozenset(self.before) - {self.rows}
 
@@ -47,30 +47,32 @@ class PaddingOffsets:
     def _after(self) -> Mapping[Dim, Dim]:
         return {length: length - self.rows - before for length, before in self.before.items()}
 
-    def apart(self, length: Dim) -> bool:
+    def separates_valid_positions(self, length: Dim) -> bool:
         """Return True if padding may separate always-valid positions from the others."""
         if length in self.merged:
             return True
         first = self.before.get(length, 0) != 0 and self.side != "right"
         return first or (self.behind(length) != 0 and self.side != "left")
 
-    def leads_apart(self, node: Node, link: Dependence) -> bool:
+    def leads_to_separated_axis(self, node: Node, link: Dependence) -> bool:
         """Return True if a link leads to an axis on which padding separates valid positions."""
         if link.result_axis is None or link.kind == "all":
             return False
-        return self.apart(_infer_types(node)[link.result].shape[link.result_axis])
+        return self.separates_valid_positions(
+            _infer_types(node)[link.result].shape[link.result_axis]
+        )
 
-    def ends(self, length: Dim) -> tuple[int | None, int | None]:
+    def get_valid_end_counts(self, length: Dim) -> tuple[int | None, int | None]:
         """Return the number of always-valid positions before and after the padded ones; None if
         unknown.
         """
         return self.before.get(length, Dim.of(0)).number, self.behind(length).number
 
-    def among(self, length: Dim) -> bool:
+    def has_valid_on_both_sides(self, length: Dim) -> bool:
         """Return True if valid positions lie on both sides of the padding, so that not all
         position ids count it.
         """
-        return length in self.joined
+        return length in self.concatenated_lengths
 
     def link(self, node: Node, link: Dependence) -> Dependence | None:
         """Return a link restricted to padded positions: those of a part go where the part goes;

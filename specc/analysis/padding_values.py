@@ -160,7 +160,7 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
         zero = [z or not there for z, there in zip(zero, along, strict=True)]
     if isinstance(padded_result.node.op, PRODUCT_OPS):
         others = [r for r, z in zip(padded_result.given, zero, strict=True) if not z]
-        if not all(r.finite for r in others):
+        if not all(r.is_finite for r in others):
             return False  # zero times infinity or NaN is NaN
     return _is_zero_result(padded_result, zero, along)
 

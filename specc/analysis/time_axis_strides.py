@@ -78,7 +78,7 @@ def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeR
         return FIRST_POSITION_READ
     match node.op:
         case ops.Slice(axis=axis, start=start, stop=stop) if stop == length:
-            return (axis, SAME_POSITION) if clock.sure(head - start) else None
+            return (axis, SAME_POSITION) if clock.is_non_negative(head - start) else None
     return None
 
 
@@ -105,7 +105,7 @@ def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
         case _:
             return False
     head = clock.head(node.operand().type.shape[axis])
-    return head is not None and clock.sure(head - end)
+    return head is not None and clock.is_non_negative(head - end)
 
 
 def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int | None:
@@ -114,8 +114,8 @@ def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int 
     """
     if link.result_axis is None:
         return None
-    made = clock.track(node.infer_types()[link.result].shape[link.result_axis])
-    read = clock.track(node.operand(link.operand).type.shape[link.operand_axis])
+    made = clock.get_layout(node.infer_types()[link.result].shape[link.result_axis])
+    read = clock.get_layout(node.operand(link.operand).type.shape[link.operand_axis])
     if made is None or read is None or read.rate != made.rate * link.stride:
         return None
     # Positions that a window consumes before its first output are different.

@@ -128,7 +128,7 @@ def _judge_node(
     for s in given:
         first = first | s.first
     reads = [
-        _TimeReads(dict.fromkeys(along.times(r), EMPTY_INTERVAL), newest, whole, first)
+        _TimeReads(dict.fromkeys(along.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
         for r in results
     ]
     found: list[Leak] = []

@@ -110,7 +110,7 @@ class FlowContext:
         """Return the states of the operands of a node."""
         return [self.states.get(a, TimeState()) if a else TimeState() for a in node.args]
 
-    def times(self, value: Value) -> list[int]:
+    def find_time_axes(self, value: Value) -> list[int]:
         """Return the time axes of a value, with or without a prefix."""
         shape = value.type.shape
         return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]

@@ -163,7 +163,7 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
         reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
         static_inputs=_read_names(fields, "handed", step, path),
         whole=_read_names(fields, "whole", step, path),
-        first=fields.text("first") if fields.has("first") else "",
+        first=fields.text("first") if fields.has_field("first") else "",
         context=context if context is not None and context > 0 else None,
         table=str(fields.get_optional("table") or "")[:200],
         random_init=_read_random_init(fields),
@@ -244,7 +244,7 @@ def _read_states(
 ) -> tuple[DecodeState, ...]:
     """Return the states of a step: pairs of inputs and outputs with known lengths."""
     # Two states with one name would share a buffer, and one would be lost.
-    states = tuple(_read_state(one, step, path) for one in data.listed("states"))
+    states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next for s in states}
     if min(len(names), len(afters)) < len(states):
         _fail_damaged(path, "a state is listed twice")
@@ -280,21 +280,21 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         type=type_,
         batch=_read_axis(fields, "batch", type_),
         rows=_read_axis(fields, "rows", type_),
-        most=fields.integer("most", 0, INTEGER_BOUND) if fields.has("most") else inf,
+        most=fields.read_int("most", 0, INTEGER_BOUND) if fields.has_field("most") else inf,
         initial=fields.text("initial"),
         role=fields.choice("role", STATE_ROLES),
-        layer=fields.integer("layer", 0, INTEGER_BOUND),
+        layer=fields.read_int("layer", 0, INTEGER_BOUND),
     )
 
 
 def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
     """Return an axis of a state; None if it has none of this kind."""
-    return data.integer(key, 0, type_.rank - 1) if data.has(key) else None
+    return data.read_int(key, 0, type_.rank - 1) if data.has_field(key) else None
 
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
     """Return a list of inputs of the step."""
-    names = data.listed(key)
+    names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
             _fail_damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")

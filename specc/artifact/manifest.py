@@ -106,10 +106,10 @@ class QuantizedWeight:
 
 
 def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
-    bits = fields.integer("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
+    bits = fields.read_int("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
     if bits not in QUANTIZED_BITS:
         fields.refuse("bits", "is neither 4 nor 8")
-    block = fields.integer("block", 0, MAX_GROUP_SIZE)
+    block = fields.read_int("block", 0, MAX_GROUP_SIZE)
     if block & (block - 1) or (not block and bits != 8):
         fields.refuse("block", "is not a valid block size")
     return QuantizedWeight(
@@ -118,7 +118,7 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
             block=block,
             layout=fields.choice("layout", QUANTIZED_LAYOUTS),
             rounding=fields.choice("rounding", ACTIVATION_ROUNDINGS),
-            is_transposed=fields.flag("turned"),
+            is_transposed=fields.read_bool("turned"),
         ),
         scales=fields.text("scales"),
         recipe=fields.text("recipe"),
@@ -167,7 +167,7 @@ class Manifest:
     rounded: Mapping[str, QuantizedWeight] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return format_repr(f"manifest {self.name}, {self.graph.signed()}, {self.target}")
+        return format_repr(f"manifest {self.name}, {self.graph.format_signature()}, {self.target}")
 
     @property
     def random_init(self) -> RandomWeights | None:
@@ -266,7 +266,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         defaults=defaults if defaults is not graph else None,
         reading=PreprocessingConfig.from_json(data.get_optional("reading")),
         config=data.table("config"),
-        generation=data.table("generation") if data.has("generation") else None,
+        generation=data.table("generation") if data.has_field("generation") else None,
         sources=data.string_map("sources"),
         weights=data.table("weights"),
         stored=stored,
@@ -307,21 +307,21 @@ def _read_quantized_weights(
     """Return the quantized weights; each is a matrix of the graph."""
     if "precision" not in data.names() or not data.table("precision"):
         return {}
-    fields = data.child("precision")
+    fields = data.read_object("precision")
     fields.string_map("kept")  # the reason why other matrices are not quantized
-    each = fields.child("rounded")
+    each = fields.read_object("rounded")
     for name in each.names():
         value = graph.parameters.get(name)
         # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
             _fail_damaged(path, f"it has no matrix `{escape_text(name)}` that could be quantized")
-    return {name: _parse_quantized_weight(each.child(name)) for name in each.names()}
+    return {name: _parse_quantized_weight(each.read_object(name)) for name in each.names()}
 
 
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """Return the metadata of each attention; models of earlier versions have none."""
     found = []
-    for one in data.listed("attentions") if "attentions" in data.names() else ():
+    for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
             _fail_damaged(path, "its list of attentions is broken")
         found.append(one)

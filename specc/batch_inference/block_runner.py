@@ -78,7 +78,7 @@ class CrashJournal:
         """Return whether these rows crashed a process twice."""
         return self.died.get(journal_key(rows), 0) >= MAX_ATTEMPTS
 
-    def blamed(self) -> set[int]:
+    def find_crashing_rows(self) -> set[int]:
         """Return the rows that crashed processes twice, alone or together."""
         keys = (key for key, count in self.died.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
@@ -203,7 +203,7 @@ class BlockRunner:
             block = OpenBlock(
                 model=self.model,
                 limits=self.plan.limits,
-                first=self.plan.firsts[number],
+                first=self.plan.first_rows[number],
                 journal=journal,
                 report=report,
                 done=BlockStatistics(number=number, rows=count),
@@ -261,9 +261,9 @@ class OpenBlock:
                 self._record_error(number, row)
         self.report(self.done.rows - len(good))
         # sequences end at different times, so that their batches are not fixed in advance
-        if self.model.flows:
+        if self.model.uses_continuous_batching:
             good = self._generate(good)
-        memory = self.model.formulas.memory
+        memory = self.model.cost_formulas.memory
         for batch in make_batches(good, self.padded, self.limits, memory):
             self._count_rows(*count_padding(batch, self.padded))
             self._batch(batch)
@@ -279,7 +279,7 @@ class OpenBlock:
         """Generate texts by continuous batching, those of one shape together, the shortest first.
         Return the rows that crashed a process.
         """
-        blamed, began = self.journal.blamed(), time.perf_counter()
+        blamed, began = self.journal.find_crashing_rows(), time.perf_counter()
         some = [row for row in rows if row.number not in blamed]
         for group in group_by_shape(some, self.padded):
             self._generate_group(group)
@@ -301,7 +301,7 @@ class OpenBlock:
                 self._record_error(number, made.diagnostics[0])
             else:
                 self.done.work += self._estimate_work(lengths[number], made)
-                self.values[number] = texts.written.values(made)
+                self.values[number] = texts.results.values(made)
             self.report(1)
         self._count_rows(batch.fed, batch.fed - batch.used)
 
@@ -310,11 +310,13 @@ class OpenBlock:
         taking, count = self.model.taking, len(made[0].tokens)
         # prompt and generated tokens are one sequence of one input
         is_prompt = taking.input_signature.growing in taking.columns
-        return self.model.formulas.work(1, length + count if is_prompt else max(length, count))
+        return self.model.cost_formulas.compute_flops(
+            1, length + count if is_prompt else max(length, count)
+        )
 
     def _at_once(self, longest: int) -> int:
         """Return the batch size for texts of this length."""
-        memory, limits = self.model.formulas.memory, self.limits
+        memory, limits = self.model.cost_formulas.memory, self.limits
         # one sequence is always generated: no memory limit shortens it
         count = max(min(limits.cap, limits.tokens // max(longest, 1)), 1)
         while count > 1 and memory(count, longest) > limits.memory:
@@ -334,7 +336,7 @@ class OpenBlock:
             made = self.model.compute(batch, self.first)
             self.done.seconds += time.perf_counter() - began
             longest = max(row.length(self.padded) for row in batch)
-            self.done.work += self.model.formulas.work(len(batch), longest)
+            self.done.work += self.model.cost_formulas.compute_flops(len(batch), longest)
             for row, value in zip(batch, made, strict=True):
                 self.values[row.number] = value
         except Failed as failed:

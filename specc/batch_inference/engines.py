@@ -46,7 +46,7 @@ def run_worker(directory: str) -> None:
         for number in _iterate_requests():
             counted = _Told(answers)
             done = blocks.do(number, counted.count)
-            counted.now()
+            counted.report_new()
             _send_report(answers, done=done.to_json())
     except Failed as failed:
         first = failed.diagnostics[0]
@@ -69,9 +69,9 @@ class _Told:
         """Count completed rows."""
         self.rows += rows
         if time.monotonic() - self.last >= PROGRESS_INTERVAL:
-            self.now()
+            self.report_new()
 
-    def now(self) -> None:
+    def report_new(self) -> None:
         """Report the rows that have not been reported."""
         if self.rows:
             _send_report(self.answers, rows=self.rows)
@@ -139,7 +139,7 @@ class _Worker:
                 self.process.stdin.close()
         return status
 
-    def ask(self, number: int) -> None:
+    def send_block(self, number: int) -> None:
         """Send the worker a block number, or `END_MARKER`."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has exited, which its responses will show
@@ -190,7 +190,7 @@ class LocalEngine:
         """Assign the next block to a worker, or tell it to exit."""
         worker.block = self.waiting.popleft() if self.waiting else None
         worker.reported, worker.journal = 0, self._read_journal(worker.block)
-        worker.ask(END_MARKER if worker.block is None else worker.block)
+        worker.send_block(END_MARKER if worker.block is None else worker.block)
 
     def _read_journal(self, block: int | None) -> bytes:
         """Return the content of a block's journal, b"" if there is none."""

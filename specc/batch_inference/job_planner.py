@@ -102,7 +102,7 @@ def make_plan(job: JobRequest) -> JobPlan:
         graph=job.graph,
         raw=tuple(job.raw),
         provider=job.provider,
-        waits=model.texts.waits if model.writes else "",
+        waits=model.texts.waits if model.is_generative else "",
         shares=has_batch_shared_scales(model.opened),
     )
 

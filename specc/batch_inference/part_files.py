@@ -18,7 +18,7 @@ from specc.io.json_io import JsonFields, Record
 
 def _read_errors(found: JsonFields, name: str) -> list[tuple[int, str, str]]:
     errors: list[tuple[int, str, str]] = []
-    for item in found.listed(name):
+    for item in found.read_list(name):
         match item:
             case [int(row), str(code), str(text)]:
                 errors.append((row, code, text))
@@ -27,7 +27,7 @@ def _read_errors(found: JsonFields, name: str) -> list[tuple[int, str, str]]:
     return errors
 
 
-Count: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=2**63)]
+Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63)]
 
 
 @dataclass(kw_only=True)
@@ -65,12 +65,12 @@ def write_part(
     # the part file comes last: if it exists, so does its description
     told = out / PLAN_DIRECTORY / f"{done.number:06}.json"
     write_file_atomically(told, [says.encode("utf-8", "backslashreplace")])
-    write_file_atomically(out / plan.part(done.number), [data])
+    write_file_atomically(out / plan.get_part_file(done.number), [data])
 
 
 def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatistics | None:
     """Return the statistics of a block; None if it is not complete."""
-    if not (out / plan.part(number)).is_file():
+    if not (out / plan.get_part_file(number)).is_file():
         return None
     try:
         text = (out / PLAN_DIRECTORY / f"{number:06}.json").read_text("utf-8")

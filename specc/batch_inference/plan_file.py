@@ -71,11 +71,11 @@ class JobPlan:
         return sum(b.rows for b in self.blocks)
 
     @cached_property
-    def firsts(self) -> list[int]:
+    def first_rows(self) -> list[int]:
         """Return the index of the first row of each block in the data set."""
         return [0, *accumulate(block.rows for block in self.blocks)]
 
-    def part(self, number: int) -> str:
+    def get_part_file(self, number: int) -> str:
         """Return the part file of a block. Names sort in row order."""
         return f"part-{number:06}.{self.to}"
 

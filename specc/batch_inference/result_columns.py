@@ -80,7 +80,7 @@ class GraphResults:
             yield from _list_columns(name, record, type)
 
     @property
-    def attends(self) -> bool:
+    def has_attentions(self) -> bool:
         """Return whether attention weights are requested."""
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw)
 

@@ -298,7 +298,7 @@ class CostFormulas:
         """Bytes of the largest operands and results of one node."""
         return self._once("memory", rows, length)
 
-    def work(self, rows: int, length: int) -> int:
+    def compute_flops(self, rows: int, length: int) -> int:
         """Multiply-adds."""
         return self._once("work", rows, length)
 

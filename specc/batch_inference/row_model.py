@@ -47,7 +47,7 @@ class RowGenerator:
         return explain_waiting(self.writer, self.settings)
 
     @property
-    def written(self) -> GeneratedResults:
+    def results(self) -> GeneratedResults:
         """Return the result columns of generation."""
         chosen = self.settings
         beam = chosen.strategy == "beam"
@@ -106,19 +106,21 @@ class RowModel:
         return made
 
     @property
-    def writes(self) -> bool:
+    def is_generative(self) -> bool:
         """Return whether the model generates text."""
         return not is_single_pass(self.opened, self.columns, self.settings)
 
     @cached_property
     def taking(self) -> RowReader:
         """Return the conversion of rows to inputs."""
-        return RowReader(self.input_signature, self.columns, self.writes)
+        return RowReader(self.input_signature, self.columns, self.is_generative)
 
     @property
     def input_signature(self) -> ModelInputs:
         """Return the inputs that rows provide, with their preprocessing."""
-        return self.opened.input_signature if self.writes else self.opened.whole.input_signature
+        return (
+            self.opened.input_signature if self.is_generative else self.opened.whole.input_signature
+        )
 
     def check(self) -> None:
         """Raise E0880 for columns mapped to unknown inputs, and for inputs without a column."""
@@ -132,7 +134,7 @@ class RowModel:
                     helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
         # sequences that begin with a start token need no prompt column
-        begins = self.writes and self._needs_no_prompt()
+        begins = self.is_generative and self._needs_no_prompt()
         beside = {find_mask_input(input_signature.graph, n) for n in self.columns}
         for name in input_signature.asked:
             first = begins and name == input_signature.growing
@@ -157,7 +159,7 @@ class RowModel:
         generative model.
         """
         writer = self.opened.writer
-        if not self.writes or writer is None:
+        if not self.is_generative or writer is None:
             manifest = self.opened.whole.manifest
             return GraphResults(manifest.graph, manifest.reading, self.raw)
         if self.raw:
@@ -166,7 +168,7 @@ class RowModel:
                 f"the model generates, and has no output `{escape_text(self.raw[0])}`",
                 helps=["select a graph that has it: --graph ROLE"],
             )
-        return self.texts.written
+        return self.texts.results
 
     @cached_property
     def texts(self) -> RowGenerator:
@@ -176,16 +178,16 @@ class RowModel:
         return RowGenerator(writer, self.taking, writer.chosen(self.settings))
 
     @property
-    def flows(self) -> bool:
+    def uses_continuous_batching(self) -> bool:
         """Return whether finished sequences are replaced by new ones (continuous batching)."""
-        return self.writes and self.texts.flow
+        return self.is_generative and self.texts.flow
 
     def result_columns(self) -> tuple[TableColumn, ...]:
         """The columns of the results."""
         return tuple(self.results.columns())
 
     @cached_property
-    def formulas(self) -> CostFormulas:
+    def cost_formulas(self) -> CostFormulas:
         """Return the cost of a batch, estimated from the full-forward graph."""
         return CostFormulas.of(self._select_graph)
 
@@ -209,7 +211,7 @@ class RowModel:
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return all outputs of a batch, with attention weights if requested."""
         whole = self.opened.whole
-        if not (isinstance(self.results, GraphResults) and self.results.attends):
+        if not (isinstance(self.results, GraphResults) and self.results.has_attentions):
             return whole.run(**inputs)
         outputs, maps = whole.attention(**inputs)
         return {**outputs, **{f"{ATTENTION_PREFIX}{name}": w for name, w in maps.items()}}

@@ -87,7 +87,7 @@ class _Walk:
         more = inner.rows(node, op)
         if not more:
             return self.made.add(op, *args)
-        new = self.made.add(inner.collecting(op, more), *args)
+        new = self.made.add(inner.make_collecting_scan(op, more), *args)
         # Before the outputs that the body already collects and after the carries, so that existing
         # results keep their indices.
         first, behind = op.carries, op.carries + len(more)
@@ -124,7 +124,7 @@ class _Walk:
         batch = keep.type.shape[0]
         return [v for v in every_wide if v.type.shape[0] == batch]
 
-    def collecting(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
+    def make_collecting_scan(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
         """Return the loop with these values of its body as further outputs."""
         given = {name: self.now[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carries])

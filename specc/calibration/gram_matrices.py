@@ -70,7 +70,7 @@ class _Order:
     last: dict[Value, int] = field(default_factory=dict)
 
     @cached_property
-    def kept(self) -> dict[Value, str]:
+    def temporary_names(self) -> dict[Value, str]:
         """Return the values that later stages read, with temporary names."""
         found = [v for v, n in self.last.items() if self.first[v] < n]
         return {v: f"kept {n}" for n, v in enumerate(found)}
@@ -78,7 +78,7 @@ class _Order:
 
 def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> CalibrationStage:
     """Return the stage of one group of nodes, with index `n`."""
-    first, kept = order.first, order.kept
+    first, kept = order.first, order.temporary_names
     # values that depend on no weight are computed in the first stage
     here = [v for v in whole.readers.values if first.get(v, 0) == n]
     activations_of = {f"met {k}": v for k, v in enumerate(here)}
@@ -253,7 +253,7 @@ def quantize_calibrated(
     sums, factors = _Sums(readers), GramFactors(readers.tap_points, directory)
     for stage in split_stages(readers):
         _run(stage, open_part, samples(), directory, sums)
-        for spot, total in sums.whole(stage.activations_of.values()):
+        for spot, total in sums.take_complete_sums(stage.activations_of.values()):
             factor = cholesky_factor(total)
             # as large as the factor, and not needed during quantization
             del total
@@ -299,7 +299,9 @@ class _Sums:
                 rows = activations_of[value][sample[keep]] if keep else activations_of[value]
                 self.totals[spot] += _products(rows, names[0].name)
 
-    def whole(self, activations_of: Iterable[Value]) -> Iterator[tuple[WeightInputs, Array]]:
+    def take_complete_sums(
+        self, activations_of: Iterable[Value]
+    ) -> Iterator[tuple[WeightInputs, Array]]:
         """Yield and drop the sums that are complete after all samples gave these values."""
         seen = set(activations_of)
         for spot, left in self.left.items():

@@ -185,7 +185,7 @@ def run_doc(given: Namespace) -> int:
         found = find_meanings(given.name, library, source=given.source)
     items = [*map(vars, found)]
     if not print_json_result("doc", {"name": given.name, "meanings": items}):
-        print("\n\n".join(one.said() for one in found))
+        print("\n\n".join(one.format_text() for one in found))
     return 0
 
 
@@ -198,7 +198,7 @@ class NameDocumentation:
     doc: str = ""
     file: str = ""
 
-    def said(self) -> str:
+    def format_text(self) -> str:
         """Format for people: the definition, its docstring, its file."""
         # the spec's file is printed verbatim, for redirection to a file
         if self.kind == "spec":

@@ -152,7 +152,7 @@ def report_as_json(report: JobReport) -> dict[str, object]:
         "folder": str(report.out),
         "rows": report.rows,
         "before": report.before,
-        "parts": [*map(report.plan.part, range(len(report.plan.blocks)))],
+        "parts": [*map(report.plan.get_part_file, range(len(report.plan.blocks)))],
         "errors": report.errors,
         "errors_file": str(report.out / ERRORS_FILE) if report.errors else None,
         "nulls": report.nulls,

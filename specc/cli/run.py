@@ -182,7 +182,7 @@ def _run_graph(opened: OpenedModel, read: RunInputs, outputs: RunOutputs) -> Non
     model = opened.whole
     if outputs.attention:
         seen = run_with_attention(model, read.inputs, scope=outputs.choice.scope)
-        outputs.looked(seen)
+        outputs.write_attention_plot(seen)
         results = seen.results
     else:
         results = model.run(**read.inputs)
@@ -254,6 +254,6 @@ def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) 
         looked = attention_of_generation(
             require_attention_model(opened), writing, best, outputs.choice.scope
         )
-        outputs.looked(looked)
+        outputs.write_attention_plot(looked)
         seen = looked.results
     outputs.save({**seen, **results_as_arrays(writing, results)})

@@ -91,7 +91,7 @@ class RunOutputs:
         for name, png in named:
             self._write(name, IMAGE_OUTPUT, png)
 
-    def looked(self, seen: AttentionRun) -> None:
+    def write_attention_plot(self, seen: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
         form = Path(self.attention).suffix.lower()
         image = render_attention(seen, form, self.choice, log=self.log)

@@ -234,7 +234,7 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
     from specc.runtime.model_package import open_package
 
     package = open_package(path)
-    roles = [role for role in package.roles if package.described(role)]
+    roles = [role for role in package.roles if package.has_manifest(role)]
     found = {role: package.manifest(role) for role in roles}
     whole = {n: m for n, m in found.items() if m.decodes is None and n == "score"}
     shows = whole | {n: m for n, m in found.items() if m.decodes is None}

@@ -101,10 +101,10 @@ def run_verify(given: Namespace) -> int:
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         told = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
-        if not (told and terminal.print_json_result("verify", found.told(failed))):
+        if not (told and terminal.print_json_result("verify", found.to_json(failed))):
             raise
         return status
-    terminal.print_json_result("verify", found.told())
+    terminal.print_json_result("verify", found.to_json())
     return 0
 
 
@@ -119,11 +119,11 @@ class VerifyResults:
     parts: list[tuple[str, float]] = field(default_factory=list)
     lost: list[dict[str, object]] = field(default_factory=list)
 
-    def told(self, failed: Failed | None = None) -> dict[str, object]:
+    def to_json(self, failed: Failed | None = None) -> dict[str, object]:
         """Convert to JSON values, with the diagnostics of an error."""
         return {
             "agrees": self.agrees,
-            "rounds": [one.told() for one in self.rounds],
+            "rounds": [one.to_json() for one in self.rounds],
             "parts": [{"part": name, "off": off} for name, off in self.parts],
             "lost": self.lost,
             "faults": [*map(diagnostic_to_json, failed.diagnostics)] if failed else [],
@@ -184,7 +184,7 @@ def _compare_baseline(given: Namespace, opened: OpenedModel, found: VerifyResult
     for name, off in compared.layers(given.seed) if given.per_layer else ():
         terminal.print_done(f"`{escape_text(name)}` is off by {off:.1e} of its size")
         found.parts.append((name, off))
-    found.lost = compared.told()
+    found.lost = compared.to_json()
     for line in compared.lines():
         terminal.print_done(line)
     compared.check(dict(given.threshold))

@@ -95,7 +95,9 @@ class VocabularySizes:
     taken: int | None = None
     drawn: int | None = None
 
-    def beyond(self, word: str, value: object, span: Span | None = None) -> Diagnostic | None:
+    def check_token_id(
+        self, word: str, value: object, span: Span | None = None
+    ) -> Diagnostic | None:
         """Return E0732 if the setting `word` names a token outside the vocabulary."""
         most = self._get_candidate_limit(word)
         tokens = _as_list(value)

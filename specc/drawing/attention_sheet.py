@@ -120,22 +120,24 @@ class _Side:
         return min(LABEL_SIZE, max(7.5, self.cell * 0.82))
 
     @property
-    def every(self) -> int:
+    def label_interval(self) -> int:
         """Return the label interval in cells."""
         return max(1, math.ceil(self.size * 1.08 / self.cell))
 
     def labels(self) -> list[tuple[int, str]]:
         """Return the shown labels with their cells."""
         of_cells = self.axis.labels[:: self.step]
-        return [(n, printable_label(of_cells[n])) for n in range(0, len(of_cells), self.every)]
+        return [
+            (n, printable_label(of_cells[n])) for n in range(0, len(of_cells), self.label_interval)
+        ]
 
     def caption(self, what: str) -> str:
         """Return the caption of an axis."""
-        named = self.every * self.step
+        named = self.label_interval * self.step
         some = f"; every {named}{_get_ordinal_suffix(named)} is named" if named > 1 else ""
         return f"{what}: {self.axis.caption}{some}"
 
-    def widest(self) -> float:
+    def measure_widest_label(self) -> float:
         """Return the width of the longest label in points."""
         return max((estimate_text_width(t, self.size) for _, t in self.labels()), default=0.0)
 
@@ -153,9 +155,9 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     down = _Side(axis=attention.queries, cell=cell, step=step)
     across = _Side(axis=attention.keys, cell=cell, step=step)
     # key labels are horizontal only if the widest fits above its own cells
-    upright = across.widest() > cell * across.every - 2
-    top_room = (across.widest() if upright else across.size) + PANEL_GAP
-    left_room = 16 + down.widest() + PANEL_GAP
+    upright = across.measure_widest_label() > cell * across.label_interval - 2
+    top_room = (across.measure_widest_label() if upright else across.size) + PANEL_GAP
+    left_room = 16 + down.measure_widest_label() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
     # a single head is named if it was selected among others
     several = len(attention.heads) > 1 or attention.heads[0] != 0
@@ -194,7 +196,7 @@ def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
     said = down.caption("query")
     # A caption that is longer than the map continues below.
     foot = y + max(height, estimate_text_width(said, 9.5))
-    left = x - PANEL_GAP - down.widest() - 8
+    left = x - PANEL_GAP - down.measure_widest_label() - 8
     block.marks.append(TextMark(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True))
     block.height = max(block.height, foot)
 
@@ -212,7 +214,7 @@ def _draw_beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mar
     """Draw the labels of queries."""
     for n, label in side.labels():
         # a label for several cells is centered over them
-        cells = n + side.every / 2
+        cells = n + side.label_interval / 2
         middle = y + cells * side.cell
         base = min(middle, y + height) + side.size * 0.35
         yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")

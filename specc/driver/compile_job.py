@@ -234,7 +234,7 @@ class LoweringJob(CompileJob):
         return RangeCheckedValues(values, self.narrow, changed) if self.narrow else values
 
     @property
-    def documented(self) -> Graph:
+    def manifest_graph(self) -> Graph:
         """Return the full graph for the manifest: that of the spec, or the converted one if it has
         casts to 16 bits.
         """

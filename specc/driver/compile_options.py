@@ -112,7 +112,7 @@ class CompileReport:
         return render_html_table(
             f"specc compiled {self.model.name}",
             [
-                ("graph", self.model.graph.signed()),
+                ("graph", self.model.graph.format_signature()),
                 *((str(path), f"{group_thousands(size)} bytes") for path, size in self.files),
                 *(("remark", remark) for remark in self.remarks),
                 *(("warning", f"{d.code}: {d.title}") for d in self.warnings),

@@ -299,7 +299,7 @@ def _check_token_settings(
     below = graph.input_facts[generation.growing].below
     vocabulary = VocabularySizes(below.number if below is not None else None, size)
     for word, value in settings.items():
-        if fault := vocabulary.beyond(word, value):
+        if fault := vocabulary.check_token_id(word, value):
             raise Failed(fault)
 
 

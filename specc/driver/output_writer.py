@@ -39,7 +39,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         metadata = describe_generator(job, generator)
     else:
         source = job.convert_dtype(job.simplified)
-        metadata = describe_graph(job, job.documented, whole=True, sources=True)
+        metadata = describe_graph(job, job.manifest_graph, whole=True, sources=True)
     written = job.compiler.write_model(
         job.quantize_source(source),
         path,

@@ -125,7 +125,7 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     wanted = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
     if "score" in wanted:
-        about = describe_graph(job, job.documented, whole=True)
+        about = describe_graph(job, job.manifest_graph, whole=True)
         graphs["score"] = PackageGraph(job.convert_dtype(job.simplified), "score.onnx", about)
     # the full forward alone needs no causality proof
     if wanted == ("score",):

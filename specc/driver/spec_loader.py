@@ -277,7 +277,7 @@ class CheckedSpec:
         if self.model is None:
             # a config file would supply the missing values
             return f"valid for every size, {len(self.missing)} config values are missing"
-        return f"{self.model.name}, {self.model.graph.signed()}"
+        return f"{self.model.name}, {self.model.graph.format_signature()}"
 
     @property
     def _counted(self) -> str:

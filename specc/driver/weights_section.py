@@ -54,7 +54,9 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     rules = _own_rules(context, program, env)
     for used, use, there in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):
-            rules = rules.and_then(_own_rules(context, used, there).under(there.scope))
+            rules = rules.add_fallback_rules(
+                _own_rules(context, used, there).add_prefix(there.scope)
+            )
     return rules
 
 

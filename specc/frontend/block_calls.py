@@ -103,7 +103,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     enter_block(context, block, call.expr)
     try:
         with (
-            context.called(call.expr.span, standard=module.standard),
+            context.enter_call(call.expr.span, standard=module.standard),
             context.weights.sharing.step(call.expr, call.own_scope),
             show_call_in_errors(context, at, call.expr.function.path),
         ):

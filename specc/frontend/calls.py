@@ -265,9 +265,9 @@ def _dispatch_call(
         inner = replace(env, scope=target.base)
     # the weight path of the applied function comes first: `apply(f @ a, x) @ b` is `a.b`
     if target.weights:
-        inner = inner.under(resolve_weight_path(context, target.weights, target.env or env))
+        inner = inner.append_scope(resolve_weight_path(context, target.weights, target.env or env))
     if expr.weights:
-        inner = inner.under(resolve_weight_path(context, expr.weights, env))
+        inner = inner.append_scope(resolve_weight_path(context, expr.weights, env))
     application = PendingCall(target=target, expr=expr, args=args, caller=env, inner=inner)
     match target:
         case BuiltinFunction():

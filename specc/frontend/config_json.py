@@ -57,7 +57,7 @@ def parse_config_json(source: Source) -> JsonObject:
             "E0410", f"`{source.name}` is not a config file but {found[0]}", helps=[found[1]]
         )
     reader = _JsonParser(source)
-    value = reader.document()
+    value = reader.parse_document()
     if not isinstance(value, JsonObject):
         raise_error(
             "E0414",
@@ -82,7 +82,7 @@ class _JsonScanner:
         """The next character; empty at the end."""
         return self.text[self.at : self.at + 1]
 
-    def space(self) -> None:
+    def skip_whitespace(self) -> None:
         """Skip whitespace."""
         found = _WHITESPACE.match(self.text, self.at)
         assert found is not None
@@ -100,28 +100,30 @@ class _JsonScanner:
             match self.next:
                 case '"':
                     self.at += 1
-                    return self.whole("".join(parts), start)
+                    return self.join_surrogates("".join(parts), start)
                 case "\\":
                     parts.append(self.escape())
                 case "":
                     self.at = start
-                    self.refuse("this string is never closed", help='close it with "')
+                    self.raise_error_here("this string is never closed", help='close it with "')
                 case _:
-                    self.refuse("a control character in a string", help="write line breaks as \\n")
+                    self.raise_error_here(
+                        "a control character in a string", help="write line breaks as \\n"
+                    )
 
     def escape(self) -> str:
-        """Parse an escape sequence; `whole` joins surrogate pairs."""
+        """Parse an escape sequence; `join_surrogates` joins surrogate pairs."""
         letter = self.text[self.at + 1 : self.at + 2]
         if letter in _ESCAPES and letter:
             self.at += 2
             return _ESCAPES[letter]
         digits = self.text[self.at + 2 : self.at + 6]
         if letter != "u" or not re.fullmatch("[0-9a-fA-F]{4}", digits):
-            self.refuse("unknown escape sequence", help="write a backslash as \\\\")
+            self.raise_error_here("unknown escape sequence", help="write a backslash as \\\\")
         self.at += 6
         return chr(int(digits, 16))
 
-    def whole(self, text: str, start: int) -> str:
+    def join_surrogates(self, text: str, start: int) -> str:
         """Join surrogate pairs in the string."""
         if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text):
             return text
@@ -129,23 +131,23 @@ class _JsonScanner:
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
             self.at = start
-            self.refuse("this string has half of a surrogate pair")
+            self.raise_error_here("this string has half of a surrogate pair")
 
     def span(self, start: int) -> Span:
         """Return the span from `start` to the current position."""
         return Span(self.source, start, self.at)
 
-    def here(self, length: int) -> Span:
+    def make_span(self, length: int) -> Span:
         """Return the span of the next characters; at the end of the text, of the last one."""
         start = min(self.at, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + length, len(self.text)))
 
-    def refuse(self, what: str, *, help: str = "") -> NoReturn:
+    def raise_error_here(self, what: str, *, help: str = "") -> NoReturn:
         """Raise E0411 at this position."""
         raise_error(
             "E0411",
             f"`{self.source.name}` is not valid JSON",
-            self.here(1),
+            self.make_span(1),
             what,
             helps=[help] if help else ["correct it, or download the file again"],
         )
@@ -158,50 +160,52 @@ class _JsonParser:
         self.scan = _JsonScanner(source)
         self.values = 0
 
-    def document(self) -> JsonNode:
+    def parse_document(self) -> JsonNode:
         """Parse the single value of the document."""
         value = self.value(0)
-        self.scan.space()
+        self.scan.skip_whitespace()
         if self.scan.at < len(self.scan.text):
-            self.scan.refuse(
+            self.scan.raise_error_here(
                 "expected the end of the file", help="a config file is one { … }; remove the rest"
             )
         return value
 
     def value(self, level: int) -> JsonNode:
         """Parse a value after optional whitespace."""
-        self.scan.space()
+        self.scan.skip_whitespace()
         self.values += 1
         if level >= MAX_JSON_DEPTH or self.values > MAX_JSON_VALUES:
             what = f"is nested deeper than {MAX_JSON_DEPTH} levels"
             if level < MAX_JSON_DEPTH:
                 what = f"has more than {MAX_JSON_VALUES} values"
             helps = ["config files of models are smaller; download it again"]
-            raise_error("E0415", f"the config file {what}", self.scan.here(1), helps=helps)
+            raise_error("E0415", f"the config file {what}", self.scan.make_span(1), helps=helps)
         match self.scan.next:
             case "{":
-                return _decode_float_object(self.object(level))
+                return _decode_float_object(self.parse_object(level))
             case "[":
-                return self.list(level)
+                return self.parse_list(level)
             case '"':
                 start = self.scan.at
                 return JsonScalar(self.scan.string(), self.scan.span(start))
             case "":
-                return self.scan.refuse(
+                return self.scan.raise_error_here(
                     "expected a value, got the end of the file",
                     help="the file is truncated; download it again",
                 )
             case _:
-                return self.scalar()
+                return self.parse_scalar()
 
-    def object(self, level: int) -> JsonObject:
+    def parse_object(self, level: int) -> JsonObject:
         """Parse `{ "key": value, … }`."""
         start, members = self.scan.at, dict[str, JsonMember]()
         self.scan.at += 1
-        while not self.closes("}", bool(members), "a key"):
+        while not self.parse_end_or_comma("}", bool(members), "a key"):
             key_start = self.scan.at
             if self.scan.text[self.scan.at] != '"':
-                self.scan.refuse("expected a key in double quotes", help='write keys as "key"')
+                self.scan.raise_error_here(
+                    "expected a key in double quotes", help='write keys as "key"'
+                )
             key = self.scan.string()
             key_span = self.scan.span(key_start)
             # RFC 8259 does not say which of two equal keys counts
@@ -214,50 +218,50 @@ class _JsonParser:
                     others=[Label(members[key].key, "first here")],
                     helps=["remove the wrong one: JSON readers disagree on which counts"],
                 )
-            self.scan.space()
+            self.scan.skip_whitespace()
             if self.scan.next != ":":
-                self.scan.refuse("expected a colon between key and value")
+                self.scan.raise_error_here("expected a colon between key and value")
             self.scan.at += 1
             members[key] = JsonMember(key_span, self.value(level + 1))
         return JsonObject(members, self.scan.span(start))
 
-    def list(self, level: int) -> JsonList:
+    def parse_list(self, level: int) -> JsonList:
         """Parse `[ value, … ]`."""
         start, items = self.scan.at, list[JsonNode]()
         self.scan.at += 1
-        while not self.closes("]", bool(items), "a value"):
+        while not self.parse_end_or_comma("]", bool(items), "a value"):
             items.append(self.value(level + 1))
         return JsonList(tuple(items), self.scan.span(start))
 
-    def closes(self, bracket: str, some: bool, due: str) -> bool:
+    def parse_end_or_comma(self, bracket: str, some: bool, due: str) -> bool:
         """Return whether the list ends here; otherwise skip the comma before the next item."""
-        self.scan.space()
+        self.scan.skip_whitespace()
         if self.scan.next == bracket:
             self.scan.at += 1
             return True
         if some:
             if self.scan.next != ",":
-                self.scan.refuse(f"expected a comma or `{bracket}`")
+                self.scan.raise_error_here(f"expected a comma or `{bracket}`")
             # point at the comma, not at what follows it
             comma = self.scan.at
             self.scan.at += 1
-            self.scan.space()
+            self.scan.skip_whitespace()
             if self.scan.next == bracket:
                 self.scan.at = comma
-                self.scan.refuse("trailing comma", help="remove the comma")
+                self.scan.raise_error_here("trailing comma", help="remove the comma")
         if self.scan.at >= len(self.scan.text):
-            self.scan.refuse(
+            self.scan.raise_error_here(
                 f"expected {due} or `{bracket}`, got the end of the file",
                 help="the file is truncated; download it again",
             )
         return False
 
-    def scalar(self) -> JsonScalar:
+    def parse_scalar(self) -> JsonScalar:
         """Parse a number or one of `_LITERAL_VALUES`."""
         start = self.scan.at
         word = _LITERAL_WORD.match(self.scan.text, self.scan.at)
         if not word:
-            self.scan.refuse("expected a value")
+            self.scan.raise_error_here("expected a value")
         self.scan.at = word.end()
         span = self.scan.span(start)
         if word[0] in _LITERAL_VALUES:
@@ -270,7 +274,7 @@ class _JsonParser:
         close = {"none": "null", "nil": "null", "nan": "NaN"}.get(
             lower, lower if lower in _LITERAL_VALUES else ""
         )
-        return self.scan.refuse(
+        return self.scan.raise_error_here(
             f"`{word[0][:40]}` is not a JSON value", help=format_suggestion(close) if close else ""
         )
 

@@ -68,7 +68,7 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
 
 def _get_name_kind(context: Context, name: str, env: Env) -> str:
     """Return the kind of a definition (`mask`, `score`, …), or "" for a block."""
-    found = env.module.found(name) or context.library.standard(name)
+    found = env.module.find_definition(name) or context.library.standard(name)
     return found[0].kind if found and isinstance(found[0], ast.Definition) else ""
 
 

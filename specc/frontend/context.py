@@ -140,19 +140,19 @@ class SpecModule:
         """The module with the graph: the extended one, or the module itself."""
         return self.extended.root if self.extended else self
 
-    def found(self, name: str) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
+    def find_definition(self, name: str) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
         """Return the block or definition of that name and its module, here or in the
         extended module.
         """
         if name in self.items:
             return self.items[name], self
-        return self.extended.found(name) if self.extended else None
+        return self.extended.find_definition(name) if self.extended else None
 
-    def user(self, alias: str) -> "tuple[ast.Use, SpecModule] | None":
+    def find_use(self, alias: str) -> "tuple[ast.Use, SpecModule] | None":
         """Return the `use` with this alias and the module that declares it."""
         if alias in self.uses:
             return self.uses[alias], self
-        return self.extended.user(alias) if self.extended else None
+        return self.extended.find_use(alias) if self.extended else None
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all blocks and definitions visible here."""
@@ -187,7 +187,7 @@ class Env:
             return None
         return Dim.symbol(name) if self.lengths is None else self.lengths.get(name)
 
-    def under(self, path: str) -> "Env":
+    def append_scope(self, path: str) -> "Env":
         """Return this scope with `path` appended to the weight scope."""
         return replace(self, scope=join_weight_path(self.scope, path))
 
@@ -223,7 +223,7 @@ class Context:
     training: bool = False
 
     @contextmanager
-    def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:
+    def enter_call(self, at: Span | None, *, standard: bool) -> Iterator[None]:
         """Set the call at `at` as the current caller. Errors in std code are shown at the
         user's call first.
         """
@@ -232,12 +232,12 @@ class Context:
         try:
             yield
         except Failed as failed:
-            raise Failed(*map(self.placed, failed.diagnostics)) from None
+            raise Failed(*map(self.place_at_user_call, failed.diagnostics)) from None
         finally:
             self.errors.caller = outer
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def isolate_position_ids(self) -> Iterator[None]:
         """Elaborate a loop or expert body: it may use cached indices from outside, but its
         own stay inside.
         """
@@ -259,7 +259,7 @@ class Context:
             return span
         return span if span.caller else replace(span, caller=self.errors.caller)
 
-    def placed(self, fault: Diagnostic) -> Diagnostic:
+    def place_at_user_call(self, fault: Diagnostic) -> Diagnostic:
         """Return an error in std code shown at the user's call that led to it."""
         if fault.primary is None or (at := self.at(fault.primary.span)) is None:
             return fault
@@ -267,11 +267,11 @@ class Context:
             return fault
         return replace(fault, primary=Label(at, fault.primary.text))
 
-    def late(self, symbols: frozenset[str]) -> bool:
+    def has_run_time_symbol(self, symbols: frozenset[str]) -> bool:
         """Return whether any of these symbols is known only at run time."""
         return bool(symbols) and (not self.symbols.symbolic or bool(symbols & self.symbols.runtime))
 
-    def work(self, span: Span | None, count: int = 1) -> None:
+    def count_steps(self, span: Span | None, count: int = 1) -> None:
         """Count steps that are about to be done. Raise E0223 past the limit."""
         self.used.steps.take(count, span)
 
@@ -295,7 +295,7 @@ class Context:
         """Record errors, up to a limit. The same error in several loop iterations counts
         once.
         """
-        for fault in map(self.placed, faults):
+        for fault in map(self.place_at_user_call, faults):
             if self._known(fault):
                 continue
             if len(self.errors.diagnostics) >= MAX_ERRORS:

@@ -268,7 +268,7 @@ def match_tensor_type(
     at = 0
     for dim in dims:
         if isinstance(dim, ast.EllipsisDims):
-            matching.rest(value.shape[at : at + extra])
+            matching.match_ellipsis(value.shape[at : at + extra])
             at += extra
         else:
             matching.length(dim, value.shape[at])
@@ -286,7 +286,7 @@ class _TypeMatcher:
     env: Env
     place: ValueContext
 
-    def rest(self, lengths: Sequence[Dim]) -> None:
+    def match_ellipsis(self, lengths: Sequence[Dim]) -> None:
         """Match `...`, which stands for the same lengths everywhere in a block."""
         known = self.env.names.setdefault("...", tuple(lengths))
         if known != tuple(lengths):
@@ -317,7 +317,7 @@ class _TypeMatcher:
         check at run time would detect a remainder.
         """
         symbols = wanted.symbols() | actual.symbols()
-        if not symbols or self.context.late(symbols):
+        if not symbols or self.context.has_run_time_symbol(symbols):
             return False
         return replace_exact_division(wanted) == replace_exact_division(actual)
 

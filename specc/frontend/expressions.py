@@ -47,7 +47,7 @@ def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResul
     """Evaluate an expression. Raise Failed with the errors, or AlreadyReported if it depends
     on something that was reported before.
     """
-    context.work(expr.span)
+    context.count_steps(expr.span)
     # the parser creates no other node classes: a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
     if value is POISON:
@@ -138,7 +138,7 @@ def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
             evaluate_value(context, operation.right, env)
         raise
     for operation in operations:
-        context.work(operation.span, OPERATION_COST)
+        context.count_steps(operation.span, OPERATION_COST)
         value = _apply_binary(
             context, operation, value, evaluate_value(context, operation.right, env), env
         )
@@ -226,7 +226,7 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
     context.count_list_items(count, expr.over.span)  # before they take memory
     for item in items:
         # each iteration copies the names in scope, which may be many
-        context.work(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
+        context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner = replace(env, names={**env.names, expr.variable: item})
         with context.weights.sharing.step(expr):
             made.append(evaluate_value(context, expr.item, inner))

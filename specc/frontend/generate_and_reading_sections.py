@@ -148,7 +148,9 @@ def evaluate_generation_settings(
             made[setting.name] = _evaluate_known_data(context, setting.value, env)
     faults = check_spec_settings(made, spans, item.span)
     # compared with the vocabulary only if the settings themselves are valid
-    beyond = {w: d for w in made if not faults and (d := vocabulary.beyond(w, made[w], spans[w]))}
+    beyond = {
+        w: d for w in made if not faults and (d := vocabulary.check_token_id(w, made[w], spans[w]))
+    }
     warnings = [
         replace(d, code="W0755", severity="warning") for d in [beyond.pop("stop", None)] if d
     ]

@@ -68,7 +68,7 @@ def bind_definition(
     )
     held = replace(target, given=given, weights=where, span=expr.span)
     if where:
-        context.weights.sharing.hold(held, env.under(where.text).scope)
+        context.weights.sharing.record_definition(held, env.append_scope(where.text).scope)
     return held
 
 
@@ -90,7 +90,7 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
     context.evaluator.expect(
         context.used.steps, held.definition, held.module, _get_definition_config(held), held.span
     )
-    context.work(held.span, EXPANSION_COST + len(context.calls) // 8)
+    context.count_steps(held.span, EXPANSION_COST + len(context.calls) // 8)
     chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
         # show the cycle `a → b → a` once, though it was expanded many times
@@ -105,8 +105,8 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
         # weights of a definition belong to where it was written: two attention layers
         # with one bias share its table, without `share`
         with (
-            context.called(held.span, standard=held.module.standard),
-            context.weights.sharing.expanding(held),
+            context.enter_call(held.span, standard=held.module.standard),
+            context.weights.sharing.enter_definition(held),
         ):
             yield
     except Failed as failed:
@@ -189,7 +189,7 @@ def expand_mask(
 
     `beside` is the number of axes of the scores, as they were written.
     """
-    context.work(span)
+    context.count_steps(span)
     match mask:
         case bool():
             return mask
@@ -253,7 +253,7 @@ def expand_bias(
             # its weights belong to where the bias was written, not where it is used
             home = bias.env
             assert home is not None  # set by `bind_definition`
-            inner = home.under(resolve_weight_path(context, bias.weights, home)).scope
+            inner = home.append_scope(resolve_weight_path(context, bias.weights, home)).scope
         bias, beside = expand_definition(context, bias, rows, {}, inner), GRID_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error("E0602", f"a bias must be a float tensor, not {describe_value(bias)}", span)

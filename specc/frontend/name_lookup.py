@@ -129,7 +129,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
     """Return a block, definition or built-in function by name, or None. Names of a spec hide
     those of std, which hide built-in functions.
     """
-    found = env.module.found(name) or context.library.standard(name)
+    found = env.module.find_definition(name) or context.library.standard(name)
     # std's `topk` is a normalizer; where none is expected it is the built-in function
     word = found is not None and found[1].standard and name in BUILTINS
     if found is not None and not word:
@@ -152,7 +152,7 @@ def _make_function_value(
 def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
     """Return the item `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, inner = name.path.partition(".")
-    if (said := env.module.user(alias)) is None:
+    if (said := env.module.find_use(alias)) is None:
         return None
     use, user = said
     held = env.config.get(alias)

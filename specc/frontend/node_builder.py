@@ -24,7 +24,7 @@ def check_weight_length(context: Context, dim: Dim, name: str, at: Span | None) 
     determines the length.
     """
     # symbolic config values pass: they are numbers when weights are created
-    if context.late(dim.symbols()):
+    if context.has_run_time_symbol(dim.symbols()):
         helps = ["weights have a fixed size: use a config value"]
         raise_error(
             "E0308",
@@ -95,7 +95,7 @@ class FailedOperation:
     lengths: frozenset[str]
 
     @property
-    def each(self) -> bool:
+    def is_elementwise(self) -> bool:
         """Whether the op is elementwise, so that axes of length 1 broadcast."""
         return isinstance(self.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where)
 
@@ -173,7 +173,7 @@ def _suggest_shape_fixes(
     an equation of the lengths.
     """
     equal = _suggest_equal_lengths(dims, meeting.lengths)
-    if not meeting.each:
+    if not meeting.is_elementwise:
         return equal
     left, right = given
     for small, large in ((left, right), (right, left)):

@@ -48,7 +48,7 @@ def _is_bound_name(path: str, env: Env) -> bool:
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
     """Return the normalizer of this name, from the spec or from std, or None."""
-    found = env.module.found(name.path) or context.library.standard(name.path)
+    found = env.module.find_definition(name.path) or context.library.standard(name.path)
     if found is None:
         return None
     item, module = found

@@ -180,7 +180,7 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, expr.span, helps=helps)
-        late = context.late(scalar_arithmetic.get_number_symbols(exponent))
+        late = context.has_run_time_symbol(scalar_arithmetic.get_number_symbols(exponent))
     if late:
         title = "the exponent of an integer must be known when compiling"
         raise_error("E0206", title, expr.span, helps=helps)

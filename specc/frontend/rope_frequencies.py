@@ -52,7 +52,7 @@ class _ScalingNumbers:
         assert isinstance(number, float | int), f"every kind with `{name}` sets it"
         return number
 
-    def holds(self, name: str) -> bool:
+    def has_number(self, name: str) -> bool:
         """Return whether the kind has a number of that name."""
         return name in self._all
 
@@ -60,13 +60,13 @@ class _ScalingNumbers:
         """Return a number, or None if it is not given."""
         return None if self._all[name] is None else self[name]
 
-    def each(self, name: str) -> tuple[float, ...]:
+    def read_list(self, name: str) -> tuple[float, ...]:
         """Return a list of one number per pair."""
         numbers = self._all[name]
         assert isinstance(numbers, tuple)
         return numbers
 
-    def truth(self, name: str, usual: bool) -> bool:
+    def read_bool(self, name: str, usual: bool) -> bool:
         """Return a bool, or `usual` if it is not given."""
         return bool(self._all.get(name, usual))
 
@@ -129,7 +129,7 @@ def _compute_longrope(
     d: int, theta: float, numbers: _ScalingNumbers
 ) -> tuple[tuple[float, ...], float]:
     """Return one frequency per divisor, and the attention factor."""
-    divisors = numbers.each(_select_divisors(numbers))
+    divisors = numbers.read_list(_select_divisors(numbers))
     made = tuple(theta ** (-2 * n / d) / by for n, by in enumerate(divisors))
     given = numbers.given("attention")
     usual = _compute_longrope_factor(numbers["factor"], numbers["original"])
@@ -153,7 +153,7 @@ def _compute_theta_stretch(numbers: _ScalingNumbers) -> float:
 
 def _select_divisors(numbers: _ScalingNumbers) -> str:
     """Return which divisors apply: those beyond the original length, or the others."""
-    beyond = numbers.holds("longest") and numbers["longest"] > numbers["original"]
+    beyond = numbers.has_number("longest") and numbers["longest"] > numbers["original"]
     return "beyond" if beyond else "divisors"
 
 
@@ -202,7 +202,7 @@ def _compute_yarn(
         return d * math.log(wave) / (2 * math.log(theta))
 
     first, last = find_pair(numbers["fast"]), find_pair(numbers["slow"])
-    if numbers.truth("truncate", True):
+    if numbers.read_bool("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
     # the published code divides by this if both ends are one pair

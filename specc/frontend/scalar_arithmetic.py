@@ -124,7 +124,7 @@ def require_attribute_number(
     """Return a number to be stored as an op attribute: a float, or a RuntimeNumber if it
     depends on symbolic config values. Raise E0315 if it depends on an input.
     """
-    if context.late(get_number_symbols(value)):
+    if context.has_run_time_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
         shown = value.text if isinstance(value, RuntimeNumber) else str(value)
         title = f"`{shown}` is known only at run time, but {what} must be a constant"
@@ -171,7 +171,7 @@ def _add_computed_number(
     whole = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
-    if fn == "pow" and context.symbols.symbolic and not context.late(hangs):
+    if fn == "pow" and context.symbols.symbolic and not context.has_run_time_symbol(hangs):
         # a power of integer config values; a negative exponent is found with numbers
         whole = all(map(is_integer_number, args))
     return _make_symbol(
@@ -186,7 +186,7 @@ def is_integer_number(value: SpecValue) -> bool:
 
 def _make_symbol(context: Context, made: RuntimeNumber) -> Number:
     """Return a symbol of its own for an integer that depends on symbolic config values."""
-    if not made.whole or context.late(made.symbols):
+    if not made.whole or context.has_run_time_symbol(made.symbols):
         return made
     names = context.symbols.opaque
     if made.value not in names:

@@ -132,7 +132,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     The body is elaborated once, with values for one time step and its initial carries;
     the nodes added by this are then extracted as the body graph.
     """
-    context.work(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
+    context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
     scanned, length = evaluate_scan_inputs(context, statement, env)
     axis = scanned[0].shape.index(length)
     keep = evaluate_scan_mask(context, statement, env, length)
@@ -205,7 +205,7 @@ def _build_scan_body(
     inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
     state = iter([Tensor(v, statement.span) for v in carries.values()])
     inner.names.update({name: rebuild_carry(value, state) for name, value in starts.items()})
-    with context.apart():
+    with context.isolate_position_ids():
         returned = run_body(context, statement.body, inner)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)

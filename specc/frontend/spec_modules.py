@@ -132,17 +132,17 @@ class UsedSpec:
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
-    def called(self, name: str) -> "UsedSpec | None":
+    def choose_spec(self, name: str) -> "UsedSpec | None":
         """The part, settled on the spec of that name, its file's or without the ending;
         None where it cannot be that.
         """
-        for names in (self.use.paths, self.short):
+        for names in (self.use.paths, self.short_names):
             if name in names:
                 return replace(self, chosen=names.index(name))
         return None
 
     @property
-    def short(self) -> tuple[str, ...]:
+    def short_names(self) -> tuple[str, ...]:
         """Return the names of the candidate specs, without suffix and directory."""
         return tuple(PurePosixPath(path).stem for path in self.use.paths)
 
@@ -256,7 +256,7 @@ def _settle_used_specs(program: Program) -> Program:
             continue
         match given.value:
             case ast.Name(path=text) | ast.TextLiteral(value=text):
-                found = part.called(text)
+                found = part.choose_spec(text)
             case _:
                 found = None
         if found is None:

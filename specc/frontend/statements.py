@@ -117,12 +117,12 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
     # the loop variable hides a name of the enclosing scope
     outer = env.names.get(statement.variable)
     for item in items:
-        context.work(statement.span)
+        context.count_steps(statement.span)
         env.names[statement.variable] = item
         # the body shares the names of its block, so only the scope is restored
         scope = env.scope
         if statement.under:
-            env.scope = env.under(resolve_weight_path(context, statement.under, env)).scope
+            env.scope = env.append_scope(resolve_weight_path(context, statement.under, env)).scope
         with context.weights.sharing.step(statement, env.scope if statement.under else ""):
             returned = run_statements(context, statement.body, env)
         env.scope = scope
@@ -155,7 +155,7 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         items = [Dim.of(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
-    context.work(statement.span, len(items))
+    context.count_steps(statement.span, len(items))
     return items
 
 

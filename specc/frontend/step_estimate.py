@@ -87,7 +87,7 @@ class _ItemNames:
         """The block or definition that a name means; None where it may be something else."""
         if name in self._list_bound_names or name in self.config or "." in name:
             return None
-        return self.module.found(name) or self.sums.library.standard(name)
+        return self.module.find_definition(name) or self.sums.library.standard(name)
 
     def _estimate_inner(self, name: str) -> int:
         """Steps that the block or definition of that name takes, besides naming it."""

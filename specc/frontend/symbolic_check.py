@@ -192,7 +192,7 @@ def _run_trials(
     fixed: dict[str, SpecValue] = {}
     settling = _TrialRunner(program, library, graph, StepBudget(), derived)
     try:
-        model = settling.settle(fixed)
+        model = settling.elaborate_fixing_fields(fixed)
     except Failed as failed:
         raise Failed(*_add_trial_sizes(failed, fixed)) from None
     trials = [SymbolicTrial({k: _format_trial_value(v) for k, v in fixed.items()}, model)]
@@ -206,7 +206,7 @@ def _run_trials(
             trials.append(SymbolicTrial({path: _format_trial_value(value)}, model))
             continue
         try:
-            made = settling.settle(_drop_below(path, fixed) | {path: value})
+            made = settling.elaborate_fixing_fields(_drop_below(path, fixed) | {path: value})
             trials.append(SymbolicTrial({path: _format_trial_value(value)}, made))
         except Failed as failed:
             seen = _add_trial_sizes(failed, {path: value})
@@ -252,7 +252,7 @@ class _TrialRunner:
         program = apply_trial_specs(self.program, fixed)
         return elaborate_model(program, self.library, reader, self.graph)
 
-    def settle(self, fixed: dict[str, SpecValue]) -> ModelDefinition:
+    def elaborate_fixing_fields(self, fixed: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate, fixing fields that turn out to decide structure at sizes the spec
         allows.
         """

@@ -113,7 +113,7 @@ def read_item(item: ast.Block | ast.Definition) -> ItemNames:
         body = collect_names(item.value)
     else:
         values = LiveValues(item)
-        body = values.before_body(item.body, set())
+        body = values.find_live_before(item.body, set())
         body |= collect_names(*item.where, *(r.type for r in item.results))
         unused += values.unused.values()
     defaults = collect_names(*(p.default for p in params))
@@ -152,7 +152,7 @@ class LiveValues:
     block: ast.Block
     unused: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
-    def before_body(self, body: Sequence[ast.Statement], after: set[str]) -> set[str]:
+    def find_live_before(self, body: Sequence[ast.Statement], after: set[str]) -> set[str]:
         """Return the names that statements read before assigning them, given those read after."""
         for statement in reversed(body):
             after = self._before(statement, after)
@@ -167,8 +167,8 @@ class LiveValues:
             case ast.Require(condition=condition):
                 return after | collect_names(condition)
             case ast.When(condition=condition):
-                taken = self.before_body(statement.body, after)
-                other = self.before_body(statement.otherwise, after)
+                taken = self.find_live_before(statement.body, after)
+                other = self.find_live_before(statement.otherwise, after)
                 return taken | other | collect_names(condition)
             case ast.Repeat():
                 return self._before_repeat(statement, after)
@@ -193,15 +193,15 @@ class LiveValues:
     def _before_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
         inside = after | set(statement.collect)
         # an iteration reads what the previous one assigned
-        first = self.before_body(statement.body, inside)
-        entry = self.before_body(statement.body, inside | first)
+        first = self.find_live_before(statement.body, inside)
+        entry = self.find_live_before(statement.body, inside | first)
         outside = _remove_names(after, statement.collect)
         over = collect_names(statement.over, statement.under)
         return _remove_names(entry, [statement.variable]) | outside | over
 
     def _before_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
-        entry = self.before_body(statement.body, results | collect_names(statement.until))
+        entry = self.find_live_before(statement.body, results | collect_names(statement.until))
         over = collect_names(*statement.over, statement.along, statement.keep)
         return (
             _remove_names(entry, statement.variables)

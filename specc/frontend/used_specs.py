@@ -137,7 +137,7 @@ def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: st
         word = fixed.get(here)
         found = part
         if part.open and isinstance(word, ChoiceValue):
-            found = part.called(word.word) or part
+            found = part.choose_spec(word.word) or part
         programs = list(found.programs)
         programs[found.chosen or 0] = apply_trial_specs(found.program, fixed, f"{here}.")
         parts.append(replace(found, programs=tuple(programs)))

@@ -28,7 +28,7 @@ def register_share_rules(
                     or take_first_result(context.evaluator.evaluate(context, condition, env))
                     is True
                 ):
-                    context.weights.sharing.say(
+                    context.weights.sharing.add_share_rule(
                         rule.name.text, env.scope, from_used_spec=from_used_spec
                     )
 
@@ -67,7 +67,7 @@ def fill_placeholders(
         inner = hole.group(1).strip()
         # a layer's names are formatted once per iteration: their text is parsed once
         if inner not in context.weights.placeholders:
-            context.work(span, PARSE_COST + len(inner))
+            context.count_steps(span, PARSE_COST + len(inner))
             context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
         value = take_first_result(
             context.evaluator.evaluate(context, context.weights.placeholders[inner], env)

@@ -72,7 +72,7 @@ class WeightSharing:
     _claims: dict[str, CallPath] = field(default_factory=dict)
     _held: dict[int, CallPath] = field(default_factory=dict)
 
-    def say(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
+    def add_share_rule(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
         """Calls at this path or pattern below `scope` use the same weights, while the
         step that says so lasts. What is `from_used_spec` need not be needed.
         """
@@ -93,14 +93,14 @@ class WeightSharing:
             self.call_path = before
             del self._shares[said:]
 
-    def hold(self, definition: DefinitionFunction, scope: str) -> None:
+    def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
         """Record where a definition with weights was written: there it owns them, wherever it is
         used.
         """
         self._held[id(definition)] = (*self.call_path, CallStep(definition, scope))
 
     @contextmanager
-    def expanding(self, definition: DefinitionFunction) -> Iterator[None]:
+    def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
         """Use the definition's own call path inside a `with` block."""
         before = self.call_path
         if held := self._held.get(id(definition)):
@@ -110,7 +110,7 @@ class WeightSharing:
         finally:
             self.call_path = before
 
-    def claim(self, name: str) -> None:
+    def register_weight(self, name: str) -> None:
         """Register a weight for a call. Raise E0526 if another call has it and no
         rule shares it.
         """

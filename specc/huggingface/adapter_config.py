@@ -70,7 +70,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 and errors of weights."""
     path = Path(adapter)
     if is_language_adapter(adapter):
-        return LoraAdapter.whole_of(open_tensors(path))
+        return LoraAdapter.make_language_adapter(open_tensors(path))
     config = load_config_json(
         path / ADAPTER_CONFIG_FILE, "pass a directory with an adapter saved by peft"
     )

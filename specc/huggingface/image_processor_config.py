@@ -201,7 +201,7 @@ class _Reader:
             "resize": self._read_filter(),
             "rounded": True,
             "centered": page or None,
-            "aligned": (page and self.flag("do_align_long_axis", False)) or None,
+            "aligned": (page and self.read_bool("do_align_long_axis", False)) or None,
             "crop": False,
             **self._read_numbers(),
         }
@@ -211,16 +211,16 @@ class _Reader:
         # images within a frame are always padded, and document pages without a frame never
         padded = (True, False) if self.kind.frame else (self.kind.page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
-            if self.plain(key, due[0]) not in due:
+            if self.read_value(key, due[0]) not in due:
                 self.refuse(key, "not supported")
 
     def _read_numbers(self) -> dict[str, object]:
         """Return rescale and normalization options; disabled ones are still validated."""
         mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
-        if not self.flag("do_normalize", self.kind.normalize):
+        if not self.read_bool("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]
         scale = self.number("rescale_factor", 1 / 255)
-        if not self.flag("do_rescale", True):
+        if not self.read_bool("do_rescale", True):
             scale = 1.0
         return {"scale": scale, "mean": mean, "std": std}
 
@@ -229,13 +229,13 @@ class _Reader:
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.given(key) is None:
                 continue
-            kind = re.sub(_CLASS_SUFFIX, "", str(self.plain(key, "")))
+            kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
             if kind not in _CLASS_DEFAULTS:
                 self.refuse(key, f"those of {', '.join(_CLASS_DEFAULTS)} are followed")
             return _CLASS_DEFAULTS[kind]
         return _CLASS_DEFAULTS["ViT"]
 
-    def plain(self, key: str, usual: object) -> object:
+    def read_value(self, key: str, usual: object) -> object:
         """Return the value of a key; `usual` if it is absent or null."""
         member = self.file.given(key)
         return usual if member is None else member.value.plain()
@@ -246,23 +246,23 @@ class _Reader:
         """
         if self.kind.page:
             return _read_page_size(self), None
-        size = self.size_of("size", self.kind.size, edge=self.kind.edge)
-        if not self.flag("do_resize", True):
-            if self.flag("do_center_crop", bool(self.kind.crop)):
+        size = self.read_size("size", self.kind.size, edge=self.kind.edge)
+        if not self.read_bool("do_resize", True):
+            if self.read_bool("do_center_crop", bool(self.kind.crop)):
                 self.refuse("do_resize", "a crop without resizing is not supported")
             return None, None  # images have the model's input size
         if self.kind.share:
             return _read_shared_size(self, size)
-        if not self.flag("do_center_crop", bool(self.kind.crop)):
+        if not self.read_bool("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
                 self.refuse("size", "without a crop the aspect ratio is undefined")
             return size, None
-        cropped = self.size_of("crop_size", (self.kind.crop,) * 2, edge=False)
+        cropped = self.read_size("crop_size", (self.kind.crop,) * 2, edge=False)
         return cropped, size
 
-    def size_of(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
+    def read_size(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
         """Return rows and columns, or the length of the shorter side."""
-        match self.plain(key, None):
+        match self.read_value(key, None):
             case None:
                 return list(usual)
             case bool():
@@ -276,7 +276,7 @@ class _Reader:
         self.refuse(key, "this size is not supported")
 
     def _read_filter(self) -> str:
-        number = self.plain("resample", self.kind.filter)
+        number = self.read_value("resample", self.kind.filter)
         if (
             isinstance(number, int)
             and number in range(len(RESAMPLING_FILTERS))
@@ -303,7 +303,7 @@ class _Reader:
             self.refuse(key, "expected a number > 0")
         return float(value)
 
-    def flag(self, key: str, usual: bool) -> bool:
+    def read_bool(self, key: str, usual: bool) -> bool:
         member = self.file.find(key)  # null means false, as in transformers
         value = usual if member is None else member.value.plain()
         if not isinstance(value, bool | None):
@@ -339,11 +339,11 @@ def _read_shared_size(reader: _Reader, size: list[int]) -> tuple[list[int], list
 
 def _read_fitted_size(reader: _Reader) -> list[int] | None:
     """Return the shorter side and the maximum longer one; None for fixed sizes."""
-    if not reader.flag("do_resize", True):
+    if not reader.read_bool("do_resize", True):
         reader.refuse("do_resize", "images of any size are not supported")
-    most = reader.plain("max_size", reader.kind.size[1])
+    most = reader.read_value("max_size", reader.kind.size[1])
     found: list[int] = []
-    match reader.plain("size", {}):
+    match reader.read_value("size", {}):
         case {"shortest_edge": int(short), "longest_edge": int(long), **rest}:
             found = [] if any(rest.values()) else [short, long]
         case {"height": int(), "width": int()}:
@@ -365,7 +365,7 @@ def _read_frame(reader: _Reader) -> list[int] | None:
     member = reader.file.given("pad_size")
     if member is None or member.null:
         return None
-    return reader.size_of("pad_size", (), edge=False)
+    return reader.read_size("pad_size", (), edge=False)
 
 
 def _read_page_size(reader: _Reader) -> list[int]:
@@ -373,13 +373,13 @@ def _read_page_size(reader: _Reader) -> list[int]:
     for key, due in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
-        if reader.flag(key, due) is not due:
+        if reader.read_bool(key, due) is not due:
             reader.refuse(key, "pages are resized, not cropped")
-    match reader.plain("size", None):
+    match reader.read_value("size", None):
         # width before height, as in files before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
-    size = reader.size_of("size", reader.kind.size, edge=False)
+    size = reader.read_size("size", reader.kind.size, edge=False)
     if len(size) != 2:
         reader.refuse("size", "a page needs height and width")
     return size

@@ -108,7 +108,7 @@ def _find_task(
     if isinstance(record, TextTokenizer):
         ids = _TokenIds(json.loads(record.file.text), told)
         # the padding token of config.json, if no tokenizer file has one
-        found |= {f: i for f, r in TOKEN_ROLES.items() if (i := ids.of(r)) is not None}
+        found |= {f: i for f, r in TOKEN_ROLES.items() if (i := ids.get_token_id(r)) is not None}
     return Task(kind=kind, text=name, **found)
 
 
@@ -243,7 +243,7 @@ class _TokenIds:
         for token in content.get("added_tokens") or ():
             self.ids[token["content"]] = token["id"]
 
-    def of(self, role: str) -> int | None:
+    def get_token_id(self, role: str) -> int | None:
         """Return the id of the mask token, or another role; None if absent."""
         told = self.told.get(f"{role}_token")
         name = told.get("content") if isinstance(told, dict) else told

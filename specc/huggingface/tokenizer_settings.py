@@ -226,7 +226,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
     for word, key in FILTERING_SETTINGS.items():
         value = settings.get(word)
         items = value if isinstance(value, list) else [value]
-        unknown = [i for i in items if vocabulary.beyond(word, [i])]
+        unknown = [i for i in items if vocabulary.check_token_id(word, [i])]
         if value is None or not unknown:
             continue
         # a file whose only stop token is unknown ends no sequence, whatever the spec says
@@ -243,7 +243,7 @@ def unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tup
     vocabulary = _read_vocabulary(model)
     for word, key in GENERATED_SETTINGS.items():
         value = settings.get(word)
-        if value is not None and (fault := vocabulary.beyond(word, value)):
+        if value is not None and (fault := vocabulary.check_token_id(word, value)):
             return key, f"cannot be followed: {fault.title}"
     return "", ""
 

@@ -237,7 +237,7 @@ def _finish_body(
         new = draft.now[value]
         for axis, need in axes.items():
             track = inner.plan.setting.track(value, axis)
-            new = draft.tail(new, axis, track, inner.plan.needs[value][axis], need)
+            new = draft.slice_last(new, axis, track, inner.plan.needs[value][axis], need)
         outputs[name] = new
     body = draft.b.finish(loop.body.name, {**outputs, **inner.states.next_states()})
     states = [s.name for s in inner.states.declared]

@@ -78,7 +78,7 @@ def derive_step_graph(
     built = StepGraphBuilder(plan)
     # A state stays an input even if no node reads it: the runtime passes it anyway.
     step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.declared))
-    fixed = {n: v for n, v in graph.inputs.items() if not plan.moves(v)}
+    fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_length_inputs(step, graph, fixed)
     return DerivedStep(
         plan=plan,
@@ -118,5 +118,5 @@ def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, I
     while name in taken:
         name += "_"
     value = half.plan.graph.outputs[half.source]
-    axis = next(iter(half.plan.setting.times(value)), None)
+    axis = next(iter(half.plan.setting.find_time_axes(value)), None)
     return {name: InitialValue(value, axis, newest=axis is not None)}

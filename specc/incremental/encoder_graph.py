@@ -59,7 +59,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
     """Return True if a result has a last position even with an empty time axis."""
     value, clock = graph.outputs[source], flow.clock
     axes = [*flow.state(value).axes]
-    if not all(clock.begun(value.type.shape[axis]) for axis in axes):
+    if not all(clock.has_prefix(value.type.shape[axis]) for axis in axes):
         return False
     # Then each newest position on the way is one of a head.
     live = collect_step_nodes([value], flow)
@@ -70,7 +70,9 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
         for link in find_dependences(node, results)
         if link.kind == "newest" and (operand := node.args[link.operand])
     ]
-    return all(clock.begun(x.type.shape[axis]) for x, axis in newest if axis in flow.state(x).axes)
+    return all(
+        clock.has_prefix(x.type.shape[axis]) for x, axis in newest if axis in flow.state(x).axes
+    )
 
 
 @dataclass(kw_only=True)
@@ -243,7 +245,7 @@ class EncoderBuilder:
         """
         b, graph, now = self.b, self.plan.graph, self.now
         for name, value in graph.inputs.items():
-            if not self.plan.moves(value):
+            if not self.plan.depends_on_time(value):
                 now[value] = b.input(name, graph.input_facts[name])
         for name, value in graph.parameters.items():
             now[value] = b.parameter(graph.parameter_facts[name])
@@ -289,9 +291,9 @@ class EncoderBuilder:
     def _at_most(self, rows: Dim, most: int) -> Dim:
         """Return the minimum of both lengths, simplified where it is known."""
         clock = self.plan.setting.flow.clock
-        if clock.sure(rows - most):
+        if clock.is_non_negative(rows - most):
             return Dim.of(most)
-        return rows if clock.sure(most - rows) else min_dims(rows, most)
+        return rows if clock.is_non_negative(most - rows) else min_dims(rows, most)
 
     def _live(self, values: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()

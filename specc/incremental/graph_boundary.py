@@ -149,7 +149,7 @@ class BatchBlocks:
     batch: Dim
     size: Dim
 
-    def outward(self, type: Type) -> Type:
+    def split_batch_of_type(self, type: Type) -> Type:
         """Return the type with separate axes for the batch and its blocks."""
         before, behind = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(type.dtype, (*before, self.batch, self.size, *behind))
@@ -158,11 +158,11 @@ class BatchBlocks:
         """Return the index of another axis in that type."""
         return axis + (axis > self.axis)
 
-    def apart(self, b: Builder, value: Value) -> Value:
+    def split_batch_axis(self, b: Builder, value: Value) -> Value:
         """Split the batch axis of a value that leaves the graph."""
         return b.one(ops.Split(self.axis, (self.batch, self.size)), value)
 
-    def together(self, b: Builder, value: Value) -> Value:
+    def merge_batch_axes(self, b: Builder, value: Value) -> Value:
         """Merge the batch axes of a value that enters the graph."""
         return b.one(ops.Merge(self.axis, 2), value)
 
@@ -186,4 +186,4 @@ def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
 def split_batch(b: Builder, value: Value, batch: Dim | None) -> Value:
     """Return a value in the form in which it leaves the graph."""
     blocks = find_batch_blocks(value.type, batch)
-    return blocks.apart(b, value) if blocks else value
+    return blocks.split_batch_axis(b, value) if blocks else value

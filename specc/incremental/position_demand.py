@@ -64,7 +64,7 @@ def compute_position_demand(
     # demand.
     needs: dict[Value, dict[int, float]] = {}
     for value, rows in outputs.items():
-        for n, axis in enumerate(setting.times(value)):
+        for n, axis in enumerate(setting.find_time_axes(value)):
             _merge_need(needs, value, axis, inf if n else rows)
     live = collect_step_nodes(outputs, setting.flow)
     _propagate_demand(setting, setting.graph, live, needs)
@@ -140,7 +140,7 @@ def compute_node_demand(
 ) -> Demand:
     """Return the positions that a node works on, by axis name, for what its results need."""
     if node in setting.flow.inside:
-        return CrossAxisLoop.of(setting, node).asked(results, needs)
+        return CrossAxisLoop.of(setting, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # A length that is read demands no positions.
@@ -151,7 +151,7 @@ def compute_node_demand(
     for axes in operands:
         for name in axes.values():
             rows.setdefault(name, NEWEST_ONLY)
-    fold = setting.folds(node, results)
+    fold = setting.resumes_from_state(node, results)
     tracks = _collect_axis_layouts(setting, node.args, operands)
     # The demand on the results, before any operand is added: a link adds its reach to that, not to
     # the demand of another link.
@@ -177,7 +177,7 @@ def _select_time_axes(
     """Return the names of the time axes of each value."""
     found = []
     for value, axes in zip(values, names, strict=True):
-        times = setting.times(value)
+        times = setting.find_time_axes(value)
         found.append({axis: name for axis, name in axes.items() if axis in times})
     return tuple(found)
 

@@ -60,13 +60,13 @@ class DemandContext:
     free: Collection[Value] = ()
     bounded: bool = True
 
-    def times(self, value: Value | None) -> tuple[int, ...]:
+    def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
         """Return the time axes of a value."""
         return tuple(sorted(self.flow.state(value).axes)) if value else ()
 
     def track(self, value: Value, axis: int) -> TimeAxisLayout:
         """Return the layout of a time axis of a value."""
-        found = self.flow.clock.track(value.type.shape[axis])
+        found = self.flow.clock.get_layout(value.type.shape[axis])
         assert found is not None, "a time axis has a dynamic length"
         return found
 
@@ -74,7 +74,7 @@ class DemandContext:
         """Return the prefix length of a time axis of a value."""
         return self.track(value, axis).head
 
-    def folds(self, node: Node, results: tuple[Value, ...]) -> bool:
+    def resumes_from_state(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Return True if the node resumes from a state; recomputed nodes start at row 0."""
         if any(r in self.free for r in results):
             return False
@@ -82,7 +82,7 @@ class DemandContext:
             return self._moves(node)
         if not isinstance(node.op, STATEFUL_OPS):
             return False
-        if isinstance(node.op, ops.CumSum) and len(self.times(node.first)) > 1:
+        if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first)) > 1:
             return False  # over the keys of a grid, which are all available in each step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
@@ -90,7 +90,7 @@ class DemandContext:
 
     def _moves(self, node: Node) -> bool:
         x, axis = get_stateful_operand(node)
-        return axis in self.times(x)
+        return axis in self.find_time_axes(x)
 
 
 def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
@@ -255,7 +255,7 @@ class CrossAxisLoop:
         for r, result in enumerate(results):
             collected = r >= len(self.starts)
             made: dict[int, float] = {}
-            for axis in self.setting.times(result):
+            for axis in self.setting.find_time_axes(result):
                 inner = axis - (collected and axis > self.turns)
                 need = needs.get(result, {}).get(axis, NEWEST_ONLY)
                 made[inner] = 0.0 if result in self.setting.kept else need
@@ -269,7 +269,7 @@ class CrossAxisLoop:
             found.append(made)
         return found
 
-    def asked(self, results: tuple[Value, ...], needs: PositionNeeds) -> Demand:
+    def compute_demand(self, results: tuple[Value, ...], needs: PositionNeeds) -> Demand:
         """Return the demand of each operand and result, with one name per axis."""
         made = self.rows(results, needs)
         rows: dict[AxisName, float] = {}
@@ -278,7 +278,7 @@ class CrossAxisLoop:
             operand = self.node.operand(n)
             place = n - self.op.first
             names: dict[int, AxisName] = {}
-            for axis in self.setting.times(operand):
+            for axis in self.setting.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)
                 rows[names[axis]] = self._given(operand, place, axis, made, needs)
             operands.append(names)

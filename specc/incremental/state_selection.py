@@ -224,7 +224,7 @@ def _find_history_values(
         v
         for v in every
         if v not in setting.free
-        and len(setting.times(v)) == 1
+        and len(setting.find_time_axes(v)) == 1
         and max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
     ]
 
@@ -245,7 +245,7 @@ class _RecomputeSources:
             value = todo.pop()
             if value in self.known:
                 found[value] = None
-            elif value not in self.setting.free and self.setting.times(value):
+            elif value not in self.setting.free and self.setting.find_time_axes(value):
                 todo += self._read(value)
         return list(found)
 

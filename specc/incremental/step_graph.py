@@ -160,27 +160,27 @@ class StepGraphBuilder:
         plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
             wanted = name == plan.growing or value in plan.needs
-            if plan.moves(value) and wanted:
+            if plan.depends_on_time(value) and wanted:
                 self._moving_input(name, value, facts[name])
         for name, value in plan.graph.parameters.items():
             draft.now[value] = draft.b.parameter(plan.graph.parameter_facts[name])
         own = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used = _iterate_constant_operands(plan)
         for value in select_encoder_values(plan.graph, plan.setting.flow, used):
-            name = self.names.of_value(value)
+            name = self.names.name_value(value)
             self.static_inputs[name] = value
             # An input of the spec is passed as it is.
             blocks = None if value in own else find_batch_blocks(value.type, plan.batch)
-            type = blocks.outward(value.type) if blocks else value.type
+            type = blocks.split_batch_of_type(value.type) if blocks else value.type
             given = draft.b.input(name, own.get(value, Input(type)))
-            draft.now[value] = blocks.together(draft.b, given) if blocks else given
+            draft.now[value] = blocks.merge_batch_axes(draft.b, given) if blocks else given
 
     def _moving_input(self, name: str, value: Value, facts: Input) -> None:
         """Add an input with a time axis: whole if earlier positions are read, else its new
         positions, after the cached ones.
         """
         plan, draft = self.plan, self.draft
-        times = plan.setting.times(value)
+        times = plan.setting.find_time_axes(value)
         need = inf if name in plan.whole else 0.0
         rows_of = {axis: plan.rows(need, plan.setting.track(value, axis)) for axis in times}
         type = resize_type(value.type, rows_of)
@@ -207,7 +207,7 @@ class StepGraphBuilder:
 
     def node(self, node: Node, results: tuple[Value, ...]) -> None:
         """Build the results of a node in the step."""
-        moves = self.plan.moves(results[0])
+        moves = self.plan.depends_on_time(results[0])
         (self._build_moving if moves else self._build_constant)(node, results)
 
     def _build_moving(self, node: Node, results: tuple[Value, ...]) -> None:
@@ -216,7 +216,7 @@ class StepGraphBuilder:
         """
         plan = self.plan
         asked = compute_node_demand(plan.setting, node, results, plan.needs)
-        folds = plan.setting.folds(node, results)
+        folds = plan.setting.resumes_from_state(node, results)
         work = self._resume_op if folds else self._copy_plain
         built = work(node, results, asked)
         for axes, old, new in zip(asked.results, results, built, strict=True):
@@ -226,7 +226,7 @@ class StepGraphBuilder:
             for axis, name in axes.items():
                 need = 0.0 if kept else needs.get(axis, NEWEST_ONLY)
                 track = plan.setting.track(old, axis)
-                new = self.draft.tail(new, axis, track, asked.rows[name], need)
+                new = self.draft.slice_last(new, axis, track, asked.rows[name], need)
             self.draft.now[old] = self.states.keep(old, new) if kept else new
 
     def _copy_plain(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
@@ -236,7 +236,7 @@ class StepGraphBuilder:
             return counted
         if node in self.plan.setting.flow.inside:
             loop = CrossAxisLoop.of(self.plan.setting, node)
-            inner = StepGraphBuilder(self.plan.within(loop.body), self.names)
+            inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, inner, loop, asked, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
         op = resize_op(self.plan, node, results, asked)
@@ -258,7 +258,7 @@ class StepGraphBuilder:
         held = {}
         for operand, r in starts.items():
             first = node.args[operand] if operand < len(node.args) else None
-            held[r], operands[operand] = self.states.carry(node, results[r], first)
+            held[r], operands[operand] = self.states.make_loop_state(node, results[r], first)
         built = draft.add(node, node.op, *operands)
         self.states.after |= {state.next: built[r] for r, state in held.items()}
         return built
@@ -284,19 +284,21 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
     resume from a state, and values of which only the length is read.
     """
     for node, results in plan.graph.nodes:
-        used = node in plan.live and plan.moves(results[0])
+        used = node in plan.live and plan.depends_on_time(results[0])
         if used and not isinstance(node.op, ops.Extent):
             skipped = {*_map_start_operands(plan, node, results)}
             if _is_passed_through(plan, node, results):
                 skipped = {*range(len(node.args))}
             for n, a in enumerate(node.args):
-                if a and n not in skipped and not plan.moves(a):
+                if a and n not in skipped and not plan.depends_on_time(a):
                     yield a
 
 
 def _is_passed_through(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> bool:
     """Return True if a step passes on new positions without the prefix that precedes them."""
-    if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.times(results[0]):
+    if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.find_time_axes(
+        results[0]
+    ):
         return False
     asked = compute_node_demand(plan.setting, node, results, plan.needs)
     return asked.rows[asked.results[0][node.op.axis]] <= 0
@@ -306,7 +308,7 @@ def _map_start_operands(
     plan: StepPlan, node: Node, results: tuple[Value, ...]
 ) -> Mapping[int, int]:
     """Map each operand that is the initial state of a fold to the result that is the next state."""
-    if not plan.setting.folds(node, results):
+    if not plan.setting.resumes_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
         first = node.op.first + node.op.scanned

@@ -99,7 +99,7 @@ class StepPlan:
             # growing input itself is cached.
             token = graph.inputs[growing]
             setting, needs, whole = _count_needs(open_, kept | {token}, asked, growing)
-            needs[token], most = dict.fromkeys(setting.times(token), inf), inf
+            needs[token], most = dict.fromkeys(setting.find_time_axes(token), inf), inf
         most = max(most, firsts)
         base, new = _make_length_symbols(graph, most)
         return cls(
@@ -117,7 +117,7 @@ class StepPlan:
             live=collect_step_nodes(asked, found),
         )
 
-    def within(self, body: Graph) -> "StepPlan":
+    def make_body_plan(self, body: Graph) -> "StepPlan":
         """Return the plan for the body of a loop."""
         live = collect_step_nodes(body.outputs.values(), self.setting.flow)
         return replace(self, graph=body, outputs={}, live=live)
@@ -155,7 +155,7 @@ class StepPlan:
         chunks = there if all_ else min_dims(there, ceil(lacking / rate))
         return chunks * int(min(lacking, rate)) + head
 
-    def moves(self, value: Value) -> bool:
+    def depends_on_time(self, value: Value) -> bool:
         """Return True if a value depends on the time axis."""
         return self.setting.flow.state(value).moves
 
@@ -183,7 +183,7 @@ def _count_needs(
         n for n, v in inputs.items() if max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
     )
     for name in whole:
-        needs[inputs[name]] = dict.fromkeys(setting.times(inputs[name]), inf)
+        needs[inputs[name]] = dict.fromkeys(setting.find_time_axes(inputs[name]), inf)
     return setting, needs, whole
 
 
@@ -193,7 +193,7 @@ def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> 
         return max(need, 0.0)
     if head.number is not None:
         return max(need - head.number, 0.0)
-    return 0.0 if setting.flow.clock.sure(head - int(need)) else need
+    return 0.0 if setting.flow.clock.is_non_negative(head - int(need)) else need
 
 
 def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) -> float:
@@ -225,7 +225,11 @@ def _count_firsts(setting: DemandContext) -> float:
     """Return 1 if any first position is cached, else 0."""
     nodes = iterate_flow_nodes(setting.graph, setting.flow)
     clock = setting.flow.clock
-    return float(any(is_first_position_slice(n, clock) and setting.folds(n, r) for n, r in nodes))
+    return float(
+        any(
+            is_first_position_slice(n, clock) and setting.resumes_from_state(n, r) for n, r in nodes
+        )
+    )
 
 
 def _is_length_known(
@@ -290,7 +294,7 @@ class StepDraft:
             )
         return results
 
-    def tail(
+    def slice_last(
         self, value: Value, axis: int, track: TimeAxisLayout, has: float, need: float
     ) -> Value:
         """Return the last positions of a value, as many as are needed."""
@@ -319,7 +323,7 @@ class StepDraft:
             for axis, name in axes.items():
                 has = self.plan.needs[value][axis]
                 track = self.plan.setting.track(value, axis)
-                new = self.tail(new, axis, track, has, asked.rows[name])
+                new = self.slice_last(new, axis, track, has, asked.rows[name])
             cut.append(new)
         return cut
 
@@ -328,9 +332,9 @@ class StepDraft:
         the keys of an attention map, stays whole.
         """
         new = self.now[value]
-        for axis in self.plan.setting.times(value)[:1]:
+        for axis in self.plan.setting.find_time_axes(value)[:1]:
             track = self.plan.setting.track(value, axis)
-            new = self.tail(new, axis, track, self.plan.needs[value][axis], need)
+            new = self.slice_last(new, axis, track, self.plan.needs[value][axis], need)
         return new
 
 

@@ -76,15 +76,15 @@ class StateNames:
             taken={*graph.inputs, *graph.outputs},
         )
 
-    def of_kept(self, value: Value) -> tuple[StateRole, int, str]:
+    def name_kept_rows(self, value: Value) -> tuple[StateRole, int, str]:
         """Role, layer and name of rows that are kept."""
         if value in self.users:
             name, role, layer = self.users[value]
             return role, layer, self._make_unique(name)
         self.others += 1
-        return "rows", self.others - 1, self.of_value(value)
+        return "rows", self.others - 1, self.name_value(value)
 
-    def of_value(self, value: Value) -> str:
+    def name_value(self, value: Value) -> str:
         """Return the name of a value: an input's own, or that of its user or producer."""
         own = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if own:
@@ -98,7 +98,7 @@ class StateNames:
         scope = _get_last_scope(self.made, node)
         return self._make_unique(f"{scope}.{node.op.name}" if scope else node.op.name)
 
-    def of_carry(self, node: Node, result: Value) -> str:
+    def name_carry(self, node: Node, result: Value) -> str:
         """Return the name of a loop carry."""
         scope = _get_last_scope(self.made, node) or f"{node.op.name}.{self.loop(node)}"
         word = "state"
@@ -158,7 +158,7 @@ class StepStates:
     def _chunks_before(self) -> Value:
         """Return the number of earlier chunks, carried as a state."""
         if self.offset is None:
-            self.offset = self.given(self.carried("rows", Type("i64", ()), "", 0))
+            self.offset = self.given(self.make_fixed_size_state("rows", Type("i64", ()), "", 0))
         return self.offset
 
     def count_new_rows(self) -> None:
@@ -170,52 +170,56 @@ class StepStates:
     def keep(self, value: Value, fresh: Value) -> Value:
         """Concatenate positions of a state and new ones; the next state is what is read again."""
         plan = self.draft.plan
-        (axis,) = plan.setting.times(value)
+        (axis,) = plan.setting.find_time_axes(value)
         need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
         plan.needs.setdefault(value, {})[axis] = need
         if need == 0:
             return fresh
-        role, layer, name = self.names.of_kept(value)
+        role, layer, name = self.names.name_kept_rows(value)
         track = plan.setting.track(value, axis)
         initial = "" if track.head == 0 else f"first.{name}"
         if initial:
             self.starts[initial] = InitialValue(value, axis, need)
         type = resize_type(value.type, {axis: plan.before(need, track)})
-        like = replace(self.carried(name, type, initial, layer), rows=axis, most=need, role=role)
+        like = replace(
+            self.make_fixed_size_state(name, type, initial, layer), rows=axis, most=need, role=role
+        )
         both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
         # All positions, or as many of the last ones as anything looks back at.
         total, after = plan.rows(need, track), plan.after(need, track)
         self.after[like.next] = self.draft.last(both, axis, total, after)
         return both
 
-    def carry(self, node: Node, result: Value, first: Value | None) -> tuple[DecodeState, Value]:
+    def make_loop_state(
+        self, node: Node, result: Value, first: Value | None
+    ) -> tuple[DecodeState, Value]:
         """Return the state of a loop and its input. It starts as `first`, as zeros, or, after a
         prefix, with the value after the prefix.
         """
-        name = self.names.of_carry(node, result)
+        name = self.names.name_carry(node, result)
         head = self.draft.plan.setting.head(*get_stateful_operand(node))
         start = first if head == 0 else result
         initial = ""
         if start is not None and not is_zero_everywhere(start):
             initial = f"first.{name}"
             self.starts[initial] = InitialValue(start)
-        like = self.carried(name, result.type, initial, self.names.loop(node))
+        like = self.make_fixed_size_state(name, result.type, initial, self.names.loop(node))
         return like, self.given(like)
 
     def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> tuple[Value, ...]:
         """Return the sums of new rows and of those before; the last is the next state."""
         shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
-        name, initial = self.names.of_value(result), ""
+        name, initial = self.names.name_value(result), ""
         if self.draft.plan.setting.head(result, axis) != 0:
             initial = f"first.{name}"
             self.starts[initial] = InitialValue(node.operand(), axis, total=True)
-        like = self.carried(name, Type(result.type.dtype, shape), initial, 0)
+        like = self.make_fixed_size_state(name, Type(result.type.dtype, shape), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
         self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]
         return whole
 
-    def carried(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
+    def make_fixed_size_state(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
         """Return a state without a time axis."""
         return DecodeState(
             name=f"past.{name}",
@@ -234,11 +238,11 @@ class StepStates:
         blocks = find_batch_blocks(state.type, self.draft.plan.batch)
         if blocks is not None:
             rows = None if state.rows is None else blocks.place(state.rows)
-            type = blocks.outward(state.type)
+            type = blocks.split_batch_of_type(state.type)
             state = replace(state, type=type, batch=blocks.axis, rows=rows)
         self.declared.append(state)
         given = self.draft.b.input(state.name, Input(state.type))
-        return blocks.together(self.draft.b, given) if blocks else given
+        return blocks.merge_batch_axes(self.draft.b, given) if blocks else given
 
     def next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
@@ -270,9 +274,9 @@ def select_first_position(
     draft, none = states.draft, Dim.of(0)
     x, axis = get_stateful_operand(node)
     track = draft.plan.setting.track(x, axis)
-    name = states.names.of_value(result)
+    name = states.names.name_value(result)
     type = resize_type(rows.type, {axis: draft.plan.before(1, replace(track, head=none))})
-    carried = states.carried(name, type, "", 0)
+    carried = states.make_fixed_size_state(name, type, "", 0)
     like = replace(carried, rows=axis, most=1, role="rows")
     both = draft.b.one(ops.Concat(axis), states.given(like), rows)
     (first,) = draft.add(node, ops.Slice(axis, none, Dim.of(1)), both)

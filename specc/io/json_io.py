@@ -191,7 +191,7 @@ class JsonFields:
         """Report that field `key` is invalid. Never returns."""
         self.complain((*self.path, key), what)
 
-    def has(self, key: str) -> bool:
+    def has_field(self, key: str) -> bool:
         """Return whether the field is present and not null."""
         self._unread.discard(key)
         return self._values.get(key) is not None
@@ -211,7 +211,7 @@ class JsonFields:
         """Return the names of all fields, in order."""
         return tuple(self._values)
 
-    def integer(self, key: str, low: int, high: int) -> int:
+    def read_int(self, key: str, low: int, high: int) -> int:
         """Return an integer from `low` to `high`."""
         return _integer(self, key, self.get(key), low, high)
 
@@ -228,13 +228,13 @@ class JsonFields:
         """Return a finite number of magnitude at most `most`."""
         return _number(self, key, self.get(key), most)
 
-    def numbers(self, key: str, most: int) -> tuple[float, ...]:
+    def read_numbers(self, key: str, most: int) -> tuple[float, ...]:
         """Return a list of at most `most` finite numbers."""
         return tuple(
             _number(self, f"{key}[{i}]", value) for i, value in enumerate(self.items(key, most))
         )
 
-    def flag(self, key: str) -> bool:
+    def read_bool(self, key: str) -> bool:
         """Return a field that must be a boolean."""
         value = self.get(key)
         if not isinstance(value, bool):
@@ -275,7 +275,7 @@ class JsonFields:
             self.refuse(key, "is missing")
         return value
 
-    def listed(self, key: str) -> list[object]:
+    def read_list(self, key: str) -> list[object]:
         """Return a required field that must be a list."""
         value = self.get_optional(key)
         if not isinstance(value, list):
@@ -297,11 +297,11 @@ class JsonFields:
             self.refuse(key, "contains a value that is not a string")
         return texts
 
-    def child(self, key: str) -> "JsonFields":
+    def read_object(self, key: str) -> "JsonFields":
         """Return a reader for a field that is a nested object."""
         return JsonFields(self.get(key), (*self.path, key), self.complain, self.shared)
 
-    def done(self) -> None:
+    def reject_unknown(self) -> None:
         """Reject fields that were not read."""
         for key in sorted(self._unread):
             self.refuse(key, "is unknown")
@@ -343,7 +343,7 @@ def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBE
 Reader: TypeAlias = Callable[[JsonFields, str], object]
 """Read one field of a JSON object, or raise an error."""
 PLAIN_READERS: Mapping[object, Reader] = {
-    bool: JsonFields.flag, float: JsonFields.number, str: JsonFields.text,
+    bool: JsonFields.read_bool, float: JsonFields.number, str: JsonFields.text,
 }  # fmt: skip
 
 
@@ -379,7 +379,7 @@ def _read_fields(record: type, found: JsonFields) -> Iterator[tuple[str, object]
     assert is_dataclass(record)
     hints = get_type_hints(record, include_extras=True)
     for field in fields(record):
-        if field.default is MISSING or found.has(field.name):
+        if field.default is MISSING or found.has_field(field.name):
             yield field.name, _reader_of(hints[field.name])(found, field.name)
 
 
@@ -395,5 +395,5 @@ def _reader_of(hint: object) -> Reader:
 def parse_tagged_record(found: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Return the record of the class that `kind` names."""
     made = kinds[found.choice("kind", tuple(kinds))].from_fields(found)
-    found.done()
+    found.reject_unknown()
     return made

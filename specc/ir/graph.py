@@ -115,9 +115,9 @@ class Graph:
     facts: Mapping[str, Dim] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return format_repr(f"graph {self.signed()}, {len(self.nodes)} nodes")
+        return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
-    def signed(self) -> str:
+    def format_signature(self) -> str:
         """Format as `classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
         given = {name: value.type for name, value in self.inputs.items()}
         results = {name: value.type for name, value in self.outputs.items()}

@@ -25,7 +25,7 @@ def parse_dim(text: str) -> Dim:
     if len(text) > MAX_DIM_TEXT_LENGTH:
         raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
-    dim = reader.sum(0)
+    dim = reader.parse_sum(0)
     if reader.at != len(reader.tokens):
         raise DimError(f"`{reader.tokens[reader.at]}` is not expected in the length `{text}`")
     return dim
@@ -66,7 +66,7 @@ class _DimParser:
         if not self.take(token):
             raise DimError(f"expected `{token}` in a length, got `{self.next()}`")
 
-    def sum(self, depth: int) -> Dim:
+    def parse_sum(self, depth: int) -> Dim:
         """Parse `[-] term { (+ | -) term }`."""
         total = -self.product(depth) if self.take("-") else self.product(depth)
         while sign := self.take("+", "-"):
@@ -76,14 +76,14 @@ class _DimParser:
 
     def product(self, depth: int) -> Dim:
         """Parse `power { * power }`."""
-        result = self.power(depth)
+        result = self.parse_power(depth)
         while self.take("*"):
-            result = result * self.power(depth)
+            result = result * self.parse_power(depth)
         return result
 
-    def power(self, depth: int) -> Dim:
+    def parse_power(self, depth: int) -> Dim:
         """Parse `atom [^ number]`."""
-        base = self.atom(depth)
+        base = self.parse_atom(depth)
         if not self.take("^"):
             return base
         power = self.number()
@@ -99,16 +99,16 @@ class _DimParser:
         self.at += 1
         return int(token)
 
-    def atom(self, depth: int) -> Dim:
+    def parse_atom(self, depth: int) -> Dim:
         """Parse a number, a name, `min(a, b)`, `max(a, b)`, `(a)`, `(a / b)`, `(a // b)` or
         `(a % b)`.
         """
         if depth > MAX_DIM_NESTING:
             raise DimError(f"a length nested more than {MAX_DIM_NESTING} deep")
         if self.take("("):
-            inside = self.sum(depth + 1)
+            inside = self.parse_sum(depth + 1)
             if fn := self.take("/", "//", "%"):
-                inside = DIM_FUNCTIONS[fn](inside, self.sum(depth + 1))
+                inside = DIM_FUNCTIONS[fn](inside, self.parse_sum(depth + 1))
             self.expect(")")
             return inside
         token = self.next()
@@ -118,14 +118,14 @@ class _DimParser:
             raise DimError(f"expected a number or a name in a length, got `{token}`")
         self.at += 1
         if token in ("min", "max") and self.take("("):
-            return self.pair(DIM_FUNCTIONS[token], depth)
+            return self.parse_pair(DIM_FUNCTIONS[token], depth)
         return Dim.symbol(token)
 
-    def pair(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
+    def parse_pair(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
         """Parse the two arguments of `fn` and the closing bracket."""
-        left = self.sum(depth + 1)
+        left = self.parse_sum(depth + 1)
         self.expect(",")
-        right = self.sum(depth + 1)
+        right = self.parse_sum(depth + 1)
         self.expect(")")
         return fn(left, right)
 
@@ -163,17 +163,17 @@ class IrLineReader:
     def advance(self) -> None:
         """Go to the next line; the current one must be consumed."""
         if self.column != len(self.line):
-            self.wrong("unexpected token")
+            self.raise_error_here("unexpected token")
         self.at = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load()
 
-    def here(self) -> Span:
+    def get_rest_span(self) -> Span:
         """Return the rest of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
-    def wrong(self, what: str, span: Span | None = None) -> NoReturn:
+    def raise_error_here(self, what: str, span: Span | None = None) -> NoReturn:
         """Raise E0928 at the current position, or at `span`."""
-        span = span or self.here()
+        span = span or self.get_rest_span()
         raise_error("E0928", f"invalid graph text: {what}", span, helps=["compile the model again"])
 
     def peek(self, word: str) -> bool:
@@ -190,13 +190,13 @@ class IrLineReader:
     def expect(self, word: str) -> None:
         """Consume `word`; E0928 if it is not next."""
         if not self.skip(word):
-            self.wrong(f"`{word}` is expected")
+            self.raise_error_here(f"`{word}` is expected")
 
     def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
         """Step over what `pattern` matches here."""
         found = pattern.match(self.line, self.column)
         if not found:
-            self.wrong(f"{what} is expected")
+            self.raise_error_here(f"{what} is expected")
         self.column = found.end()
         return found
 
@@ -206,7 +206,7 @@ class IrLineReader:
         try:
             value = json.loads(raw)
         except ValueError:
-            self.wrong("this string has an unknown escape sequence")
+            self.raise_error_here("this string has an unknown escape sequence")
         assert isinstance(value, str)
         return value
 
@@ -215,7 +215,7 @@ class IrLineReader:
         try:
             return parse_dim(text)
         except DimError as error:
-            self.wrong(str(error))
+            self.raise_error_here(str(error))
 
     def number(self) -> int | float:
         """Read an int, or a float if it has a point or an exponent."""
@@ -223,20 +223,20 @@ class IrLineReader:
         try:
             if raw.lstrip("-").isdecimal():
                 if len(raw) > 17:
-                    self.wrong("this number is too long")
+                    self.raise_error_here("this number is too long")
                 return int(raw)
             return float(raw)
         except ValueError:
-            self.wrong(f"`{raw}` is not a number")
+            self.raise_error_here(f"`{raw}` is not a number")
 
     def type(self) -> Type:
         """Read an element type and a shape."""
         dtype, inside = self.match(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
-            self.wrong(f"unknown element type `{dtype}`")
+            self.raise_error_here(f"unknown element type `{dtype}`")
         dims = tuple(self.dim(d) for d in _split_at_commas(inside))
         if len(dims) > MAX_RANK:
-            self.wrong(f"more than {MAX_RANK} axes")
+            self.raise_error_here(f"more than {MAX_RANK} axes")
         return Type(dtype, dims)
 
 

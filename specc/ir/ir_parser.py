@@ -55,10 +55,10 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     while lines.line:
         graph = _GraphParser(lines, 0).read()
         if graph.name in graphs:
-            lines.wrong(f"two graphs are called `{graph.name}`")
+            lines.raise_error_here(f"two graphs are called `{graph.name}`")
         graphs[graph.name] = graph
     if lines.at != len(text):
-        lines.wrong("unexpected text after an empty line")
+        lines.raise_error_here("unexpected text after an empty line")
     return graphs
 
 
@@ -81,7 +81,7 @@ class _GraphParser:
         lines = self.lines
         # Nested bodies are parsed without recursion limits imposed by the text.
         if self.depth > MAX_BODY_NESTING:
-            lines.wrong(f"bodies are nested more than {MAX_BODY_NESTING} deep")
+            lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} deep")
         lines.expect("graph ")
         name = lines.text()
         lines.advance()
@@ -126,7 +126,7 @@ class _GraphParser:
         self.lines.expect(" ")
         bound = self.lines.number()
         if isinstance(bound, float) or name in self.least:
-            self.lines.wrong(f"expected one integer for `{name}`")
+            self.lines.raise_error_here(f"expected one integer for `{name}`")
         self.least[name] = bound
 
     def read_fact(self) -> None:
@@ -134,7 +134,7 @@ class _GraphParser:
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" = ")
         if name in self.facts:
-            self.lines.wrong(f"`{name}` is duplicated")
+            self.lines.raise_error_here(f"`{name}` is duplicated")
         self.facts[name] = self.length()
 
     def length(self) -> Dim:
@@ -146,21 +146,21 @@ class _GraphParser:
         lines = self.lines
         name = self.unique(self.b.inputs)
         lines.expect(" ")
-        type = self.defined()
+        type = self.parse_definition()
         keep = lines.text() if lines.skip(" keep=") else ""
         below = self.length() if lines.skip(" below=") else None
         match keep:
             case "" | "left" | "right" | "any":
                 self.values.append(self.b.input(name, Input(type, keep, below)))
             case _:
-                lines.wrong(f"`{keep}` is not a padding side")
+                lines.raise_error_here(f"`{keep}` is not a padding side")
 
     def read_parameter(self) -> None:
         """Parse `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
         lines = self.lines
         name = self.unique(self.b.parameters)
         lines.expect(" ")
-        type = self.defined()
+        type = self.parse_definition()
         lines.expect(" initial=")
         initial = lines.text()
         lines.expect(" made_by=")
@@ -172,30 +172,30 @@ class _GraphParser:
         lines = self.lines
         lines.nodes += 1
         if lines.nodes > MAX_IR_NODES:
-            lines.wrong(f"more than {MAX_IR_NODES} nodes")
-        place = lines.here()
+            lines.raise_error_here(f"more than {MAX_IR_NODES} nodes")
+        place = lines.get_rest_span()
         said = [self.result(0)]
         while lines.skip(", "):
             said.append(self.result(len(said)))
         lines.expect(" = ")
-        node, types, scopes = self.asked(place)
+        node, types, scopes = self.parse_node(place)
         # The text states each type, and the op infers it again, so that damage is located.
         if [str(t) for t in types] != said:
             gives = ", ".join(map(str, types))
-            lines.wrong(f"{node.op.name} returns {gives}", place)
+            lines.raise_error_here(f"{node.op.name} returns {gives}", place)
         # Equal nodes are shared in a graph; a duplicate would be two values for one.
         if node in self.b.nodes:
-            lines.wrong("duplicate node", place)
+            lines.raise_error_here("duplicate node", place)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
         self.values += self.b.nodes[node]
         if scopes:
             self.b.made[node] = NodeOrigin(scopes)
 
-    def asked(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
+    def parse_node(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
         """Parse the node after the `=`; return it, its inferred types and its scopes."""
         lines = self.lines
         name = lines.match(KEYWORD_PATTERN, "the name of an op").group()
-        args = self.arguments()
+        args = self.parse_arguments()
         attributes = self.attributes() if lines.skip(" {") else {}
         scopes = self.scopes() if lines.skip(" @ ") else ()
         has_body = lines.skip(" body")
@@ -207,40 +207,40 @@ class _GraphParser:
         except OP_BUILD_ERRORS as error:
             why = f"{name}: {error}"
             unsaid = f"`{name}` cannot be built like this"
-            lines.wrong(why if str(error) else unsaid, place)
+            lines.raise_error_here(why if str(error) else unsaid, place)
         return node, types, scopes
 
     def unique(self, taken: dict[str, Value]) -> str:
         """Read a quoted name that is not in `taken`."""
         name = self.lines.text()
         if name in taken:
-            self.lines.wrong(f"duplicate `{name}`")
+            self.lines.raise_error_here(f"duplicate `{name}`")
         return name
 
-    def defined(self) -> Type:
+    def parse_definition(self) -> Type:
         """Parse `%4: f32[n]`, where 4 is the next index."""
-        self.number_is(len(self.values))
+        self.expect_number(len(self.values))
         return self.lines.type()
 
     def result(self, n: int) -> str:
         """Parse `%4: f32[n]` for result `n` of a node and return the type's text."""
-        self.number_is(len(self.values) + n)
+        self.expect_number(len(self.values) + n)
         return self.lines.match(TYPE_PATTERN, "a type").group()
 
-    def number_is(self, expected: int) -> None:
+    def expect_number(self, expected: int) -> None:
         """Step over `%n: `."""
         if int(self.lines.match(VALUE_PATTERN, "a value").group(1)) != expected:
-            self.lines.wrong(f"the next value is %{expected}")
+            self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect(": ")
 
     def known(self) -> Value:
         """Read a value that is already defined."""
         number = int(self.lines.match(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
-            self.lines.wrong(f"%{number} is used before it is defined")
+            self.lines.raise_error_here(f"%{number} is used before it is defined")
         return self.values[number]
 
-    def arguments(self) -> tuple[Value | None, ...]:
+    def parse_arguments(self) -> tuple[Value | None, ...]:
         """Parse `(%0, _, %3)`."""
         self.lines.expect("(")
         args: list[Value | None] = []
@@ -257,7 +257,7 @@ class _GraphParser:
             name = self.lines.match(KEYWORD_PATTERN, "the name of an attribute").group()
             self.lines.expect("=")
             if name in found:
-                self.lines.wrong(f"duplicate `{name}`")
+                self.lines.raise_error_here(f"duplicate `{name}`")
             found[name] = self.attribute(0)
             if self.lines.skip("}"):
                 return found

@@ -118,7 +118,7 @@ class LengthConstraint:
     length: Dim
     rows: bool
 
-    def met(self, sizes: Mapping[str, int]) -> bool:
+    def is_satisfied(self, sizes: Mapping[str, int]) -> bool:
         """Return whether it holds for these symbol values."""
         try:
             return self.length.at(sizes) >= 0 or not self.rows
@@ -136,7 +136,7 @@ def find_valid_lengths(
     bounds and not moved to a number in `apart`; None if none are found.
     """
     open_ = [d for d in collect_length_constraints(graph) if d.length.symbols() <= wanted.keys()]
-    if all(d.met(wanted) for d in open_):
+    if all(d.is_satisfied(wanted) for d in open_):
         return dict(wanted)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
@@ -279,7 +279,7 @@ def _search_lengths(
             stack.pop()
             continue
         sizes[symbols[at]] = number
-        if all(d.met(sizes) for d in due[at]):
+        if all(d.is_satisfied(sizes) for d in due[at]):
             if at + 1 == len(symbols):
                 return sizes
             stack.append(iter(tries[symbols[at + 1]]))

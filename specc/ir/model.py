@@ -57,7 +57,7 @@ class ModelDefinition:
     warnings: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        return format_repr(f"spec {self.name}, {self.graph.signed()}")
+        return format_repr(f"spec {self.name}, {self.graph.format_signature()}")
 
 
 StateRole = Literal["key", "value", "carry", "rows"]

@@ -98,7 +98,7 @@ class _AxisPositions:
 
     at: Mapping[str, range]
 
-    def one(self, name: str) -> int | None:
+    def find_axis(self, name: str) -> int | None:
         """Return the axis of a name that denotes one axis."""
         found = self.at.get(name)
         return found.start if found is not None else None
@@ -244,12 +244,12 @@ def _interpret_mark(at: _OperandAxis, to: int | None) -> Dependence:
             if not moved:
                 return at.link(to, "window", reach)
             stride, made = moved
-            link = at.link(at.target.one(made), "strided", reach)
+            link = at.link(at.target.find_axis(made), "strided", reach)
             return replace(link, stride=_evaluate_bound(at.op, stride))
     assert mark[0] == "|", f"no such mark: {mark}"
     query = mark[1:]
     gates = _find_gates(at.op, at.places, at.mark.name, query, at.target)
-    return at.link(at.target.one(query), "band", FULL_INTERVAL, gates)
+    return at.link(at.target.find_axis(query), "band", FULL_INTERVAL, gates)
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
@@ -265,7 +265,7 @@ def _find_gates(
     op: Op, places: Sequence[AxisMarks], key: str, query: str, target: _AxisPositions
 ) -> tuple[DependenceGate, ...]:
     gate = GATE_OPERANDS[type(op)].place
-    to = target.one(query)
+    to = target.find_axis(query)
     # Without a mask, or if the queries are not an axis of the result, every key is read.
     if gate >= len(places) or to is None:
         return ()

@@ -69,7 +69,7 @@ class CellBuilder:
 
     b: Builder
 
-    def do(self, fn: str, *args: Value) -> Value:
+    def add_op(self, fn: str, *args: Value) -> Value:
         """Add `add`, `mul`, `sub` of two values, or a unary function."""
         return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
@@ -98,7 +98,7 @@ def _build_body(
 def _make_rnn_cell(op: ops.Rnn) -> CellFunction:
     def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
         from_h = f.linear(states[0], w["u"], w.get("c"))
-        return [f.do(op.activation, f.do("add", row, from_h))]
+        return [f.add_op(op.activation, f.add_op("add", row, from_h))]
 
     return step
 
@@ -124,16 +124,16 @@ def _make_gru_cell(op: ops.Gru) -> CellFunction:
         # The new state's part of the product exists only if the reset gate applies after it.
         count = 3 if op.reset == "after" else 2
         from_h = f.parts(f.linear(h, w["u"], w.get("c")), count)
-        r = f.do("sigmoid", f.do("add", r_x, from_h[0]))
-        z = f.do("sigmoid", f.do("add", z_x, from_h[1]))
+        r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
+        z = f.add_op("sigmoid", f.add_op("add", z_x, from_h[1]))
         if op.reset == "after":
-            past = f.do("mul", r, from_h[2])
+            past = f.add_op("mul", r, from_h[2])
         else:
-            past = f.linear(f.do("mul", r, h), w["u new"], w.get("c new"))
-        new = f.do("tanh", f.do("add", n_x, past))
+            past = f.linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
+        new = f.add_op("tanh", f.add_op("add", n_x, past))
         # z kept + (1 - z) other, with one product fewer
         kept, other = (h, new) if op.update == "old" else (new, h)
-        return [f.do("add", other, f.do("mul", z, f.do("sub", kept, other)))]
+        return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
 
     return step
 
@@ -143,18 +143,18 @@ def _compute_lstm_cell(
 ) -> list[Value]:
     h, c = states
     from_h = f.linear(h, w["u"], w.get("c"))
-    i, forget, new, o = f.parts(f.do("add", row, from_h), 4)
+    i, forget, new, o = f.parts(f.add_op("add", row, from_h), 4)
     if "peep" in w:
         from_i, from_f, from_o = f.parts(w["peep"], 3)
-        i = f.do("add", i, f.do("mul", from_i, c))
-        forget = f.do("add", forget, f.do("mul", from_f, c))
-    taken = f.do("mul", f.do("sigmoid", i), f.do("tanh", new))
-    kept = f.do("mul", f.do("sigmoid", forget), c)
-    c = f.do("add", kept, taken)
+        i = f.add_op("add", i, f.add_op("mul", from_i, c))
+        forget = f.add_op("add", forget, f.add_op("mul", from_f, c))
+    taken = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
+    kept = f.add_op("mul", f.add_op("sigmoid", forget), c)
+    c = f.add_op("add", kept, taken)
     # The output gate reads the new cell state, the others the old one (Gers and Schmidhuber, 2000).
     if "peep" in w:
-        o = f.do("add", o, f.do("mul", from_o, c))
-    out = f.do("mul", f.do("sigmoid", o), f.do("tanh", c))
+        o = f.add_op("add", o, f.add_op("mul", from_o, c))
+    out = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))
     return [f.linear(out, w["map"]) if "map" in w else out, c]
 
 

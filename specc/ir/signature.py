@@ -136,7 +136,7 @@ class AxisBindings:
         (dim,) = self[name]
         return dim
 
-    def bind(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
+    def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
         """Bind `name`, or check it against the operand that bound it."""
         known, first = self.dims.setdefault(name, (dims, operand))
         if known == dims:
@@ -150,7 +150,7 @@ class AxisBindings:
         clash = next((a, b) for a, b in zip(known, dims, strict=True) if a != b)
         raise make_length_mismatch(name, clash[0], first, clash[1], operand)
 
-    def settle(self) -> None:
+    def broadcast_loose_axes(self) -> None:
         """Join the axes that may be 1 or missing."""
         for name, found in self.loose.items():
             if fixed := self.dims.get(name):
@@ -238,7 +238,7 @@ class Signature:
             _bind_dtype(axes, term, arg, n)
             for mark, dims in assign_axis_marks(term, arg.rank, axis, n):
                 _bind_axis(axes, mark, tuple(arg.shape[i] for i in dims), n)
-        axes.settle()
+        axes.broadcast_loose_axes()
         return axes
 
     def results_for(self, axes: AxisBindings) -> tuple[Type, ...]:
@@ -292,7 +292,7 @@ def _bind_axis(axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], n
     if mark.one:
         axes.loose.setdefault(mark.name, []).append((dims, n))
     else:
-        axes.bind(mark.name, dims, n)
+        axes.bind_name(mark.name, dims, n)
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:

@@ -52,24 +52,24 @@ class TimeAxis:
 
     def head(self, length: Dim) -> Dim | None:
         """Return the prefix length of an axis of this length; None if it is not a time axis."""
-        track = self.track(length)
+        track = self.get_layout(length)
         return None if track is None else track.head
 
     def rate(self, length: Dim) -> int:
         """Return the positions that an axis of this length gains per chunk, or 0."""
-        track = self.track(length)
+        track = self.get_layout(length)
         return 0 if track is None else track.rate
 
-    def track(self, length: Dim) -> TimeAxisLayout | None:
+    def get_layout(self, length: Dim) -> TimeAxisLayout | None:
         """Return the layout of an axis of this length; None if it is not a time axis."""
         return TimeAxisLayout(Dim.of(0)) if length == self.grows else _find_layout(self, length)
 
-    def begun(self, length: Dim) -> bool:
+    def has_prefix(self, length: Dim) -> bool:
         """Return whether an axis of this length certainly has a prefix position."""
         head = self.head(length)
-        return head is not None and self.sure(head - 1)
+        return head is not None and self.is_non_negative(head - 1)
 
-    def sure(self, length: Dim) -> bool:
+    def is_non_negative(self, length: Dim) -> bool:
         """Return whether a length is certainly non-negative."""
         return is_never_negative(length, dict(self.least))
 
@@ -84,7 +84,7 @@ def _find_layout(clock: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if rate <= 0 or clock.chunk % rate:
         return None
     rest = length - clock.grows * rate
-    if rest.symbols() & clock.related or not clock.sure(rest):
+    if rest.symbols() & clock.related or not clock.is_non_negative(rest):
         return None
     return TimeAxisLayout(rest, rate)
 

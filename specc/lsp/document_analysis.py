@@ -44,7 +44,7 @@ class DocumentAnalysis:
         return self.file.items if self.file else ()
 
     @property
-    def extended(self) -> SpecModule | None:
+    def extended_module(self) -> SpecModule | None:
         """The module of the extended spec."""
         return self.module.extended if self.module else None
 
@@ -55,11 +55,13 @@ class DocumentAnalysis:
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
         """Return the block or definition of that name, of the spec or std, and its module."""
-        return (self.module.found(name) if self.module else None) or self.library.standard(name)
+        return (
+            self.module.find_definition(name) if self.module else None
+        ) or self.library.standard(name)
 
     def find_used(self, alias: str) -> SpecModule | None:
         """Return the used file with that alias; None where it cannot be read."""
-        user = self.module.user(alias) if self.module else None
+        user = self.module.find_use(alias) if self.module else None
         return resolve_used_file(self, user[1], user[0]) if user else None
 
     @cached_property
@@ -69,7 +71,7 @@ class DocumentAnalysis:
         return self._said(sorted(symbolic, key=lambda r: not r.whole))
 
     @cached_property
-    def numbers(self) -> Shapes:
+    def concrete_shapes(self) -> Shapes:
         """Return the shapes with config values, at their locations."""
         return self._said([r for r in self.readings if not r.symbolic and r.whole])
 
@@ -89,7 +91,7 @@ class DocumentAnalysis:
             there.name == self.source.name and there.text == self.source.text
         )
 
-    def path_of(self, span: Span) -> Path | None:
+    def get_path(self, span: Span) -> Path | None:
         """Return the path of the file that a span is in; None for text without a file."""
         if self.is_here(span):
             return self.path

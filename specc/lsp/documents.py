@@ -30,7 +30,7 @@ class OpenDocument:
     """Whether the analysis of this version is complete."""
 
     @property
-    def best(self) -> DocumentAnalysis | None:
+    def latest_analysis(self) -> DocumentAnalysis | None:
         """Return the latest analysis, of this version if it could be parsed."""
         readable = self.known is not None and self.known.module is not None
         return self.known if readable else self.good or self.known

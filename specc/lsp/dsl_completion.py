@@ -210,7 +210,7 @@ def _list_inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
 
 def _keys(known: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return the config values of the extended spec."""
-    base = known.extended
+    base = known.extended_module
     for field in config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
@@ -250,7 +250,7 @@ def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
     for name in module.names():
-        found = module.found(name)
+        found = module.find_definition(name)
         yield CompletionItem(name, "function", doc=found[0].doc if found else "")
     for name in module.uses:
         yield CompletionItem(name, "module", "a used file")

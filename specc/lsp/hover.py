@@ -83,7 +83,7 @@ def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) ->
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
             return _locate(_find_option(known, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _locate(_find_spec(known.extended), span.start, span.end)
+            return _locate(_find_spec(known.extended_module), span.start, span.end)
         case ast.Use(span=span) if span and known.module:
             return _locate(
                 _find_spec(resolve_used_file(known, known.module, node)), span.start, span.end
@@ -126,7 +126,7 @@ def _find_declared_length(
 
 def _find_bound(known: DocumentAnalysis, shown: str, span: Span) -> NameMeaning:
     at = span.start, span.end
-    stands, numbers = known.shapes.get(at, ()), known.numbers.get(at, ())
+    stands, numbers = known.shapes.get(at, ()), known.concrete_shapes.get(at, ())
     return NameMeaning(shown=shown, stands=stands, numbers=numbers, place=span)
 
 

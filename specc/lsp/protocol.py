@@ -178,7 +178,7 @@ def _convert_related(
 
 def to_location(known: DocumentAnalysis, lines: DocumentLines, span: Span) -> lsp.Location | None:
     """Convert a span to a location; None if its text is not a file."""
-    path = known.path_of(span)
+    path = known.get_path(span)
     if path is None:
         return None
     if known.is_here(span):

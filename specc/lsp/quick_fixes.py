@@ -275,7 +275,7 @@ def find_quick_fixes(
     tried = {e.applied(text): e for e in islice(candidate_edits(known, fault), MAX_INSPECTED)}
     for edit in islice(tried.values(), MAX_TRIED):
         # for one help text the first location that works is the most likely
-        if edit.title not in found and trial.helps(edit):
+        if edit.title not in found and trial.removes_message(edit):
             found[edit.title] = edit
         if len(found) == MAX_SUGGESTIONS:
             break
@@ -348,7 +348,7 @@ class FixTrial:
     fault: Diagnostic
     unsaved: Mapping[Path, str]
 
-    def helps(self, edit: FixEdit) -> bool:
+    def removes_message(self, edit: FixEdit) -> bool:
         """Return whether an edit removes the message without a new error."""
         state = self._looked_at(edit.applied(self.known.source.text))
         before, after = _count_messages(self.known), _count_messages(state)

@@ -92,9 +92,9 @@ class RequestHandlers:
         if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # names of the last valid version are known; only the first version has to be waited for
-        if document.best is None:
+        if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
-        known = document.best
+        known = document.latest_analysis
         if known is None:
             return lsp.CompletionList(False, [])
         lines = self.lines(document.text)

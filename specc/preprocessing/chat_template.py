@@ -38,12 +38,12 @@ class ChatTemplate:
         text = fields.get("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.refuse("text", "is not a template")
-        child = fields.child("tokens")
+        child = fields.read_object("tokens")
         if len(child.names()) > MAX_TOKENS:
             fields.refuse("tokens", "is too large")
         tokens = {name: child.get(name) for name in child.names()}
-        child.done()
-        fields.done()
+        child.reject_unknown()
+        fields.reject_unknown()
         texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}
         if len(texts) != len(tokens):
             fields.refuse("tokens", "is not a map of strings")

@@ -120,10 +120,14 @@ class PreprocessingConfig:
         E0915.
         """
         whole = JsonFields(value, ("reading",))
-        inputs, shows = whole.child("inputs"), whole.child("shows")
-        files = parse_tokenizer_files(whole.child("tokenizers")) if whole.has("tokenizers") else {}
-        task = Task.from_fields(whole.child("task")) if whole.has("task") else None
-        whole.done()
+        inputs, shows = whole.read_object("inputs"), whole.read_object("shows")
+        files = (
+            parse_tokenizer_files(whole.read_object("tokenizers"))
+            if whole.has_field("tokenizers")
+            else {}
+        )
+        task = Task.from_fields(whole.read_object("task")) if whole.has_field("task") else None
+        whole.reject_unknown()
         for part in (inputs, shows):
             longest = max(map(len, part.names()), default=0)
             if len(part.names()) > MAX_PORTS or longest > MAX_TOKEN:

@@ -26,14 +26,14 @@ Vocabulary: TypeAlias = Annotated[
 Labels: TypeAlias = Annotated[
     tuple[str, ...], partial(JsonFields.texts, most=MAX_LABELS, longest=MAX_LABEL)
 ]
-PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.numbers, most=3)]
-Rate: TypeAlias = Annotated[int, partial(JsonFields.integer, low=1, high=MAX_RATE)]
-Bins: TypeAlias = Annotated[int, partial(JsonFields.integer, low=1, high=4096)]
-Frames: TypeAlias = Annotated[int, partial(JsonFields.integer, low=1, high=1_000_000)]
+PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, most=3)]
+Rate: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_RATE)]
+Bins: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=1, high=4096)]
+Frames: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=1, high=1_000_000)]
 
 
 def _read_invert(found: JsonFields, name: str) -> bool | str:
-    return "auto" if found.get(name) == "auto" else found.flag(name)
+    return "auto" if found.get(name) == "auto" else found.read_bool(name)
 
 
 def _read_lengths(found: JsonFields, name: str) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class ImageRecord(Record):
 
     tag = "image"
     size: Annotated[tuple[int, int], partial(JsonFields.integers, count=2, low=1, high=MAX_SIDE)]
-    channels: Annotated[int, partial(JsonFields.integer, low=1, high=3)] = 3
+    channels: Annotated[int, partial(JsonFields.read_int, low=1, high=3)] = 3
     resize: Resize = "bilinear"
     scale: float = 1 / 255
     mean: PerChannel = (0.0,)
@@ -83,7 +83,7 @@ class ImageRecord(Record):
     resized: Annotated[tuple[int, ...], _read_lengths] = ()
     rounded: bool = False
     fitted: Annotated[tuple[int, ...], _read_lengths] = ()
-    multiple: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_SIDE)] = 1
+    multiple: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_SIDE)] = 1
     centered: bool = False
     aligned: bool = False
 
@@ -145,7 +145,7 @@ class TextBytes(Record):
     """
 
     tag = "bytes"
-    offset: Annotated[int, partial(JsonFields.integer, low=0, high=MAX_VOCABULARY)] = 0
+    offset: Annotated[int, partial(JsonFields.read_int, low=0, high=MAX_VOCABULARY)] = 0
     end: TokenId = None
     start: TokenId = None
 
@@ -191,8 +191,8 @@ class LogMel(Record):
     bins: Bins = 80
     frames: Frames = 3000
     rate: Rate = 16_000
-    window: Annotated[int, partial(JsonFields.integer, low=2, high=MAX_WINDOW)] = 400
-    hop: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_WINDOW)] = 160
+    window: Annotated[int, partial(JsonFields.read_int, low=2, high=MAX_WINDOW)] = 400
+    hop: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_WINDOW)] = 160
     cut: bool = False
 
     @property
@@ -235,7 +235,7 @@ class NumbersOutput(Record):
     """An array, the default reading; `digits` are significant digits when shown."""
 
     tag = "numbers"
-    digits: Annotated[int, partial(JsonFields.integer, low=1, high=17)] = 4
+    digits: Annotated[int, partial(JsonFields.read_int, low=1, high=17)] = 4
 
 
 TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
@@ -248,11 +248,11 @@ AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
 
 
 def _read_vocabulary(found: JsonFields, name: str) -> TextReading:
-    return parse_tagged_record(found.child(name), TEXT_RECORDS)
+    return parse_tagged_record(found.read_object(name), TEXT_RECORDS)
 
 
 def _read_image(found: JsonFields, name: str) -> ImageRecord:
-    return parse_tagged_record(found.child(name), {ImageRecord.tag: ImageRecord})
+    return parse_tagged_record(found.read_object(name), {ImageRecord.tag: ImageRecord})
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class LabelsOutput(Record):
 
     tag = "choice"
     labels: Labels = ()
-    top: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_LABELS)] = 1
+    top: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_LABELS)] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ class CtcTranscript(Record):
 
     tag = "transcript"
     vocab: Vocabulary
-    blank: Annotated[int, partial(JsonFields.integer, low=0, high=MAX_ID)] = 0
+    blank: Annotated[int, partial(JsonFields.read_int, low=0, high=MAX_ID)] = 0
     keep: ShortText = ""
     delimiter: ShortText = "|"
     space: ShortText = " "
@@ -346,7 +346,7 @@ class BoxesOutput(Record):
     boxes: ShortText = "pred_boxes"
     score: Annotated[str, partial(JsonFields.choice, options=("softmax", "sigmoid"))] = "softmax"
     threshold: float = 0.5
-    top: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_LABELS)] = 100
+    top: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_LABELS)] = 100
 
 
 InputReading: TypeAlias = ImageRecord | Sound | TextReading | NumbersOutput

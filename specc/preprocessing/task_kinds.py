@@ -109,7 +109,7 @@ def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(prompts)
 
 
-Length: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=MAX_TOKENS)]
+Length: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=MAX_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,4 +162,4 @@ class Task(Record):
 
     def check(self, found: JsonFields) -> None:
         """Reject unknown fields."""
-        found.done()
+        found.reject_unknown()

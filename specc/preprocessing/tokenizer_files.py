@@ -93,7 +93,7 @@ def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
     """Return the files of a manifest by hash. Reject files with another hash."""
     if len(fields.names()) > MAX_FILES:
         fields.complain(fields.path, "is too large")
-    return {sha: _file(sha, fields.child(sha)) for sha in fields.names()}
+    return {sha: _file(sha, fields.read_object(sha)) for sha in fields.names()}
 
 
 def _is_beside(name: str) -> bool:
@@ -107,20 +107,20 @@ def _is_hash(sha: str) -> bool:
 def _file(sha: str, fields: JsonFields) -> TokenizerFile:
     if not _is_hash(sha):
         fields.complain(fields.path[:-1], "has a name that is not a hash")
-    if fields.has("json"):
+    if fields.has_field("json"):
         text = fields.get("json")
         if not isinstance(text, str) or not text or not _is_text(text):
             fields.refuse("json", "is not a string")
         made = TokenizerFile.of(text)
         if made.sha256 != sha or made.size > MAX_BYTES:
             fields.refuse("json", "does not match its recorded hash")
-        fields.done()
+        fields.reject_unknown()
         return made
     name = fields.get("file")
     if not isinstance(name, str) or not _is_beside(name):
         fields.refuse("file", "is not the name of a tokenizer next to the model")
-    size = fields.integer("bytes", 1, MAX_BYTES)
-    fields.done()
+    size = fields.read_int("bytes", 1, MAX_BYTES)
+    fields.reject_unknown()
     return TokenizerFile(sha, size, "", name)
 
 
@@ -150,10 +150,10 @@ def _read_replace(found: JsonFields, name: str) -> tuple[str, ...]:
 
 
 def _read_chat(found: JsonFields, name: str) -> ChatTemplate:
-    return ChatTemplate.from_fields(found.child(name))
+    return ChatTemplate.from_fields(found.read_object(name))
 
 
-TokenId: TypeAlias = Annotated[int | None, partial(JsonFields.integer, low=0, high=MAX_ID)]
+TokenId: TypeAlias = Annotated[int | None, partial(JsonFields.read_int, low=0, high=MAX_ID)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

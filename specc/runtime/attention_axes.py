@@ -70,7 +70,7 @@ class AttendedInputs:
         pixels = denormalize_image(first[0] if first.ndim == 4 else first, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
-    def said(self) -> str:
+    def describe_inputs(self) -> str:
         """Describe the inputs: their text, or the kind of each."""
         words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))

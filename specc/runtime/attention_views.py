@@ -147,7 +147,7 @@ class AttentionRun:
     results: dict[str, Array]
     rows: int = 1
 
-    def drawn(self, choice: AttentionSelection, *, every: bool) -> tuple[AttentionMaps, str]:
+    def select_maps(self, choice: AttentionSelection, *, every: bool) -> tuple[AttentionMaps, str]:
         """Return the maps to plot and a note on those left out. With `every`, all that `choice`
         selects; otherwise the last attention if `choice` is empty.
         """
@@ -220,7 +220,7 @@ def run_with_attention(
             raise_error("E0931", "this model has no readable attention weights")
         maps, rows = _make_maps(given, weights, scope), len(next(iter(weights.values())))
     answer = given.answer()
-    said = f"{given.said()} → {answer}" if answer else given.said()
+    said = f"{given.describe_inputs()} → {answer}" if answer else given.describe_inputs()
     looks = AttentionMaps(
         model=model.manifest.name, given=said, maps=tuple(maps), image=given.image()
     )
@@ -329,7 +329,7 @@ def render_attention(
 
     E0931 and E0954 if there is no such attention, E0902 and E0953 if the PNG cannot be rendered.
     """
-    looks, left_out = seen.drawn(choice or AttentionSelection(), every=form == ".html")
+    looks, left_out = seen.select_maps(choice or AttentionSelection(), every=form == ".html")
     remarks = (left_out,) if left_out else ()
     if form == ".html":
         return AttentionImage(render_attention_html(looks, log=log).encode("utf-8"), remarks)

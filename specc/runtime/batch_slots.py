@@ -88,7 +88,7 @@ def merge_stepper_rows(
     if other is not None and len(chosen):
         parts.append(BatchPart(other, chosen))
     joint = _Joint.of(stepper, parts)
-    states, static_inputs, once = joint.states(), joint.static_inputs(), joint.once()
+    states, static_inputs, once = joint.states(), joint.static_inputs(), joint.get_static_inputs()
     stepper.rows.given, stepper.rows.tokens = joint.given()
     stepper.rows.once, stepper.past = once, joint.columns
     stepper.states, stepper.static_inputs = states, static_inputs
@@ -177,7 +177,7 @@ class _Joint:
             found[name] = run.tensor(self._stacked(arrays, type, batch))
         return found
 
-    def once(self) -> dict[str, Array]:
+    def get_static_inputs(self) -> dict[str, Array]:
         """Return the caller's inputs without a time axis."""
         inputs = self.first.input_signature.graph.inputs
         found = {}

@@ -148,36 +148,36 @@ class ContinuousBatch(Generic[T]):
         """Yield sequences as they end, each sampled by its number; an error ends only its own."""
         coming = iter(texts)
         ahead = next(coming, None)
-        while ahead is not None or self.live:
+        while ahead is not None or self.active_rows:
             fresh: list[tuple[int, T]] = []
             for _ in range(self.free):
-                if ahead is None or not self.suits(ahead[1], fresh):
+                if ahead is None or not self.fits_batch(ahead[1], fresh):
                     break
                 fresh.append(ahead)
                 ahead = next(coming, None)
             yield from self.begin(fresh) if fresh else self.step()
 
     @property
-    def live(self) -> list[int]:
+    def active_rows(self) -> list[int]:
         """Batch indices of unfinished sequences."""
         return [row for row, lane in enumerate(self.lanes) if not lane.over]
 
     @property
     def free(self) -> int:
         """Number of sequences that may begin now: 0 until a prefill pays off."""
-        live = len(self.live)
+        live = len(self.active_rows)
         free = self.at_once - live
         # a prefill blocks all running sequences: it is done for several at once
         return free if not live or free >= max(1, self.at_once // SLOTS_PER_REFILL) else 0
 
-    def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
+    def fits_batch(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
         """Return whether a sequence fits the shape of the active and the `fresh` ones."""
-        here = [t for _, t in fresh[:1]] or [self.lanes[r].given for r in self.live[:1]]
+        here = [t for _, t in fresh[:1]] or [self.lanes[r].given for r in self.active_rows[:1]]
         return all(self.shape(other) == self.shape(text) for other in here)
 
     def begin(self, fresh: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Add fresh sequences to the batch."""
-        live = self.live
+        live = self.active_rows
         self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
         try:
             stepper, asked, logits = self._read_logits([text for _, text in fresh])
@@ -220,7 +220,7 @@ class ContinuousBatch(Generic[T]):
     def step(self) -> Iterator[EndedSequence]:
         """Generate one token for every sequence."""
         assert self.stepper is not None, "there are unfinished sequences"
-        live, over = self.live, np.array([lane.over for lane in self.lanes])
+        live, over = self.active_rows, np.array([lane.over for lane in self.lanes])
         self.stepper.rows.over = over
         # tokens after the end of a sequence are not read
         tokens = np.array([[lane.tokens[-1]] for lane in self.lanes], np.int64)
@@ -233,7 +233,7 @@ class ContinuousBatch(Generic[T]):
             return
         self.used += len(live)
         yield from _choose_tokens(lanes, logits[live])
-        left = self.live
+        left = self.active_rows
         if left and 2 * len(left) <= len(self.lanes):
             merge_stepper_rows(self.stepper, np.array(left), None, np.array([], np.int64))
             self.lanes = [self.lanes[row] for row in left]

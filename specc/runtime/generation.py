@@ -178,7 +178,12 @@ def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
         return
     stepper = asked.writer.stepper(asked.prepared)
     yield from decode_steps(
-        stepper, asked.prompt, asked.bounded, keep=asked.keep, watch=watch, numbers=asked.numbers
+        stepper,
+        asked.prompt,
+        asked.limited_settings,
+        keep=asked.keep,
+        watch=watch,
+        numbers=asked.numbers,
     )
 
 
@@ -201,7 +206,7 @@ def _search_beams(asked: GenerationRequest) -> list[list[BeamHypothesis]]:
             run_standalone(asked.writer.itself, asked), asked.settings.stop
         )
     stepper = asked.writer.stepper(asked.prepared)
-    return search_beams(stepper, asked.prompt, asked.bounded, keep=asked.keep, ends=ends)
+    return search_beams(stepper, asked.prompt, asked.limited_settings, keep=asked.keep, ends=ends)
 
 
 def results_as_arrays(

@@ -82,7 +82,7 @@ class GenerationRequest:
     numbers: Sequence[int] = ()
 
     @property
-    def bounded(self) -> GenerationSettings:
+    def limited_settings(self) -> GenerationSettings:
         """The settings, with max_tokens limited to the positions left."""
         most = min(self.settings.max_tokens, self.room)
         return replace(self.settings, max_tokens=most)

@@ -82,7 +82,7 @@ class Generator(GenerativeModel):
         # stop tokens of the spec were checked by `check`; suppressed tokens of a published file are
         # often those of a whole family
         for word in ("stop", *SUPPRESSING_SETTINGS):
-            if fault := self.vocabulary.beyond(word, given.get(word)):
+            if fault := self.vocabulary.check_token_id(word, given.get(word)):
                 raise Failed(fault)
         if self.itself is not None:
             check_compiled_settings(chosen, self.compiled)
@@ -204,7 +204,7 @@ def _begins(graph: Graph, generation: GenerateSection) -> bool:
     # Inputs that require positions are not run with none.
     if grows is None or graph.least.get(grows) or made.rank != 3:
         return False
-    return find_time_axis(graph, grows).begun(made.shape[1])
+    return find_time_axis(graph, grows).has_prefix(made.shape[1])
 
 
 def sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:

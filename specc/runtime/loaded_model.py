@@ -78,7 +78,7 @@ class LoadedModel:
     runtime: Session = field(repr=False)
 
     def __repr__(self) -> str:
-        return format_repr(f"graph {self.manifest.graph.signed()}, {self.provider}")
+        return format_repr(f"graph {self.manifest.graph.format_signature()}, {self.provider}")
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -191,7 +191,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
         _not_its_own(file.path, name, why)
     # with external weights the file is the graph and their offsets
     cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
-    if (contents or cheap) and not file.unbroken():
+    if (contents or cheap) and not file.is_unchanged():
         _not_its_own(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
         if why := beside.explain_mismatch(directory, location, facts, contents=contents):

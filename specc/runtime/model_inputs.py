@@ -59,7 +59,7 @@ class ModelInputs:
     strides: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return format_repr(f"entrance of {self.graph.signed()}")
+        return format_repr(f"entrance of {self.graph.format_signature()}")
 
     @property
     def specs(self) -> tuple[InputSpec, ...]:

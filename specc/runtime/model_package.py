@@ -77,7 +77,7 @@ class ModelPackage:
         helps = suggest_similar_name(wanted, roles, choose) if wanted else [choose]
         raise_error("E0832", title, helps=helps)
 
-    def described(self, role: str) -> bool:
+    def has_manifest(self, role: str) -> bool:
         """Return whether a graph carries a manifest."""
         return METADATA_KEY in self.models[role].metadata
 
@@ -238,7 +238,7 @@ def _between_steps(package: ModelPackage) -> list[str]:
     declares them.
     """
     about = package.index.about
-    if "step" not in package.roles or not about or not package.described("step"):
+    if "step" not in package.roles or not about or not package.has_manifest("step"):
         return []
     step = package.manifest("step").graph
     facts = load_facts(about, step, str(package.path))

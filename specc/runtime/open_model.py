@@ -63,7 +63,7 @@ class OpenedModel(Closeable):
         return self.package is None or "score" in self.package.roles
 
     @property
-    def only_streams(self) -> bool:
+    def is_streaming_only(self) -> bool:
         """Whether the model streams and has no full-forward graph."""
         return self.streamer is not None and not self.has_full_forward
 
@@ -121,7 +121,7 @@ class OpenedModel(Closeable):
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.steps:
             return open_generator(package, self.provider, self.threads, chunk)
-        if self.only_streams or (package is not None and not package.has(self.graph)):
+        if self.is_streaming_only or (package is not None and not package.has(self.graph)):
             return None
         once = bool(self.graph) and self.whole.manifest.decodes is None
         return None if once else standalone_generator_of(self.whole)
@@ -180,9 +180,9 @@ def _describe_ports(opened: OpenedModel) -> str:
     if opened.closed:
         return f"at {opened.path}, closed"
     if not opened.has_full_forward:
-        return opened.input_signature.graph.signed()
+        return opened.input_signature.graph.format_signature()
     manifest = opened.package.manifest("score") if opened.package else opened.whole.manifest
-    return f"{manifest.name}, {manifest.graph.signed()}"
+    return f"{manifest.name}, {manifest.graph.format_signature()}"
 
 
 def list_model_files(opened: OpenedModel) -> list[Path]:
@@ -227,7 +227,7 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
 
 def model_task(opened: OpenedModel) -> Task | None:
     """Return the task of the graph that computes all at once; None where it has none."""
-    other = opened.steps or opened.only_streams
+    other = opened.steps or opened.is_streaming_only
     return None if other else opened.whole.manifest.reading.task
 
 

@@ -154,7 +154,7 @@ def check_generation_settings(source: GenerativeModel, settings: GenerationSetti
         "forced_eos_token_id": settings.forced_eos_token_id,
     }
     for name, token in named.items():
-        if fault := source.vocabulary.beyond(name, token):
+        if fault := source.vocabulary.check_token_id(name, token):
             raise Failed(fault)
     if settings.strategy == "beam" and grows.shape[0].number is not None:
         raise_error(

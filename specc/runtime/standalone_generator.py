@@ -38,7 +38,7 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
     """
     given = {
         **_make_inputs(session, asked),
-        **_make_scalars(session, asked.bounded, asked.prepared),
+        **_make_scalars(session, asked.limited_settings, asked.prepared),
     }
     names = list(session.outputs)
     results = session.run_interruptibly(given)

@@ -94,7 +94,7 @@ class StreamingModel:
             )
         return first_states(self.facts, self.step, made, given, known)
 
-    def nothing(self, known: Lengths) -> Arrays:
+    def make_empty_results(self, known: Lengths) -> Arrays:
         """Return empty results, for a last piece that fills no chunk."""
         states = {s.next for s in self.facts.states}
         found: dict[str, Array] = {}
@@ -246,7 +246,7 @@ class InputStream:
         if not self.states and not self.static_inputs:
             self.static_inputs, self.states = self.streamer.first(given, self.lengths)
         if not count:
-            return self.streamer.nothing(self.lengths)
+            return self.streamer.make_empty_results(self.lengths)
         at, whole = self.streamer.along, {*facts.whole}
         rows: dict[str, Array | DeviceTensor] = {}
         for name, axis in at.items():

@@ -189,17 +189,19 @@ class _ChunkBody:
         key, value = inner["key"], inner["value"]
         outputs = {"next state": self._next_state(decays, key, value, state)}
         for name in [name for name in inner if name.startswith("query")]:
-            seen = self.do("mul", self._product(inner[name], key), decays.pairs)
-            inside = self.matmul(seen, value)
-            before = decays.apply(self, self.matmul(inner[name], state))
-            outputs[f"result of {name}"] = self._to_rows(self.do("add", inside, before))
+            seen = self.add_elementwise("mul", self._product(inner[name], key), decays.pairs)
+            inside = self.add_matmul(seen, value)
+            before = decays.decay_state(self, self.add_matmul(inner[name], state))
+            outputs[f"result of {name}"] = self._to_rows(
+                self.add_elementwise("add", inside, before)
+            )
         return self.b.finish("chunk", outputs)
 
-    def do(self, fn: str, *args: Value) -> Value:
+    def add_elementwise(self, fn: str, *args: Value) -> Value:
         """Add an elementwise function."""
-        return CellBuilder(self.b).do(fn, *args)
+        return CellBuilder(self.b).add_op(fn, *args)
 
-    def matmul(self, left: Value, right: Value) -> Value:
+    def add_matmul(self, left: Value, right: Value) -> Value:
         """Add a matrix product."""
         return self.b.one(ops.MatMul(), left, right)
 
@@ -220,15 +222,17 @@ class _ChunkBody:
 
     def _product(self, left: Value, right: Value) -> Value:
         """Return the product of each row of `left` with each row of `right`, [*lead, 64, 64]."""
-        return self.matmul(left, _transpose_matrix(self.b, right))
+        return self.add_matmul(left, _transpose_matrix(self.b, right))
 
     def _next_state(self, decays: "_Decays", key: Value, value: Value, state: Value) -> Value:
         after = _transpose_matrix(self.b, self.last_row(decays.pairs))
-        gained = self.matmul(_transpose_matrix(self.b, self.do("mul", key, after)), value)
+        gained = self.add_matmul(
+            _transpose_matrix(self.b, self.add_elementwise("mul", key, after)), value
+        )
         left = state
         if decays.total is not None:
-            left = self.do("mul", self.last_row(decays.total), state)
-        return self.do("add", left, gained)
+            left = self.add_elementwise("mul", self.last_row(decays.total), state)
+        return self.add_elementwise("add", left, gained)
 
     def _solve(
         self, inner: Mapping[str, Value], decays: "_Decays", state: Value, masks: Sequence[Value]
@@ -237,21 +241,24 @@ class _ChunkBody:
         strict, identity, *levels = masks
         zero = self.b.one(ops.Constant(0.0, "f32"))
         read_key, rate = inner["read key"], inner.get("rate")
-        pairs = self.do("mul", self._product(read_key, inner["key"]), decays.pairs)
+        pairs = self.add_elementwise("mul", self._product(read_key, inner["key"]), decays.pairs)
         system = self.b.one(ops.Where(), strict, pairs, zero)
-        before = decays.apply(self, self.matmul(read_key, state))
-        right = self.do("sub", inner["value"], before)
+        before = decays.decay_state(self, self.add_matmul(read_key, state))
+        right = self.add_elementwise("sub", inner["value"], before)
         if rate is not None:
-            system, right = self.do("mul", rate, system), self.do("mul", rate, right)
+            system, right = (
+                self.add_elementwise("mul", rate, system),
+                self.add_elementwise("mul", rate, right),
+            )
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. Powers of the matrix
         # would cost as much and lose all digits for similar keys.
         inverse = identity
         for level in levels:
             block = self.b.one(ops.Where(), level, system, zero)
             if inverse is not identity:
-                block = self.matmul(inverse, self.matmul(block, inverse))
-            inverse = self.do("sub", inverse, block)
-        return self.matmul(inverse, right)
+                block = self.add_matmul(inverse, self.add_matmul(block, inverse))
+            inverse = self.add_elementwise("sub", inverse, block)
+        return self.add_matmul(inverse, right)
 
 
 @dataclass(frozen=True)
@@ -275,9 +282,9 @@ class _Decays:
         zero = b.one(ops.Constant(0.0, "f32"))
         # sums of the logarithms in between: differences of cumulative sums would cancel
         between = b.one(ops.CumSum(axis), b.one(ops.Where(), strict, logs, zero))
-        pairs = b.one(ops.Where(), lower, body.do("exp", between), zero)
-        return cls(pairs, body.do("exp", b.one(ops.CumSum(axis), logs)))
+        pairs = b.one(ops.Where(), lower, body.add_elementwise("exp", between), zero)
+        return cls(pairs, body.add_elementwise("exp", b.one(ops.CumSum(axis), logs)))
 
-    def apply(self, body: _ChunkBody, x: Value) -> Value:
+    def decay_state(self, body: _ChunkBody, x: Value) -> Value:
         """Decay the state before the chunk to each position."""
-        return x if self.total is None else body.do("mul", self.total, x)
+        return x if self.total is None else body.add_elementwise("mul", self.total, x)

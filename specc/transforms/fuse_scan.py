@@ -80,20 +80,23 @@ class _PatternBuilder(CellBuilder):
         """The width of the state."""
         return self.states[0].shape[1]
 
-    def leaf(self, name: str, *shape: Dim) -> Value:
+    def add_input(self, name: str, *shape: Dim) -> Value:
         """Add an input of the pattern."""
         return self.b.input(name, Input(Type(self.row.dtype, shape)))
 
-    def both(self, gates: int, of_state: int) -> tuple[Value, Value, Value]:
+    def add_affine_maps(self, gates: int, of_state: int) -> tuple[Value, Value, Value]:
         """Return the state, and the affine maps of the input and of the state."""
         size = self.size
-        x = self.leaf("x", *self.row.shape)
-        h = self.leaf("h", *self.states[0].shape)
-        w = (self.leaf("w", size * gates, self.row.shape[1]), self.leaf("b", size * gates))
-        u = self.leaf("u", size * of_state, size), self.leaf("c", size * of_state)
+        x = self.add_input("x", *self.row.shape)
+        h = self.add_input("h", *self.states[0].shape)
+        w = (
+            self.add_input("w", size * gates, self.row.shape[1]),
+            self.add_input("b", size * gates),
+        )
+        u = self.add_input("u", size * of_state, size), self.add_input("c", size * of_state)
         return h, self.linear(x, *w), self.linear(h, *u)
 
-    def done(self, layer: FusedLayer, *next_states: Value) -> _CellPattern:
+    def finish_pattern(self, layer: FusedLayer, *next_states: Value) -> _CellPattern:
         """Return the finished pattern."""
         return _CellPattern(layer, self.b.inputs, next_states)
 
@@ -106,8 +109,9 @@ def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPatter
         return
     for activation in RNN_ACTIVATIONS:
         f = _PatternBuilder(Builder(), row, states)
-        _, from_x, from_h = f.both(1, 1)
-        yield f.done(ops.Rnn(activation), f.do(activation, f.do("add", from_x, from_h)))  # type: ignore[arg-type]
+        _, from_x, from_h = f.add_affine_maps(1, 1)
+        rnn = ops.Rnn(activation)  # type: ignore[arg-type]
+        yield f.finish_pattern(rnn, f.add_op(activation, f.add_op("add", from_x, from_h)))
     # Four variants of GRU are in use: where the reset applies, and the direction of the update
     # gate.
     for layer in (ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")):
@@ -115,31 +119,33 @@ def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPatter
 
 
 def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
-    h, from_x, from_h = f.both(3, 3 if op.reset == "after" else 2)
+    h, from_x, from_h = f.add_affine_maps(3, 3 if op.reset == "after" else 2)
     r_x, z_x, n_x = f.parts(from_x, 3)
     parts = f.parts(from_h, 3 if op.reset == "after" else 2)
-    r = f.do("sigmoid", f.do("add", r_x, parts[0]))
+    r = f.add_op("sigmoid", f.add_op("add", r_x, parts[0]))
     if op.reset == "after":
-        past = f.do("mul", r, parts[2])
+        past = f.add_op("mul", r, parts[2])
     else:
-        u = f.leaf("u new", f.size, f.size), f.leaf("c new", f.size)
-        past = f.linear(f.do("mul", r, h), *u)
-    n = f.do("tanh", f.do("add", n_x, past))
-    z = f.do("sigmoid", f.do("add", z_x, parts[1]))
-    shut = f.do("sub", f.leaf("one"), z)
+        u = f.add_input("u new", f.size, f.size), f.add_input("c new", f.size)
+        past = f.linear(f.add_op("mul", r, h), *u)
+    n = f.add_op("tanh", f.add_op("add", n_x, past))
+    z = f.add_op("sigmoid", f.add_op("add", z_x, parts[1]))
+    shut = f.add_op("sub", f.add_input("one"), z)
     # The gate is the share of the old state that is kept, or the share that is replaced.
     old, new = (z, shut) if op.update == "old" else (shut, z)
-    return f.done(op, f.do("add", f.do("mul", new, n), f.do("mul", old, h)))
+    return f.finish_pattern(op, f.add_op("add", f.add_op("mul", new, n), f.add_op("mul", old, h)))
 
 
 def _build_lstm_pattern(f: _PatternBuilder) -> _CellPattern:
-    _, from_x, from_h = f.both(4, 4)
-    cell = f.leaf("cell", *f.states[1].shape)
-    i, forget, g, o = f.parts(f.do("add", from_x, from_h), 4)
+    _, from_x, from_h = f.add_affine_maps(4, 4)
+    cell = f.add_input("cell", *f.states[1].shape)
+    i, forget, g, o = f.parts(f.add_op("add", from_x, from_h), 4)
     # Gates in the order i, f, g, o, as PyTorch's weights have them.
-    kept = f.do("mul", f.do("sigmoid", forget), cell)
-    after = f.do("add", kept, f.do("mul", f.do("sigmoid", i), f.do("tanh", g)))
-    return f.done(ops.Lstm(), f.do("mul", f.do("sigmoid", o), f.do("tanh", after)), after)
+    kept = f.add_op("mul", f.add_op("sigmoid", forget), cell)
+    after = f.add_op("add", kept, f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", g)))
+    return f.finish_pattern(
+        ops.Lstm(), f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", after)), after
+    )
 
 
 LeafBindings = dict[Value, Value]

@@ -116,20 +116,22 @@ def _convert_graph(
         facts = graph.input_facts[name]
         if given.get(name) == half and facts.type.dtype == "f32":
             facts = replace(facts, type=replace(facts.type, dtype=half))
-        walk.enter(value, made.input(name, facts))
+        walk.register_value(value, made.input(name, facts))
     for name, value in graph.parameters.items():
-        walk.enter(value, made.parameter(graph.parameter_facts[name]), "neutral")
+        walk.register_value(value, made.parameter(graph.parameter_facts[name]), "neutral")
     walk.nodes(graph)
-    made.names = {n: walk.either(v) for n, v in graph.names.items()}
+    made.names = {n: walk.get_computed(v) for n, v in graph.names.items()}
     outputs: dict[str, Value] = {}
     found: dict[str, str] = {}
     for name, value in graph.outputs.items():
         wanted = results.get(name)
         if wanted is None:
-            outputs[name] = walk.either(value)
+            outputs[name] = walk.get_computed(value)
             found[name] = outputs[name].type.dtype
         else:
-            outputs[name] = walk.thin(value) if wanted == half else walk.wide(value)
+            outputs[name] = (
+                walk.convert_to_half(value) if wanted == half else walk.convert_to_original(value)
+            )
     return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts), found
 
 
@@ -166,36 +168,40 @@ class _HalfConverter:
     wide_values: dict[Value, Value] = field(default_factory=dict)
     narrow_values: dict[Value, Value] = field(default_factory=dict)
 
-    def enter(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
+    def register_value(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
         """Register the converted form of a value."""
         thin = old.type.dtype == "f32" and new.type.dtype == self.half
         (self.narrow_values if thin else self.wide_values)[old] = new
         self.widths[old] = "thin" if thin else width
 
-    def wide(self, old: Value) -> Value:
+    def convert_to_original(self, old: Value) -> Value:
         """Return a value in its original dtype (f32 for floats)."""
         if old not in self.wide_values:
             self.wide_values[old] = self.made.one(ops.Cast("f32"), self.narrow_values[old])
         return self.wide_values[old]
 
-    def thin(self, old: Value) -> Value:
+    def convert_to_half(self, old: Value) -> Value:
         """Return a float value in 16 bits, any other as it is."""
         if old.type.dtype != "f32":
-            return self.wide(old)
+            return self.convert_to_original(old)
         if old not in self.narrow_values:
             node = old.node
             neutral = self.widths[old] == "neutral"
             # A view of a weight stays one: its readers look for the weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
-                args = [a and self.thin(a) for a in node.args]
+                args = [a and self.convert_to_half(a) for a in node.args]
                 self.narrow_values[old] = self.made.add(node.op, *args)[old.index]
             else:
-                self.narrow_values[old] = self.made.one(ops.Cast(self.half), self.wide(old))
+                self.narrow_values[old] = self.made.one(
+                    ops.Cast(self.half), self.convert_to_original(old)
+                )
         return self.narrow_values[old]
 
-    def either(self, old: Value) -> Value:
+    def get_computed(self, old: Value) -> Value:
         """Return a value in the dtype it was computed in."""
-        return self.narrow_values[old] if self.widths[old] == "thin" else self.wide(old)
+        return (
+            self.narrow_values[old] if self.widths[old] == "thin" else self.convert_to_original(old)
+        )
 
     def nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
@@ -203,17 +209,17 @@ class _HalfConverter:
             width = self._get_width(node)
             new = self._convert_node(node, width)
             for old, one in zip(results, new, strict=True):
-                self.enter(old, one, "neutral" if width == "neutral" else "wide")
+                self.register_value(old, one, "neutral" if width == "neutral" else "wide")
             self.made.copy_origin(graph, node, new)
 
     def _convert_node(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node, with its operands in its dtype."""
         if width != "thin":
-            return self.made.add(node.op, *(a and self.wide(a) for a in node.args))
+            return self.made.add(node.op, *(a and self.convert_to_original(a) for a in node.args))
         op: Op = node.op
         if isinstance(op, ops.Route):
             op = replace(op, body=self._convert_expert(op.body))
-        return self.made.add(op, *(a and self.thin(a) for a in node.args))
+        return self.made.add(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
         """Convert the body of experts, whose inputs and results are 16-bit."""

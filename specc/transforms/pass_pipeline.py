@@ -80,7 +80,7 @@ class PassState:
     half: DerivedStep | None = None
     derived: DerivedGraphs | None = None
 
-    def grows(self) -> tuple[str, tuple[str, ...]]:
+    def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
         """Return the input with the time axis, and the outputs. E0701 if there is none."""
         if self.generation is not None:
             return self.generation.growing, (self.generation.source,)
@@ -144,7 +144,7 @@ def _run_narrow(work: PassState) -> PassState:
 
 
 def _run_chunk(work: PassState) -> PassState:
-    growing, sources = work.grows()
+    growing, sources = work.get_time_axis_interface()
     if work.streaming is None:
         return work
     symbol = _find_generated_symbol(work.graph, growing)
@@ -166,7 +166,7 @@ def _find_generated_symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
 def _run_causality_check(work: PassState) -> PassState:
     """Raise E0701 and E0702 without a time axis, E0711 to E0718 for causality violations."""
     graph, chunk = work.graph, work.chunk
-    growing, sources = work.grows()
+    growing, sources = work.get_time_axis_interface()
     symbol = _find_generated_symbol(graph, growing, chunk)
     faults = (
         check_causality(graph, symbol, growing, sources)
@@ -201,7 +201,7 @@ def _raise_nothing_generated(graph: Graph) -> NoReturn:
 
 
 def _run_step(work: PassState) -> PassState:
-    growing, (source, *_) = work.grows()
+    growing, (source, *_) = work.get_time_axis_interface()
     half = derive_step_graph(
         work.graph,
         growing,

@@ -112,10 +112,14 @@ def choose_weight_formats(
     for sharing in _group_tied_weights(every, ties):
         uses = every[sharing[0]]
         for name in sharing[1:]:
-            uses = uses.joined(every[name])
+            uses = uses.merge_uses(every[name])
         # A tied weight matches by each of its names.
         names = [each for name in sharing for each in _list_pattern_names(name, every[name])]
-        form = choice.of(sharing, uses, names) if not wish.stored else choice.stored(sharing, uses)
+        form = (
+            choice.choose_format(sharing, uses, names)
+            if not wish.stored
+            else choice.keep_checkpoint_format(sharing, uses)
+        )
         if isinstance(form, QuantizationFormat):
             plan.update(dict.fromkeys(sharing, form))
         else:
@@ -195,7 +199,7 @@ class _FormatChooser:
     rounds: bool
     layers: frozenset[str]
 
-    def of(
+    def choose_format(
         self, sharing: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
         """Return the format of a weight, or the reason why it is not quantized."""
@@ -224,7 +228,9 @@ class _FormatChooser:
             return self._choose_careful_kind(sharing, uses, self.graph.parameters[sharing[0]])
         return kind
 
-    def stored(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | str:
+    def keep_checkpoint_format(
+        self, sharing: list[str], uses: WeightUses
+    ) -> QuantizationFormat | str:
         """Return the format of 4-bit codes of the checkpoint, or why they are dequantized."""
         if why := _explain_unsupported(uses):
             return why

@@ -98,7 +98,7 @@ class WeightUses:
         """Return every scope that reads the weight."""
         return list(dict.fromkeys(scope for scope in (*self.linear, *self.table) if scope))
 
-    def joined(self, also: "WeightUses") -> "WeightUses":
+    def merge_uses(self, also: "WeightUses") -> "WeightUses":
         """Return the uses of a weight under both of its names."""
         return WeightUses(
             linear=[*self.linear, *also.linear],

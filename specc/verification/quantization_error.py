@@ -155,7 +155,7 @@ class QuantizationComparison:
                     drawn = generates is not None and name == generates.source
                     self.losses.setdefault(name, QuantizationLoss()).see(value, full[name], drawn)
 
-    def told(self) -> list[dict[str, object]]:
+    def to_json(self) -> list[dict[str, object]]:
         """Return the error of each output as JSON values."""
         return [{"result": n, **loss.measures} for n, loss in self.losses.items()]
 

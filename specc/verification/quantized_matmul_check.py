@@ -34,7 +34,7 @@ class QuantizedProducts:
             return cls()
         return cls(*model.with_products())
 
-    def told(self, inputs: Mapping[str, Array], shown: str) -> str:
+    def compare_run(self, inputs: Mapping[str, Array], shown: str) -> str:
         """Compare the products of one run and format the suffix of its line. E0855 if one
         differs.
         """

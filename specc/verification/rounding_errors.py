@@ -55,7 +55,7 @@ def make_rounding_sample(
 
     def run_rounded(errors: RoundingErrors) -> dict[str, Array]:
         errors.after = after
-        given, changed = errors.of_all(inputs), errors.of_all(weights)
+        given, changed = errors.add_errors(inputs), errors.add_errors(weights)
         return numpy.evaluate_graph(graph, given, changed, after=errors)
 
     return run_rounded
@@ -126,7 +126,7 @@ class RoundingErrors:
             return node is not None
         return all(a is None or a in self.fixed for a in node.args)
 
-    def of_all(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def add_errors(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return inputs or weights with errors."""
         return {name: self.of(np.asarray(array)) for name, array in arrays.items()}
 

@@ -162,7 +162,7 @@ class VerificationRound:
         agree = "1 result agrees" if one else f"{self.results} results agree"
         return f"{agree}, worst difference {self.worst:.1e} of the largest value"
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON values; the note without its separator."""
         return {
             "graph": self.graph,

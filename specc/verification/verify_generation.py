@@ -107,8 +107,8 @@ class _Decode:
 
     def results(self, errors: RoundingErrors | None = None) -> dict[str, Array]:
         """Return the results, with rounding errors if given."""
-        asked, settings = self.asked, self.asked.bounded
-        weights = errors.of_all(self.weights) if errors else self.weights
+        asked, settings = self.asked, self.asked.limited_settings
+        weights = errors.add_errors(self.weights) if errors else self.weights
         session = _Reference(self.graph, weights, errors)
         source = asked.writer.generation.source
         stepper = FullForwardStepper(session, asked.writer.input_signature, source, asked.prepared)
@@ -124,13 +124,13 @@ class _Decode:
             "log_probs": _fill_inputs([np.asarray(s.log_probs) for s in steps], width),
         }
 
-    def got(self) -> dict[str, Array]:
+    def run_model(self) -> dict[str, Array]:
         """Return the results of the model."""
         session = self.asked.writer.itself
         assert session is not None, "a standalone generator has a session"
         made = run_standalone(session, self.asked)
         if made.log_probs is not None:
-            width = self.asked.bounded.max_tokens
+            width = self.asked.limited_settings.max_tokens
             tokens, log_probs = made.tokens[:, 0], made.log_probs
             return {
                 "tokens": _fill_inputs([*tokens.T], width)[:, None],
@@ -138,7 +138,7 @@ class _Decode:
             }
         stops = self.asked.settings.stop
         rows = [[_cut_prompt(text, stops) for text in row] for row in made.tokens.tolist()]
-        tokens = _pad_prompt(rows, self.asked.bounded)
+        tokens = _pad_prompt(rows, self.asked.limited_settings)
         return {"tokens": tokens, "scores": np.asarray(made.scores)}
 
 
@@ -165,7 +165,7 @@ class _Reference:
 
 def _compare_tokens(decode: _Decode, sizes: Mapping[str, int]) -> VerificationRound:
     """Compare the results. E0930 unless they agree."""
-    got, want = decode.got(), decode.results()
+    got, want = decode.run_model(), decode.results()
     apart = {n: compare_result(n, got[n], x) for n, x in want.items()}
     steps = int((want["tokens"] >= 0).sum(-1).max(initial=0))
     note = f"; {steps} tokens" if steps != 1 else "; 1 token"

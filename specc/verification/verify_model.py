@@ -87,10 +87,10 @@ def iterate_rounds(
     check_free_memory(str(model.path), room.stored, room.stored, room.numbers)
     comparison, coverage = _Comparison.of(model), Coverage.of(model)
     for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):
-        yield comparison.of_round(sizes, inputs)
+        yield comparison.compare_round(sizes, inputs)
     if coverage.missing:
         yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
-    if undecided := comparison.undecided():
+    if undecided := comparison.find_undecided_results():
         _fail_undecided(undecided)
 
 
@@ -149,11 +149,13 @@ class _Comparison:
             half=half_format_of(graph),
         )
 
-    def undecided(self) -> list[str]:
+    def find_undecided_results(self) -> list[str]:
         """Return the results that rounding decides in at least half of the rounds."""
         return sorted(name for name, count in self.inconclusive.items() if 2 * count >= self.rounds)
 
-    def of_round(self, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> VerificationRound:
+    def compare_round(
+        self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
+    ) -> VerificationRound:
         """Compare all results for these inputs. E0930, E0855 and E0980."""
         got = self.exact.session.run(inputs)
         after = reference_cache_values(self.graph, got, self.weights)
@@ -170,7 +172,7 @@ class _Comparison:
             note = _in_half(self.half, self.graph, inputs, self.weights, want, apart)
             return replace(found, note=note)
         if not wrong:
-            return replace(found, note=self.whole.told(inputs, format_lengths(sizes)))
+            return replace(found, note=self.whole.compare_run(inputs, format_lengths(sizes)))
         # only now, because it runs the reference several times more
         sample = make_rounding_sample(self.graph, inputs, self.weights, after)
         inconclusive, note = _explained(wrong, got, want, sample, format_lengths(sizes))
@@ -320,7 +322,7 @@ def iterate_package_rounds(
 ) -> Iterator[VerificationRound]:
     """Compare the graphs that have a manifest, round by round. E0930 at the first difference."""
     for role in (package.role(graph),) if graph else package.roles:
-        if not package.described(role):
+        if not package.has_manifest(role):
             why = "not compared, because it has no description"
             yield VerificationRound(graph=escape_text(role), compared=False, agrees=None, note=why)
             continue

@@ -73,14 +73,14 @@ class _Ends:
     band: tuple[float, float]
 
     @property
-    def into(self) -> tuple[float, float]:
+    def entry_point(self) -> tuple[float, float]:
         """Return where edges enter."""
         return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
-    def out(self) -> tuple[float, float]:
+    def exit_point(self) -> tuple[float, float]:
         """Return where edges leave."""
-        return self.into[0], self.corner[1] + self.piece.height
+        return self.entry_point[0], self.corner[1] + self.piece.height
 
 
 def _draw_flow(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
@@ -174,7 +174,7 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
 
 def _draw_edge(a: _Ends, b: _Ends, side: float | None) -> LineMark:
     """Return the line between two pieces, around at x `side` if given, turning between rows."""
-    start, end = a.out, b.into
+    start, end = a.exit_point, b.entry_point
     if side is None:
         turn = b.band[0] - ROW_GAP / 2
         straight = abs(start[0] - end[0]) < 0.5

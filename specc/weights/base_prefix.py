@@ -32,11 +32,11 @@ class ParameterNaming:
         behind = self.plus + declared
         return behind if self.plus and start + behind in present else declared
 
-    def spellings(self, tensor: str) -> tuple[str, ...]:
+    def get_spellings(self, tensor: str) -> tuple[str, ...]:
         """Return the names a tensor may have in the spec."""
         for path, inner in self.parts:
             if tensor.startswith(path):
-                below = inner.spellings(tensor[len(path) :])
+                below = inner.get_spellings(tensor[len(path) :])
                 return tuple(path + spelling for spelling in below)
         if self.minus:
             return tensor, self.minus + tensor

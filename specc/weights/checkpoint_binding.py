@@ -246,7 +246,7 @@ def _list_ignored(
     patterns = [NamePattern(r.pattern) for r in rules]
 
     def is_named(name: str) -> bool:
-        spellings = naming.spellings(name)
+        spellings = naming.get_spellings(name)
         return any(p.matches(spelling) for p in patterns for spelling in spellings)
 
     return {name for name in checkpoint.tensors if is_named(name)}

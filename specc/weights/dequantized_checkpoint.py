@@ -83,11 +83,11 @@ class DequantizedCheckpoint(Checkpoint):
         """Return a copy of the tensor, or of some rows."""
         if name not in self.weights:
             return super().read(name, rows)
-        codes, scales = self.codes(name, rows)
+        codes, scales = self.read_codes(name, rows)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
 
-    def codes(self, name: str, rows: slice) -> Codes:
+    def read_codes(self, name: str, rows: slice) -> Codes:
         """Return the codes and scales of some rows of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_find_parts(self, weight.tensors), weight.layout, rows)
@@ -198,7 +198,7 @@ class _ScalesOf(DequantizedCheckpoint):
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return the scales of some rows, broadcast to the shape of the values."""
-        codes, scales = self.codes(name, rows)
+        codes, scales = self.read_codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 

@@ -71,7 +71,7 @@ class LoraAdapter:
         self.changes = self._map_replacements() if whole else self._read_changes()
 
     @classmethod
-    def whole_of(cls, file: TensorFile) -> "LoraAdapter":
+    def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
         """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
         return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
 
@@ -163,7 +163,7 @@ class LoraAdapter:
             helps=["save it again with `save_pretrained` of peft"],
         )
 
-    def wide(self, name: str) -> Wide:
+    def read_float64(self, name: str) -> Wide:
         """Read a tensor in float64. E0507 if it is not finite."""
         array = self.file.read(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(str(self.file.path))}`")
@@ -217,7 +217,7 @@ class AdaptedCheckpoint(Checkpoint):
             whole = self.base.read(name)
         kind = NUMPY_DTYPES[self.tensors[name].dtype]
         if change.vector:
-            added = change.scale * self.adapter.wide(change.vector)
+            added = change.scale * self.adapter.read_float64(change.vector)
             return np.asarray((whole.astype(np.float64) + added).astype(kind))
         if not change.left:
             return whole.astype(kind)
@@ -227,7 +227,10 @@ class AdaptedCheckpoint(Checkpoint):
         self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]
     ) -> Array:
         """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
-        left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
+        left, right = (
+            self.adapter.read_float64(change.left),
+            self.adapter.read_float64(change.right),
+        )
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
         if change.is_transposed:

@@ -181,7 +181,7 @@ class CheckpointBinding:
         # and while the next one is read.
         hashed: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
-            for name, at, chunk in file.everything():
+            for name, at, chunk in file.read_all_bytes():
                 before, hashed = hashed, hashing.submit(digest.update, chunk)
                 for seen in runs.get(name, ()):
                     begin = seen.view.offset

@@ -67,7 +67,7 @@ class WeightRules:
     ignores: tuple[IgnoreRule, ...] = ()
     parts: tuple[str, ...] = ()
 
-    def under(self, path: str) -> "WeightRules":
+    def add_prefix(self, path: str) -> "WeightRules":
         """Return the rules of a used spec, prefixed with a path."""
 
         def prefix_name(name: str) -> str:
@@ -91,7 +91,7 @@ class WeightRules:
             (path,) if path else (),
         )
 
-    def and_then(self, more: "WeightRules") -> "WeightRules":
+    def add_fallback_rules(self, more: "WeightRules") -> "WeightRules":
         """Return these rules, followed by fallback rules."""
         return WeightRules(
             self.ties + more.ties,

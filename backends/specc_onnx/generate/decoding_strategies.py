@@ -141,7 +141,7 @@ class StrategyInputs:
             made.append(LoopCarry("history", get_history_type(self.batch), first))
         return made
 
-    def ruled(
+    def emit_score_rules(
         self, g: Emitter, d: DecodingConfig, scores: str, iteration: str, past: Sequence[str]
     ) -> str:
         """Write the scores under the penalty on repetition and the rules of this step."""
@@ -223,7 +223,7 @@ class SingleSequenceStrategy:
     def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
         """Choose one token per sequence."""
         ended, written, scores, *past = before
-        weighed = self.start.ruled(g, self.d, logits, iteration, past)
+        weighed = self.start.emit_score_rules(g, self.d, logits, iteration, past)
         if self.sampler:
             chosen = onnx_sampling.emit_sampled_tokens(g, self.sampler, weighed, iteration)
         else:
@@ -283,7 +283,7 @@ class BeamSearchStrategy:
             before[len(onnx_beam_search.BeamState._fields) :],
         )
         logs = g.node("LogSoftmax", logits, axis=1)
-        logs = self.start.ruled(g, self.d, logs, iteration, past)
+        logs = self.start.emit_score_rules(g, self.d, logs, iteration, past)
         if self.d.renormalize_logits:
             # a row without any allowed token would be NaN
             none = g.constant(onnx_beam_search.NO_SCORE, "f32")

@@ -176,7 +176,7 @@ class GenerationContext:
         return self.batch * self.repeats
 
     @property
-    def sides(self) -> list[str]:
+    def per_token_inputs(self) -> list[str]:
         """Return the step's inputs along the time axis other than the tokens."""
         own = {
             self.derived.growing,
@@ -189,7 +189,7 @@ class GenerationContext:
         """Return the batch axis of a type, or None."""
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
-    def enter(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+    def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
         """Bind the inputs and weights of the next graph to tensors."""
         g = self.g
         read = {a for node, _ in graph.nodes for a in node.args if a}
@@ -203,7 +203,7 @@ class GenerationContext:
         for name, value in graph.parameters.items():
             g.values.tensors[value] = g.values.parameters[name]
 
-    def spread(self, x: Tensor, axis: int | None = None) -> str:
+    def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
         """`x` with each row of the batch as often as steps have it."""
         if axis is None:
             axis = self.batch_axis(x.type)

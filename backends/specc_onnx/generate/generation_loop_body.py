@@ -41,7 +41,7 @@ def hoist_invariant_nodes(
     inputs = {t.name: t.type for t in static_inputs.values()}
     # Only handed-over values have tensors here: the step's other inputs are created in the body.
     known_here = {n: step.inputs[n] for n in static_inputs}
-    work.enter(replace(step, inputs=known_here, outputs={}), static_inputs)
+    work.bind_inputs(replace(step, inputs=known_here, outputs={}), static_inputs)
     # The step's symbols differ from those of the spec's graph even if spelled alike: its `batch` is
     # the number of beams of all sequences.
     before = g.lengths
@@ -161,8 +161,8 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
         told = {t.name: t.type for t in (*inner.values(), *turn.static_inputs.values())}
         # The loop is skipped for a batch of size 0.
         least = {**step.least, str(work.batch): 1}
-        with g.rooted(LengthResolver(told, step.facts, least)):
-            work.enter(step, {**inner, **turn.static_inputs})
+        with g.enter_graph(LengthResolver(told, step.facts, least)):
+            work.bind_inputs(step, {**inner, **turn.static_inputs})
             if turn.first is None:
                 logits = _emit_step(work, turn)
             else:
@@ -239,7 +239,7 @@ def _list_next_carries(
     token = _emit_next_tokens(work, decision)
     return [
         token,
-        *(_emit_next_mask(work, n, inner[n], token, decision) for n in work.sides),
+        *(_emit_next_mask(work, n, inner[n], token, decision) for n in work.per_token_inputs),
         *(_emit_next_state(work, s, decision) for s in work.derived.states),
         *decision.after,
     ]

@@ -63,7 +63,7 @@ def build_generation_model(
     g = work.g
     weights = add_parameters(g, ingredients.parameters, stored or {}, ties or {})
     # Reported before anything is written: the loop has no value for such an input.
-    for name in work.sides:
+    for name in work.per_token_inputs:
         if not work.whole.graph.input_facts[name].keep:
             _raise_unknown_symbol(name, work.derived.growing)
     lower_encoder(work)
@@ -121,7 +121,10 @@ def _make_generation_context(
 def _make_loop_iteration(work: GenerationContext) -> LoopIteration:
     """Return the loop's carries, with initial values emitted into the main graph."""
     g = work.g
-    fed = [make_prompt_carry(work), *(make_mask_carry(work, name) for name in work.sides)]
+    fed = [
+        make_prompt_carry(work),
+        *(make_mask_carry(work, name) for name in work.per_token_inputs),
+    ]
     states = [make_state_carry(work, s) for s in work.derived.states]
     static_inputs = {n: get_encoder_output(work, n) for n in work.derived.static_inputs}
     logits = work.derived.step.outputs[work.decoding.source].type
@@ -173,7 +176,7 @@ def lower_encoder(work: GenerationContext) -> None:
     for graph in (*whole.computed, work.derived.encode):
         if graph is None:
             continue
-        work.enter(graph, work.outer)
+        work.bind_inputs(graph, work.outer)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
@@ -247,7 +250,7 @@ def make_prompt_carry(work: GenerationContext) -> LoopCarry:
         # any table. A spec that never uses the ids as indices may read the original ids.
         if name in work.whole.keeps and _is_lookup_index(work.derived.step, growing):
             ids = Tensor(emit_indices_without_padding(work.g, ids, work.outer[name]), ids.type)
-    return LoopCarry(growing, work.derived.step.inputs[growing].type, work.spread(ids))
+    return LoopCarry(growing, work.derived.step.inputs[growing].type, work.repeat_for_beams(ids))
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -260,13 +263,13 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
 def make_mask_carry(work: GenerationContext, name: str) -> LoopCarry:
     """Build the carry of an input other than the token ids, with its value at the first step."""
     type = work.derived.step.inputs[name].type
-    return LoopCarry(name, type, work.spread(work.outer[name]))
+    return LoopCarry(name, type, work.repeat_for_beams(work.outer[name]))
 
 
 def make_state_carry(work: GenerationContext, state: DecodeState) -> LoopCarry:
     """Build the carry of a state; its initial value is an output of `encode`, or empty."""
     if state.initial:
-        initial = work.spread(work.outer[state.initial], state.batch)
+        initial = work.repeat_for_beams(work.outer[state.initial], state.batch)
         return LoopCarry(state.name, state.type, initial)
     lengths = {str(work.batch): work.rows}
     # A cache starts empty; a state without a time axis, such as that of a recurrent layer, starts
@@ -283,14 +286,14 @@ def get_encoder_output(work: GenerationContext, name: str) -> Tensor:
     """Return a value that every step reads unchanged, captured from the main graph."""
     type = work.derived.step.inputs[name].type
     known = make_typed_tensor(work.outer[name].name, type.dtype, type.shape)
-    return Tensor(work.spread(known), type)
+    return Tensor(work.repeat_for_beams(known), type)
 
 
 def find_prompt_mask(work: GenerationContext) -> str | None:
     """Return the padding mask of the prompt, bool[rows, n], or None if the model has none."""
     for name in work.whole.keeps:
         if name in work.outer:
-            return work.spread(work.outer[name])
+            return work.repeat_for_beams(work.outer[name])
     return None
 
 
@@ -303,7 +306,7 @@ def find_first_logits(work: GenerationContext) -> Tensor | None:
         return None
     made = work.outer[name]
     g.site = LoweringSite(("start",))
-    logits, shape = work.spread(made), made.type.shape
+    logits, shape = work.repeat_for_beams(made), made.type.shape
     if made.type.rank == 3:
         logits = g.node("Squeeze", logits, g.vector(1))
     logits = emit_cast(g, logits, made.type.dtype, "f32")

@@ -218,7 +218,7 @@ def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
     """Bind a symbol to the i64[] `count`, which is nonzero, inside the context."""
     numbers = {**g.lengths.numbers, str(length): count}
     sure = g.lengths.sure | {length}
-    with g.rooted(replace(g.lengths, numbers=numbers, sure=sure)):
+    with g.enter_graph(replace(g.lengths, numbers=numbers, sure=sure)):
         yield
 
 

@@ -116,7 +116,7 @@ def conv_transpose(
     result = _emit_channels_first(g, op.kernel, made)
     for axis in doubtful:
         length = op.rows(x.type.shape[axis], axis - first)
-        stop = g.lengths.demand(g, g.shape([length]), length)
+        stop = g.lengths.emit_length_check(g, g.shape([length]), length)
         result = g.node("Slice", result, g.vector(0), stop, g.vector(axis))
     return result
 
@@ -263,7 +263,7 @@ class _EmptyWindowGuard:
     def _require_positions(self, number: str, x: Tensor, n: int) -> str:
         """Return `number`, or 0 if there are too few positions."""
         spare = self.op.spare(x.type.shape[self.first + n], n)
-        return self.g.lengths.demand(self.g, number, spare)
+        return self.g.lengths.emit_length_check(self.g, number, spare)
 
     def _maybe_empty(self, x: Tensor) -> list[int]:
         """Return the window axes that may have length 0, where that is allowed."""

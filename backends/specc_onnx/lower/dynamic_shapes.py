@@ -37,7 +37,7 @@ class LengthResolver:
         """Source of the value of each symbol."""
         return find_length_sources(self.inputs, self.facts, self.numbers)
 
-    def scalar(self, g: "Emitter", length: DimLike) -> str:
+    def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
         """Emit a length as i64[]."""
         number = Dim.of(length).number
         if number is not None:
@@ -102,7 +102,7 @@ class LengthResolver:
             total += product
         return total
 
-    def demand(self, g: "Emitter", number: str, *lengths: Dim) -> str:
+    def emit_length_check(self, g: "Emitter", number: str, *lengths: Dim) -> str:
         """Emit `number`, i64[1], so that the model stops if a length is below 0, by reading a
         position that does not exist: ONNX has no assertion.
         """

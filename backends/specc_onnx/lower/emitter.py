@@ -91,10 +91,10 @@ class Emitter:
 
     def place(self, word: str) -> str:
         """Return a name under the current scope, `encoder/layers/3/Gemm`."""
-        return "/".join([self.directory, word])
+        return "/".join([self.scope_prefix, word])
 
     @property
-    def directory(self) -> str:
+    def scope_prefix(self) -> str:
         """Return the current scope as a node name prefix, never empty."""
         parts = [*filter(None, self.site.scope.split("."))]
         return "/".join(parts) or self.names.graph or "main"
@@ -125,7 +125,7 @@ class Emitter:
             self.site, self.bodies.isolated = site, before
 
     @contextmanager
-    def rooted(self, lengths: LengthResolver) -> Iterator[None]:
+    def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
         """Lower a graph of its own into the innermost body, whose inputs tell its `lengths`."""
         before, root = self.lengths, self.bodies.root
         self.lengths, self.bodies.root = lengths, len(self.bodies.open) - 1
@@ -165,7 +165,7 @@ class Emitter:
 
     def dim(self, length: DimLike) -> str:
         """Emit a length as a scalar, i64[]."""
-        return self.lengths.scalar(self, length)
+        return self.lengths.emit_scalar(self, length)
 
     def shape(self, dims: Sequence[DimLike]) -> str:
         """Emit lengths as a vector, i64[n]; a constant if all are known."""

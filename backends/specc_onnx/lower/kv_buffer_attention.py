@@ -121,7 +121,7 @@ def emit_kv_buffer_attention(
         result, *written = _emit_unbiased_if_causal(g, call, plain, mask)
     else:
         bias = _emit_attention_bias(g, q.type.dtype, (count, whole), mask, add)
-        result, *written = call.written(g, bias)
+        result, *written = call.emit_call(g, bias)
     for each, name in zip(grown, written, strict=True):
         g.values.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
     if fewer:
@@ -152,7 +152,7 @@ class _GroupQueryCall:
     filled: tuple[str, str]
     result: Type
 
-    def written(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
+    def emit_call(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
         """Return the attention result and the updated buffers."""
         rotation = [None, None, None]  # the kernel's own names, which no spec uses
         buffers = [x.past.name for x in self.grown]
@@ -178,9 +178,9 @@ def _emit_unbiased_if_causal(
     grid = call.result.shape[1], call.grown[0].joined.type.shape[2]
 
     def attend_with_bias() -> tuple[str, ...]:
-        return call.written(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
+        return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
 
-    without = make_branch(g, "plain", types, lambda: call.written(g, None))
+    without = make_branch(g, "plain", types, lambda: call.emit_call(g, None))
     with_bias = make_branch(g, "masked", types, attend_with_bias)
     return g.nodes("If", 3, plain, then_branch=without, else_branch=with_bias)
 

@@ -47,7 +47,7 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         )
         if node.op.heavy:
             _add_doc_string(
-                nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.directory
+                nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.scope_prefix
             )
         _record_results(g, results, (names,) if isinstance(names, str) else names)
 

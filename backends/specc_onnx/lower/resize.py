@@ -31,11 +31,11 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
         axis, size = op.axis + n, op.sizes[n]
         places = _AxisSampler(g, op, x.type.shape[axis], size, n)
         if op.antialias:
-            name = places.averaged(name, axis, x.type.rank)
+            name = places.emit_antialiased(name, axis, x.type.rank)
         elif op.interpolates:
-            name = places.between(name, axis, x.type.rank)
+            name = places.emit_interpolated(name, axis, x.type.rank)
         else:
-            name = g.node("Gather", name, places.nearest(), axis=axis)
+            name = g.node("Gather", name, places.emit_nearest(), axis=axis)
     return name
 
 
@@ -178,7 +178,7 @@ class _AxisSampler:
     size: Dim
     number: int
 
-    def nearest(self) -> str:
+    def emit_nearest(self) -> str:
         """The rows that are taken: `⌊i · n / m⌋`, in single precision as PyTorch has it."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f32")
@@ -191,7 +191,7 @@ class _AxisSampler:
         taken = g.node("Floor", g.node("Mul", points, step))
         return self._clamp_positions(emit_cast(g, taken, "f32", "i64"))
 
-    def averaged(self, x: str, axis: int, rank: int) -> str:
+    def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
         """Emit weighted sums over all source positions, with weights computed from the lengths."""
         g, rows_, size = self.g, self.length.number, self.size.number
         assert rows_ is not None, "`resize` requires static lengths here"
@@ -209,7 +209,7 @@ class _AxisSampler:
             total = self.g.node("Add", total, part)
         return total
 
-    def between(self, x: str, axis: int, rank: int) -> str:
+    def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
         """The rows around each place, weighed."""
         g, at = self.g, self._emit_positions()
         if self.op.mode == "bilinear":

@@ -70,7 +70,7 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
     )
     start = emit_full(g, 0, dtype, sums.shape)
     one_by_one = _can_inline_experts(op, g, given)
-    total = experts.in_turn(start) if one_by_one else experts.looped(start)
+    total = experts.in_turn(start) if one_by_one else experts.emit_loop(start)
     return emit_cast(g, emit_reshape(g, total, sums.shape, made.shape), dtype, made.dtype)
 
 
@@ -116,7 +116,7 @@ class _ExpertEmitter:
     ids: str
     sums: Type
 
-    def looped(self, start: str) -> str:
+    def emit_loop(self, start: str) -> str:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
         all_of_them = emit_slice(g, self._emit_used_experts(), 0, Dim.of(0), self.op.experts)
@@ -207,7 +207,7 @@ class _ExpertEmitter:
         g.values.tensors[value] = x
         g.values.tensors.update(zip(others, [*own, *self.given.captured], strict=True))
         # the tokens are counted here, and there is at least one
-        with g.rooted(LengthResolver({x.name: x.type}, {}, {op.rows: 1})):
+        with g.enter_graph(LengthResolver({x.name: x.type}, {}, {op.rows: 1})):
             lower_nodes(g, op.body)
         made = g.values.tensors[op.result()]
         if not ones:

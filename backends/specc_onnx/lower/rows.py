@@ -26,7 +26,7 @@ def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Emit one operator; ONNX orders equal elements by index."""
     rest = x.type.shape[op.axis] - op.k
-    count = g.lengths.demand(g, g.shape([op.k]), op.k, rest)
+    count = g.lengths.emit_length_check(g, g.shape([op.k]), op.k, rest)
     return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=op.largest, sorted=1)
 
 
@@ -34,8 +34,8 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
 def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
     """One operator."""
     length = x.type.shape[op.axis]
-    start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
-    stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop, op.step - 1)
+    start = g.lengths.emit_length_check(g, g.shape([op.start]), op.start, op.stop - op.start)
+    stop = g.lengths.emit_length_check(g, g.shape([op.stop]), length - op.stop, op.step - 1)
     return g.node("Slice", x.name, start, stop, g.vector(op.axis), g.shape([op.step]))
 
 
@@ -62,7 +62,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     ends = [Dim.of(0)] * (2 * x.type.rank)
     ends[op.axis], ends[op.axis + x.type.rank] = op.before, op.after
     first, *others = op.rooms(length)
-    before = g.lengths.demand(g, g.shape([op.before]), first, *others)
+    before = g.lengths.emit_length_check(g, g.shape([op.before]), first, *others)
     widths = [g.shape([end]) for end in ends]
     widths[op.axis] = before
     value = g.constant(op.value, x.type.dtype) if op.mode == "constant" else None

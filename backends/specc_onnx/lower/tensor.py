@@ -130,8 +130,8 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     if ends:
         return _emit_split_piece(op, g, x, ends)
     length = x.type.shape[op.axis]
-    start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
-    stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop)
+    start = g.lengths.emit_length_check(g, g.shape([op.start]), op.start, op.stop - op.start)
+    stop = g.lengths.emit_length_check(g, g.shape([op.stop]), length - op.stop)
     return g.node("Slice", x.name, start, stop, g.vector(op.axis))
 
 
@@ -148,7 +148,7 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """One row."""
     if op.at.number is not None:
         return g.node("Gather", x.name, g.dim(op.at), axis=op.axis)
-    at = g.lengths.demand(g, g.shape([op.at]), op.at)
+    at = g.lengths.emit_length_check(g, g.shape([op.at]), op.at)
     return g.node("Gather", x.name, g.node("Squeeze", at, g.vector(0)), axis=op.axis)
 
 

@@ -45,7 +45,7 @@ class InferredTypes:
     unknown_types: list[tuple[str, int, str]] = field(default_factory=list)
     taken: bool = True
 
-    def enter(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
+    def add_value(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
         """A value by its name. Unsound where it contradicts what is declared."""
         known = self.declared.get(name)
         if known is not None:
@@ -60,7 +60,7 @@ class InferredTypes:
         ):
             self.numbers[name] = numbers
 
-    def declare(self, values: Iterable[ValueInfoProto]) -> None:
+    def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
         """Types as they are written down."""
         for value in values:
             self.declared[value.name] = substitute_type_lengths(value.type, self.env)
@@ -68,7 +68,7 @@ class InferredTypes:
                 if dim.dim_param and _evaluate_length(dim, self.env) is None:
                     self.unknown_types.append((value.name, axis, dim.dim_param))
 
-    def settle(self) -> None:
+    def check_unknown_lengths(self) -> None:
         """Check that each unknown symbol is one length everywhere, and that formulas hold.
         UnsoundModelError otherwise.
         """
@@ -96,7 +96,7 @@ class InferredTypes:
         """The lengths of a value; None where not even their number is known."""
         return read_shape(self.types[name])
 
-    def element(self, name: str) -> int:
+    def get_element_type(self, name: str) -> int:
         """The element type of a value."""
         code: int = self.types[name].tensor_type.elem_type
         return code

@@ -61,12 +61,12 @@ def infer_model_types(
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     found = InferredTypes(env=env, opsets=opsets)
-    found.declare((*model.graph.value_info, *model.graph.output))
+    found.add_declared_types((*model.graph.value_info, *model.graph.output))
     for value in model.graph.input:
         numbers = np.array(told[value.name]) if value.name in told else None
-        found.enter(value.name, substitute_type_lengths(value.type, env), numbers)
+        found.add_value(value.name, substitute_type_lengths(value.type, env), numbers)
     infer_graph_types(found, model.graph)
-    found.settle()
+    found.check_unknown_lengths()
     return found
 
 
@@ -74,7 +74,7 @@ def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
     """Infer the initializers and nodes of a graph whose inputs are entered."""
     given = {value.name for value in graph.input}
     for tensor in (t for t in graph.initializer if t.name not in given):
-        found.enter(
+        found.add_value(
             tensor.name,
             make_tensor_type(tensor.data_type, tuple(tensor.dims)),
             read_constant_tensor(tensor),
@@ -105,7 +105,7 @@ def _infer_node(found: InferredTypes, node: NodeProto) -> None:
     operands = [found.numbers.get(n) for n in node.input]
     numbers = fold_node(node, operands, sizes[0] if sizes else None)
     for n, name in enumerate(filter(None, node.output)):
-        found.enter(name, types[n], numbers if n == 0 else None)
+        found.add_value(name, types[n], numbers if n == 0 else None)
 
 
 def _infer_results(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -133,9 +133,9 @@ def _infer_body(
     found: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
     """Follow a body whose inputs have these types; gives those of its results."""
-    found.declare((*body.input, *body.value_info, *body.output))
+    found.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
-        found.enter(value.name, type)
+        found.add_value(value.name, type)
     infer_graph_types(found, body)
     return [found.types[o.name] for o in body.output]
 
@@ -167,7 +167,7 @@ def _infer_scan(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
         if shape is not None:
             many.add(shape[axis])
             shape = (*shape[:axis], *shape[axis:][1:])
-        rows.append(make_tensor_type(found.element(name), shape))
+        rows.append(make_tensor_type(found.get_element_type(name), shape))
     if len(many - {None}) > 1:
         raise OperandMismatchError(f"scanned sequences have different lengths: {many}")
     starts = [found.types[n] for n in carried]
@@ -188,7 +188,7 @@ def _infer_loop(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     if found.taken:
         found.numbers[turn[0].name] = np.array(0)
     ends = _infer_body(found, body, [*(v.type for v in turn), *starts])[1:]
-    found.settle()
+    found.check_unknown_lengths()
     found.env, found.unknown_types = outside, before
     # the second iteration gets the results of the first: carries that share a length still do
     again = _read_symbol_lengths(body.input[2:], ends)

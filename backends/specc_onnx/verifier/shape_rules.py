@@ -78,7 +78,7 @@ class OperatorShapes:
         if any(attributes.get(name, 0) != value for name, value in self.fixed.items()):
             raise OperandMismatchError("this form is never emitted")
         for place, kind in self.kinds.items():
-            if found.element(node.input[place]) != kind:
+            if found.get_element_type(node.input[place]) != kind:
                 raise OperandMismatchError(f"operand {place} is not of element type {kind}")
 
     def infer(self, found: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -89,7 +89,7 @@ class OperatorShapes:
         for element, term in zip(self.elements, results, strict=False):
             parts = [bound.get(axis.name) for axis in term.axes]
             shape = None if None in parts else [n for part in parts for n in part or ()]
-            kind = found.element(node.input[element]) if self.of_operand else element
+            kind = found.get_element_type(node.input[element]) if self.of_operand else element
             made.append(make_tensor_type(kind, shape))
         return made
 
@@ -193,7 +193,7 @@ def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """As many along one axis as data may decide; the other axes stay as they are."""
     x, many = node.input
     shape, count = found.shape(x), found.numbers.get(many)
-    element = found.element(x)
+    element = found.get_element_type(x)
     if shape is None:
         return [make_tensor_type(element, None), make_tensor_type(TensorProto.INT64, None)]
     axis = get_node_attribute(node, "axis", -1)

@@ -116,7 +116,7 @@ class OnnxModelFile:
         """Return external files and the bytes needed of each, -1 if unclear."""
         return _list_external_files(self.model)
 
-    def unbroken(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the file is as it was written, to the last byte."""
         return has_valid_hash(self.path)
 

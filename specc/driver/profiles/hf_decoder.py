@@ -60,7 +60,7 @@ class GraphReplay:
             if a in names and a not in self.now:
                 self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
 
-    def bring(self, graph: Graph, wanted: Iterable[Value]) -> None:
+    def copy_nodes_for(self, graph: Graph, wanted: Iterable[Value]) -> None:
         """Copy the nodes that compute `wanted` values of `graph` and are not copied yet."""
         live = self._uncopied_nodes(wanted)
         for node, results in graph.nodes:
@@ -93,7 +93,7 @@ class GraphReplay:
                 return some
         return self.b.add(op, *args)
 
-    def filled(self, type: Type, number: float | bool) -> Value:
+    def make_constant(self, type: Type, number: float | bool) -> Value:
         """Return a constant tensor: `number` expanded to the shape of `type`."""
         made = self.b.one(ops.Constant(number, type.dtype))
         for axis, length in enumerate(type.shape):
@@ -289,7 +289,7 @@ def build_decoder(
             profile, replay, name, value, step.input_facts[name], name in derived.whole
         )
     declare_caches(replay, step, layers, "past_key_values.{}.{}")
-    replay.bring(step, step.outputs.values())
+    replay.copy_nodes_for(step, step.outputs.values())
     made = {LOGITS: replay.now[step.outputs[source]]}
     made |= emit_caches(replay, step, layers, "present.{}.{}")
     made |= keep_other_outputs(replay, step, derived, source)

@@ -276,7 +276,7 @@ def _encoder(parts: EncoderDecoderParts) -> Graph:
     if parts.mask in encode.inputs:
         mask = encode.inputs[parts.mask]
         replay.now[mask] = replay.mask(MASK, mask.type)
-    replay.bring(encode, [end])
+    replay.copy_nodes_for(encode, [end])
     return replay.finish(encode.name, {LAST: replay.now[end]})
 
 
@@ -306,9 +306,9 @@ def _decoder(
         # cross-attention keys and values: computed here in `decoder_model`, inputs of
         # `decoder_with_past_model`. What depends on the mask alone is computed in both.
         if step.inputs[name] not in replay.now:
-            replay.bring(encode, [encode.outputs[name]])
+            replay.copy_nodes_for(encode, [encode.outputs[name]])
             replay.now[step.inputs[name]] = replay.now[encode.outputs[name]]
-    replay.bring(step, step.outputs.values())
+    replay.copy_nodes_for(step, step.outputs.values())
     outputs = {LOGITS: replay.now[step.outputs[source]]}
     outputs |= _emit_presents(parts, replay, step, crossing=first)
     outputs |= keep_other_outputs(replay, step, derived, source)
@@ -373,7 +373,7 @@ def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: G
     known = {derived.growing, *derived.static_inputs, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
         if step.input_facts[name].keep and name not in derived.static_inputs:
-            replay.now[value] = replay.filled(value.type, True)
+            replay.now[value] = replay.make_constant(value.type, True)
         elif name not in known:
             fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
@@ -382,7 +382,7 @@ def _fill_empty_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Gr
     for layer in parts.layers:
         for _, state in layer.states:
             value = step.inputs[state.name]
-            replay.now[value] = replay.filled(value.type, 0.0)
+            replay.now[value] = replay.make_constant(value.type, 0.0)
 
 
 def _declare_past_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:

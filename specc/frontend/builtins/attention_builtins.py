@@ -62,8 +62,8 @@ def attend(
     attention. `scale` defaults to 1/sqrt(d); `cap` is logit soft-capping, applied before
     the bias `add` and the mask; `sinks` [heads] are attention-sink logits.
     """
-    site.within(cap, "cap", 0.0)
-    site.within(scale, "scale", -math.inf)
+    site.check_range(cap, "cap", 0.0)
+    site.check_range(scale, "scale", -math.inf)
     wide = [_expand_to_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     queries = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
     rows = make_grid_indices(site.context, (wide[0], queries), (wide[1], 2))
@@ -90,7 +90,7 @@ def _fold_scale(
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
         except ZeroDivisionError:  # vectors of width 0: every score is 0
             scale = 1.0
-    if site.context.late(get_number_symbols(scale)):
+    if site.context.has_run_time_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
         return site.one(ops.Arith("mul"), q, factor), 1.0
     return q, convert_to_float(site.context, scale, site.span)
@@ -105,7 +105,7 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
         return site.one(ops.Insert(1), x)
     if rank == 2 and name == "q":
         return site.one(ops.Insert(1), site.one(ops.Insert(1), x))
-    site.fail(
+    site.raise_error(
         "E0307",
         f"`{name}` must be [batch, heads, length, d]; heads are optional",
         name,
@@ -180,9 +180,11 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
             "declare an input `u` of uniform random numbers in [0, 1), shaped as the "
             "weights, and add `noise=gumbel_noise(u)`"
         ]
-        site.fail("E0606", title, "normalize", helps=helps)
+        site.raise_error("E0606", title, "normalize", helps=helps)
     title = "`noise` has no effect without `normalize=sampled`"
-    site.fail("E0606", title, "noise", helps=["write `normalize=sampled`, or remove `noise`"])
+    site.raise_error(
+        "E0606", title, "noise", helps=["write `normalize=sampled`, or remove `noise`"]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +224,7 @@ class _WeightOptions:
 
 def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
     title = "`q` and `k` must have the same axes: batch, optional heads, length, d"
-    site.fail("E0307", title, "k", describe_value(k))
+    site.raise_error("E0307", title, "k", describe_value(k))
 
 
 @register_builtin(weights=True)
@@ -252,5 +254,5 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     added = expand_bias(site.context, of, rows, site.scope, where)
     if added is None:
         title = "`grid` takes a score, a bias or a mask, not none"
-        site.fail("E0602", title, "of")
+        site.raise_error("E0602", title, "of")
     return added

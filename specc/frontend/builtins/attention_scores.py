@@ -83,7 +83,7 @@ def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: Gri
             value = expand_definition(site.context, score, rows, names, inner, heads=heads)
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, not {describe_value(value)}"
-        site.fail("E0605", title, "score")
+        site.raise_error("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
         # `linear(…, out=1)` leaves a last axis of length 1
         value = site.one(ops.Squeeze(len(q.shape)), value)
@@ -94,7 +94,7 @@ def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: Gri
             "per query and key"
         )
         helps = ["`dot(a, b)` sums over the features; a last axis of length 1 is dropped"]
-        site.fail("E0605", title, "score", helps=helps)
+        site.raise_error("E0605", title, "score", helps=helps)
     return value
 
 
@@ -130,7 +130,7 @@ def get_definition_scope(site: CallSite, score: Score) -> str:
     if not score.weights:
         return site.scope
     home = score.env or site.env
-    return site.env.under(resolve_weight_path(site.context, score.weights, home)).scope
+    return site.env.append_scope(resolve_weight_path(site.context, score.weights, home)).scope
 
 
 OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
@@ -185,7 +185,7 @@ def _apply_definition(
     if not params:
         title = f"the normalizer `{made.name}` has no parameter for the scores"
         helps = [f"declare one: `normalizer {made.name}(s) = …`"]
-        site.fail("E0608", title, "normalize", helps=helps)
+        site.raise_error("E0608", title, "normalize", helps=helps)
     given = replace(made, given={**made.given, params[0].name: scores})
     context = site.context
     outer, context.errors.normalizer = context.errors.normalizer, made.name
@@ -199,7 +199,7 @@ def _apply_definition(
             f"{describe_value(scores)}"
         )
         helps = ["the weights need the scores' shape: a sum needs `insert(…, axis=-1)`"]
-        site.fail("E0609", title, "normalize", helps=helps)
+        site.raise_error("E0609", title, "normalize", helps=helps)
     return value
 
 
@@ -217,7 +217,7 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
     """Drop the heads axis of a grid with four axes for scores without one (rank 3)."""
     if rank == 3:
         if grid.shape[1] != 1:
-            site.fail(
+            site.raise_error(
                 "E0603",
                 "this has one value per head, but there is no heads axis here",
                 "mask",
@@ -249,7 +249,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, how: Normalize
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
         title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
-        site.fail("E0307", title, "scores", describe_value(scores))
+        site.raise_error("E0307", title, "scores", describe_value(scores))
     # [batch, key] is a single query without a position
     wide = site.one(ops.Insert(1), scores) if rank == 2 else scores
     last = len(wide.shape) - 1
@@ -277,7 +277,7 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
     """
     if isinstance(normalize, ChoiceValue) and normalize.word == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` takes"
-        site.fail(
+        site.raise_error(
             "E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel_noise(u))`"]
         )
     return _normalize_masked(site, scores, mask, normalize)

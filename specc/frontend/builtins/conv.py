@@ -61,7 +61,7 @@ def conv(
         weight = site.parameter("weight", shape, init, ["out", "", "kernel", "kernel"])
     # Otherwise a window at the end of a sequence would read values at padded positions.
     there = x if keep is None else _mask_input(site, over, keep)
-    op = ops.Conv(*window.numbers, groups)
+    op = ops.Conv(*window.op_attributes, groups)
     made = site.one(op, there, weight, _get_bias(site, bias, weight.shape[0], own))
     if keep is None:
         return made
@@ -104,7 +104,7 @@ def conv_transpose(
         shape = (over.channels, divide_dims_exactly(out, groups), *map(Dim.of, window.kernel))
         weight = site.parameter("weight", shape, init, ["", "out", "kernel", "kernel"])
     offset = _get_bias(site, bias, weight.shape[1] * groups, own)
-    return site.one(ops.ConvTranspose(*window.numbers, groups), x, weight, offset)
+    return site.one(ops.ConvTranspose(*window.op_attributes, groups), x, weight, offset)
 
 
 @register_builtin()
@@ -126,9 +126,9 @@ def max_pool(
     (PyTorch's `ceil_mode`).
     """
     window = WindowOperand(site, x).pool(kernel, stride, dilation, padding)
-    extra = window.max_overhang() if ceil else window.nothing
+    extra = window.max_overhang() if ceil else window.zeros
     whole = replace(window, behind=add_per_axis(window.behind, extra))
-    return site.one(ops.MaxPool(*whole.numbers), x)
+    return site.one(ops.MaxPool(*whole.op_attributes), x)
 
 
 @register_builtin()
@@ -153,9 +153,9 @@ def average_pool(
     if counted is None and any((*window.before, *window.behind)):
         helps = ["write `counted=true`, PyTorch's default, or `counted=false`"]
         title = "`average_pool` needs the option `counted` where there is padding"
-        site.fail("E0211", title, "padding", helps=helps)
-    extra = window.max_overhang() if ceil else window.nothing
-    kernels, strides, _, pads = window.numbers
+        site.raise_error("E0211", title, "padding", helps=helps)
+    extra = window.max_overhang() if ceil else window.zeros
+    kernels, strides, _, pads = window.op_attributes
     op = ops.AveragePool(kernels, strides, pads, extra, bool(counted))
     return site.one(op, x)
 
@@ -179,19 +179,19 @@ def conv_keep(
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"
-        site.fail("E0301", title, "keep", f"this is {describe_value(keep)}")
+        site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
     over = WindowOperand(site, keep, rows=True)
     window = over.window(kernel, stride, dilation, padding)
-    extra = window.max_overhang() if ceil else window.nothing
+    extra = window.max_overhang() if ceil else window.zeros
     whole = replace(window, behind=add_per_axis(window.behind, extra))
-    return _compute_output_mask(site, ops.MaxPool(*whole.numbers), keep)
+    return _compute_output_mask(site, ops.MaxPool(*whole.op_attributes), keep)
 
 
 def _mask_input(site: CallSite, over: WindowOperand, keep: Tensor) -> Tensor:
     """Replace the values at masked-out positions by zeros."""
     if len(over.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
-        site.fail("E0301", title, "keep", describe_value(keep))
+        site.raise_error("E0301", title, "keep", describe_value(keep))
     shown = site.one(ops.Insert(2), keep)
     return site.one(ops.Where(), shown, over.x, site.constant(0.0, over.x.type.dtype))
 
@@ -216,7 +216,7 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
     """Raise E0211 for an option that is required unless a weight is given."""
     called = site.call.function.path
     helps = [f"give `{option}=`, or a tensor as `weight=`"]
-    site.fail("E0211", f"`{called}` needs the option `{option}`", helps=helps)
+    site.raise_error("E0211", f"`{called}` needs the option `{option}`", helps=helps)
 
 
 def _get_kernel_sizes(
@@ -230,7 +230,7 @@ def _get_kernel_sizes(
     for option, value in (("out", out), ("kernel", kernel)):
         if value is not None:
             title = f"`{option}` follows from the shape of `weight`"
-            over.site.fail("E0212", title, option, helps=[f"leave out `{option}=`"])
+            over.site.raise_error("E0212", title, option, helps=[f"leave out `{option}=`"])
     return _get_weight_kernel(over, weight)
 
 
@@ -239,14 +239,14 @@ def _get_weight_kernel(over: WindowOperand, weight: Tensor) -> tuple[Dim, ...]:
     if len(weight.shape) != len(over.lengths) + 2:
         sizes = "kernel" if len(over.lengths) == 1 else "height, width"
         title = f"`weight` of a convolution is [out, channels / groups, {sizes}]"
-        over.site.fail("E0301", title, "weight", f"this is {describe_value(weight)}")
+        over.site.raise_error("E0301", title, "weight", f"this is {describe_value(weight)}")
     return weight.shape[2:]
 
 
 def _check_groups(site: CallSite, channels: Dim, groups: Dim) -> None:
     """Raise E0321 if `groups` does not divide the number of channels."""
-    site.within(groups, "groups", 1)
+    site.check_range(groups, "groups", 1)
     if mod_dims(channels, groups).number:
         title = f"{channels} channels cannot be divided into {groups} groups"
         helps = ["`groups` has to divide the input channels and the output channels"]
-        site.fail("E0321", title, "groups", helps=helps)
+        site.raise_error("E0321", title, "groups", helps=helps)

@@ -60,7 +60,9 @@ def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
         if isinstance(x, Number):
             return _apply_to_number(site, fn, x)
         if not isinstance(x, Tensor):
-            site.fail("E0203", f"`{fn}` takes a tensor or a number, not {describe_value(x)}", "x")
+            site.raise_error(
+                "E0203", f"`{fn}` takes a tensor or a number, not {describe_value(x)}", "x"
+            )
         stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
         return stable or site.one(ops.Pointwise(fn), x)
 
@@ -69,11 +71,11 @@ def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
 
 def _apply_to_number(site: CallSite, fn: str, x: Number) -> Number:
     if fn not in NUMBER_FUNCTIONS:
-        site.fail("E0203", f"`{fn}` takes a tensor", "x")
+        site.raise_error("E0203", f"`{fn}` takes a tensor", "x")
     try:
         return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
     except (ValueError, OverflowError, ZeroDivisionError):
-        site.fail("E0310", f"{fn}({x}) is undefined", "x")
+        site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
 
 
 for _fn in POINTWISE_FUNCTIONS:
@@ -124,12 +126,12 @@ def _compute_extreme(
     # `max(sizes)` of a list, or `max(a, b)`
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
-        site.fail("E0203", f"`{fn}` of an empty list is undefined")
+        site.raise_error("E0203", f"`{fn}` of an empty list is undefined")
     operands: list[ElementwiseOperand] = []
     for item in items:
         if not isinstance(item, ElementwiseOperand):
             title = f"`{fn}` takes numbers and tensors, not {describe_value(item)}"
-            site.fail("E0203", title, "x" if item is x else "")
+            site.raise_error("E0203", title, "x" if item is x else "")
         operands.append(item)
     return _fold_operands(site, fn, operands)
 
@@ -166,7 +168,9 @@ def _fold_operands(
 def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
     """Reduce `x` along one axis."""
     if not isinstance(x, Tensor):
-        site.fail("E0203", f"`{fn}` along an axis takes a tensor, not {describe_value(x)}", "x")
+        site.raise_error(
+            "E0203", f"`{fn}` along an axis takes a tensor, not {describe_value(x)}", "x"
+        )
     return site.one(ops.Reduce(fn, site.axis(x, axis)), x)
 
 
@@ -180,7 +184,9 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Num
     operands: list[ElementwiseOperand] = []
     for item in x:
         if not isinstance(item, ElementwiseOperand):
-            site.fail("E0203", f"`sum` takes numbers and tensors, not {describe_value(item)}", "x")
+            site.raise_error(
+                "E0203", f"`sum` takes numbers and tensors, not {describe_value(item)}", "x"
+            )
         operands.append(item)
     return _fold_operands(site, "add", operands)
 
@@ -238,7 +244,7 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
     least, most = (get_known_float(b) if isinstance(b, Number) else None for b in (low, high))
     if least is not None and most is not None and least > most:
         title = f"`clip`: `low` {least:g} is above `high` {most:g}"
-        site.fail("E0417", title, "low")
+        site.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
             x = site.one(ops.Arith(fn), *convert_operands(site.context, x, bound, site.span))

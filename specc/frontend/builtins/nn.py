@@ -33,7 +33,7 @@ def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
     (arXiv:1207.0580). The identity at inference: compiled models do not contain it.
     """
     _check_float_tensor(site, x)
-    site.within(p, "p", 0.0, 1.0)
+    site.check_range(p, "p", 0.0, 1.0)
     rate = get_known_float(p)
     if not site.context.training or not rate:
         return x
@@ -56,7 +56,7 @@ def embedding(
     """Look up the vector of each id in a table. Weight: `weight` [size, dim]."""
     if ids.type.dtype != "i64":
         title = f"`embedding` takes integer ids, not {describe_value(ids)}"
-        site.fail("E0301", title, "ids")
+        site.raise_error("E0301", title, "ids")
     _record_index_bound(site, ids, size)
     return site.one(
         ops.Embedding(), ids, site.parameter("weight", [size, dim], init, ["size", "dim"])
@@ -89,7 +89,7 @@ def layer_norm(
     With `offset=1.0` the stored weight is added to 1, so that zeros mean no scaling.
     """
     _check_float_tensor(site, x)
-    site.within(eps, "eps", 0.0)
+    site.check_range(eps, "eps", 0.0)
     weight = _make_norm_weight(site, x, offset) if scale else None
     shift = site.parameter("bias", [x.shape[-1]], ZEROS_INIT) if bias else None
     return site.one(ops.LayerNorm(eps), x, weight, shift)
@@ -105,12 +105,12 @@ def rms_norm(
     With `offset=1.0` the stored weight is added to 1, as in Gemma.
     """
     _check_float_tensor(site, x)
-    site.within(eps, "eps", 0.0)
+    site.check_range(eps, "eps", 0.0)
     return site.one(ops.RMSNorm(eps), x, _make_norm_weight(site, x, offset) if scale else None)
 
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
-    site.within(offset, "offset", -math.inf)
+    site.check_range(offset, "offset", -math.inf)
     # the checkpoint stores the weight itself, or its difference from `offset`
     if offset == 0:
         return site.parameter("weight", [x.shape[-1]], ONES_INIT)
@@ -145,9 +145,11 @@ def patches(
     """
     sizes = size if isinstance(size, tuple) else (size, size)
     if len(sizes) != 2:
-        site.fail("E0301", "`size` of a patch is one number or a pair [height, width]", "size")
+        site.raise_error(
+            "E0301", "`size` of a patch is one number or a pair [height, width]", "size"
+        )
     if len(x.shape) != 4:
-        site.fail(
+        site.raise_error(
             "E0301",
             "`patches` takes an image [batch, channels, height, width]",
             "x",
@@ -181,7 +183,7 @@ def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
     """
     # the op itself checks the axis names; only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
-        site.fail("E0306", f"the equation does not fit {len(operands)} operands", "equation")
+        site.raise_error("E0306", f"the equation does not fit {len(operands)} operands", "equation")
     return site.one(ops.Einsum(equation), *operands)
 
 
@@ -251,7 +253,7 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
 def _check_float_tensor(site: CallSite, x: Tensor) -> None:
     if x.type.dtype not in ("f32", "f64", "f16", "bf16") or not x.shape:
         helps = ["embedding(ids, size=…, dim=…) maps integer ids to vectors"]
-        site.fail(
+        site.raise_error(
             "E0301",
             f"`{site.call.function.path}` takes a float tensor with at least one axis",
             "x",

@@ -61,8 +61,8 @@ def sinusoid(
     has it.
     """
     if at.type.dtype != "i64":
-        site.fail("E0301", f"position ids are integers, not {describe_value(at)}", "at")
-    site.within(base, "base", 1e-6)
+        site.raise_error("E0301", f"position ids are integers, not {describe_value(at)}", "at")
+    site.check_range(base, "base", 1e-6)
     return site.one(ops.Sinusoid(dim, layout, base), at)
 
 
@@ -150,7 +150,7 @@ def rope(
         numbers.setdefault("longest", numbers["original"])
     made = Rope(theta, kind, tuple(numbers.items()))
     if why := explain_invalid_rope(made):
-        site.fail("E0203", f"`rope`: {why}")
+        site.raise_error("E0203", f"`rope`: {why}")
     return made
 
 
@@ -161,10 +161,10 @@ def _check_options(site: CallSite, kind: str, given: set[str]) -> None:
         owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
         helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
         title = f"`rope` has no option `{name}` with `kind={kind}`"
-        site.fail("E0201", title, name, helps=helps)
+        site.raise_error("E0201", title, name, helps=helps)
     usual = {"factor"} if kind == "proportional" else set()
     if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in given | usual]:
-        site.fail("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
+        site.raise_error("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
     _check_exclusive_options(site, kind, given)
 
 
@@ -172,13 +172,13 @@ def _check_exclusive_options(site: CallSite, kind: str, given: set[str]) -> None
     """Raise E0201 for options that exclude each other or need each other."""
     if kind == "yarn" and "attention_factor" in given and given & {*MSCALE_OPTIONS}:
         title = "`attention_factor` excludes `mscale` and `mscale_all_dim`, which compute it"
-        site.fail("E0201", title, "attention_factor", helps=["remove one of the two"])
+        site.raise_error("E0201", title, "attention_factor", helps=["remove one of the two"])
     if "longest" in given and kind == "longrope" and "beyond" not in given:
         title = "`longest` selects `divisors` or `beyond`, and `beyond` is missing"
-        site.fail("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
+        site.raise_error("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
     if len(given & {*MSCALE_OPTIONS}) == 1:
         title = "`mscale` and `mscale_all_dim` require each other"
-        site.fail("E0201", title, (given & {*MSCALE_OPTIONS}).pop())
+        site.raise_error("E0201", title, (given & {*MSCALE_OPTIONS}).pop())
 
 
 MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
@@ -228,11 +228,11 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> N
     require_attribute_number(site.context, width, what, site.spans.get("x"))
     # theta grows by a power that is infinite for one pair
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
-        site.fail("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
+        site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
     # its fraction refers to the whole head
     if rope.kind == "proportional" and width != head:
         title = "`proportional` sets the rotated fraction of the head itself"
-        site.fail("E0203", title, "dim", helps=["remove `dim`"])
+        site.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
@@ -263,20 +263,22 @@ def rotate(
     first axis where the section of another is used up.
     """
     if len(x.shape) != 4:
-        site.fail("E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x))
+        site.raise_error(
+            "E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x)
+        )
     # one row of position ids serves every batch element
     axes = at if isinstance(at, tuple) else (at,)
     ids = [site.one(ops.Insert(0), one) if len(one.shape) == 1 else one for one in axes]
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
-        site.fail(
+        site.raise_error(
             "E0203", f"`rotate` rotates 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
         )
     _check_rotated_width(site, rope, width, x.shape[-1])
     lengths = _measure_sections(site, len(axes), width, sections, order)
     made, factor = _compute_frequencies(site, rope, width, lengths, order)
     if made and width.number is not None and 2 * len(made) != width.number:
-        site.fail(
+        site.raise_error(
             "E0203",
             f"{width} features are {width.number // 2} pairs, but `divisors` has {len(made)}",
             "rope",
@@ -295,7 +297,9 @@ def _compute_frequencies(
     if rope.kind != "axial":
         return compute_rope_frequencies(rope, width)
     if order != "contiguous":
-        site.fail("E0203", "`axial` frequencies need several axes in contiguous sections", "rope")
+        site.raise_error(
+            "E0203", "`axial` frequencies need several axes in contiguous sections", "rope"
+        )
     return compute_axial_frequencies(rope, lengths), 1.0
 
 
@@ -310,7 +314,7 @@ def _measure_sections(
     for name, value in (("sections", sections), ("order", order)):
         if (value is None) != (count == 1):
             title = f"`{name}` goes with position ids for several axes: `at=[t, h, w]`"
-            site.fail("E0201", title, name)
+            site.raise_error("E0201", title, name)
     if sections is None:
         return ()
     lengths = tuple(site.number(n, "sections") for n in sections)
@@ -318,7 +322,7 @@ def _measure_sections(
         title = (
             f"`sections` divides {width} features into pairs for {count} axes, not {list(lengths)}"
         )
-        site.fail("E0203", title, "sections")
+        site.raise_error("E0203", title, "sections")
     return lengths
 
 

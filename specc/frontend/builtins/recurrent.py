@@ -51,7 +51,7 @@ def rnn(
     curve = RNN_ACTIVATIONS.get(called)
     if curve is None:
         helps = ["for another activation write `recurrent(x, rnn_cell(act=…), …)`"]
-        site.fail(
+        site.raise_error(
             "E0203",
             f"`act` of `rnn` must be tanh, relu or sigmoid, not {called}",
             "act",
@@ -177,7 +177,7 @@ class _LayerStack:
         """Add the layers; return the outputs of the last one, and the final states of all."""
         site, sides = self.site, REVERSED_BY_DIRECTION[self.direction]
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
-            site.fail(
+            site.raise_error(
                 "E0301",
                 f"`{site.call.function.path}` takes a float [batch, time, features]",
                 "x",
@@ -187,7 +187,7 @@ class _LayerStack:
             self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]
         ):
             title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
-            site.fail("E0301", title, "keep", f"this is {describe_value(self.keep)}")
+            site.raise_error("E0301", title, "keep", f"this is {describe_value(self.keep)}")
         # each layer has its own weights, so that the number of layers must be known
         count = site.count(self.layers, "layers")
         firsts = [
@@ -257,7 +257,7 @@ class _LayerStack:
                 f"`{option}` must be [batch, {count}, hidden]: the initial state of {count} "
                 f"layer{'s' * (count > 1)}"
             )
-            self.site.fail("E0301", title, option, f"this is {describe_value(start)}")
+            self.site.raise_error("E0301", title, option, f"this is {describe_value(start)}")
         return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 
     def _stack_layers(self, states: list[Tensor]) -> Tensor:

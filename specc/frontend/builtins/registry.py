@@ -170,7 +170,7 @@ class CallSite:
         """
         name = join_weight_path(self.scope, leaf)
         if not name:
-            self.fail(
+            self.raise_error(
                 "E0520",
                 f"these weights of `{self.call.function.path}` have no name",
                 helps=["add `@ name`"],
@@ -197,7 +197,7 @@ class CallSite:
         # checked before sharing: calls with different shapes cannot share one weight
         if known and known.type.shape != whole:
             _raise_shape_conflict(known, replace(wanted, type=Type("f32", whole)))
-        self.context.weights.sharing.claim(name)
+        self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, wanted), self.span)
 
     def count(self, value: Dim, option: str) -> int:
@@ -206,7 +206,7 @@ class CallSite:
         """
         number = self.number(value, option)
         if not 1 <= number <= MAX_LAYERS:
-            self.fail(
+            self.raise_error(
                 "E0216",
                 f"`{option}` of `{self.call.function.path}` must be between 1 and "
                 f"{MAX_LAYERS}, got {number}",
@@ -214,7 +214,7 @@ class CallSite:
             )
         return number
 
-    def within(
+    def check_range(
         self, value: Number | None, option: str, least: float, most: float = math.inf
     ) -> None:
         """Raise E0417 unless `value` is unknown at compile time or finite and in range."""
@@ -228,7 +228,7 @@ class CallSite:
             wanted = "finite" if least == -math.inf else f"at least {least:g}, and finite"
         word = self.call.function.path
         title = f"`{option}` of `{word}` is {number:g}, expected {wanted}"
-        self.fail("E0417", title, option)
+        self.raise_error("E0417", title, option)
 
     def number(self, value: Dim, option: str) -> int:
         """Return a known integer; raise NeedsValue while it is a symbol."""
@@ -248,10 +248,10 @@ class CallSite:
         n = axis.number
         if n is None or not -rank <= n < rank:
             title = f"axis {axis} is out of range for a tensor with {len(x.shape)} axes"
-            self.fail("E0208", title, "axis", describe_value(x))
+            self.raise_error("E0208", title, "axis", describe_value(x))
         return n % rank
 
-    def fail(
+    def raise_error(
         self,
         code: str,
         title: str,
@@ -294,16 +294,18 @@ def len_(site: CallSite, x: Anything) -> Dim:
     if isinstance(x, Record):
         return Dim.of(len(x.fields))
     helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
-    site.fail("E0203", f"`len` takes a list or a string, not {describe_value(x)}", "x", helps=helps)
+    site.raise_error(
+        "E0203", f"`len` takes a list or a string, not {describe_value(x)}", "x", helps=helps
+    )
 
 
 @register_builtin(name="int")
 def int_(site: CallSite, x: Anything) -> EvalResult:
     """Convert a number to an integer, truncating towards zero."""
     if not isinstance(x, Number):
-        site.fail("E0203", f"`int` takes a number, not {describe_value(x)}", "x")
+        site.raise_error("E0203", f"`int` takes a number, not {describe_value(x)}", "x")
     if isinstance(x, float) and not math.isfinite(x):
-        site.fail("E0310", f"int({x:g}) has no value", "x")
+        site.raise_error("E0310", f"int({x:g}) has no value", "x")
     if isinstance(x, RuntimeNumber):
         return truncate_to_integer(site.context, x, site.span)
     return x if isinstance(x, Dim) else Dim.of(int(x))
@@ -315,11 +317,11 @@ def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
     definitions.
     """
     if not isinstance(x, Number) or not isinstance(least, Number):
-        site.fail("E0203", f"`at_least` takes two numbers, not {describe_value(x)}", "x")
+        site.raise_error("E0203", f"`at_least` takes two numbers, not {describe_value(x)}", "x")
     number, lowest = get_known_float(x), get_known_float(least)
     if number is None or lowest is None or number >= lowest:
         return x
-    site.fail("E0417", f"{x} is below the minimum, {least}", "x")
+    site.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
 
 
 @register_builtin(name="float")
@@ -329,7 +331,9 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
         from_ = {"i64": "f32", "bool": "f32"}.get(x.type.dtype)
         return site.cast(x, from_) if from_ else x
     if not isinstance(x, Number):
-        site.fail("E0203", f"`float` takes a number or a tensor, not {describe_value(x)}", "x")
+        site.raise_error(
+            "E0203", f"`float` takes a number or a tensor, not {describe_value(x)}", "x"
+        )
     return convert_to_float(site.context, x, site.span)
 
 

@@ -44,7 +44,7 @@ def check_tokens_independent(
         _raise_tokens_mixed(site, made, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
         for dim in value.type.shape:
-            if site.context.late(dim.symbols() - {length}):
+            if site.context.has_run_time_symbol(dim.symbols() - {length}):
                 _raise_runtime_length(site, made, value, dim)
 
 
@@ -182,7 +182,7 @@ def _check_routed_operands(
     if len(x.shape) < 2:
         helps = ["add a leading axis: insert(…, axis=0)"]
         title = "`route` takes token vectors, […, d]"
-        site.fail("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
+        site.raise_error("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
     rows = x.shape[:-1]
     beside = {"ids": (ids, "k"), "gates": (gates, "k"), "keep": (keep, "")}
     for name, (value, behind) in beside.items():
@@ -191,12 +191,12 @@ def _check_routed_operands(
         words, dtypes = OPERAND_DTYPES[name]
         label = f"this is {describe_value(value)}"
         if value.type.dtype not in dtypes:
-            site.fail("E0332", f"`{name}` of `route` must hold {words}", name, label)
+            site.raise_error("E0332", f"`{name}` of `route` must hold {words}", name, label)
         lead, rank = value.shape[: len(rows)], len(rows) + len(behind)
         if lead != rows or len(value.shape) != rank:
             shown = ", ".join([*map(str, rows), *behind])
             title = f"`{name}` of `route` must have the leading axes of `x`: [{shown}]"
-            site.fail("E0332", title, name, label)
+            site.raise_error("E0332", title, name, label)
 
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
@@ -209,18 +209,18 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
         fix = f"select those of the chosen experts: `gather(…, ids, axis={axis})`"
         title = f"`ids` has {k} experts per token, but `gates` has {many} values"
         helps = [fix] if many == experts else []
-        site.fail("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
-    if site.context.late(experts.symbols()):
+        site.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
+    if site.context.has_run_time_symbol(experts.symbols()):
         title = f"`experts` must be known when compiling, but {experts} depends on an input"
         helps = ["the weights have a fixed size: use a config value"]
-        site.fail("E0333", title, "experts", helps=helps)
+        site.raise_error("E0333", title, "experts", helps=helps)
     if experts.number is None:
         return
     if experts.number < 1:
-        site.fail("E0330", f"`experts` must be at least 1, got {experts}", "experts")
+        site.raise_error("E0330", f"`experts` must be at least 1, got {experts}", "experts")
     if k.number is not None and k.number > experts.number:
         title = f"each token selects {k} experts, but there are only {experts}"
-        site.fail("E0330", title, "ids", f"{k} ids per token")
+        site.raise_error("E0330", title, "ids", f"{k} ids per token")
 
 
 # --- the expert block -----------------------------------------------------------------
@@ -267,7 +267,7 @@ def _elaborate_expert(
     context.weights.expert_stacks.append(stack)
     try:
         there = replace(site.env, names=names, lengths=lengths)
-        with context.apart():
+        with context.isolate_position_ids():
             made = take_first_result(context.evaluator.call(context, inner, there))
     except Failed as failed:
         shown = format_type(rows.type)
@@ -280,10 +280,10 @@ def _elaborate_expert(
     if not isinstance(made, Tensor) or made.shape[:-1] != rows.type.shape[:-1]:
         title = f"an expert must return one vector per token, not {describe_value(made)}"
         helps = [f"return […, out] for the input {format_type(rows.type)}"]
-        site.fail("E0331", title, "to", helps=helps)
+        site.raise_error("E0331", title, "to", helps=helps)
     if made.type.dtype not in OPERAND_DTYPES["gates"][1]:
         title = f"the outputs of experts are summed and must be floats, not {describe_value(made)}"
-        site.fail("E0331", title, "to")
+        site.raise_error("E0331", title, "to")
     return made
 
 

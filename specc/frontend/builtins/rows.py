@@ -49,10 +49,10 @@ def topk(
     the same positions of another tensor.
     """
     at = site.axis(x, axis)
-    site.within(k, "k", 1)
+    site.check_range(k, "k", 1)
     spare = x.shape[at] - k
     if spare.number is not None and spare.number < 0:
-        site.fail(
+        site.raise_error(
             "E0326",
             f"`topk` needs {k} values, but the axis has only {x.shape[at]}",
             "k",
@@ -88,10 +88,10 @@ def pad(
     at = site.axis(x, axis)
     number = get_fill_value(site, x, value, "value")
     for option, rows in (("before", before), ("after", after)):
-        site.within(rows, option, 0)
+        site.check_range(rows, option, 0)
         spare = x.shape[at] - 1 - rows
         if mode == "reflect" and spare.number is not None and spare.number < 0:
-            site.fail(
+            site.raise_error(
                 "E0326",
                 f"`mode=reflect` can pad at most {x.shape[at] - 1} positions here, got {rows}",
                 option,
@@ -125,7 +125,7 @@ def resize(
     at, count = _find_resized_axes(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
         title = f"`align_corners` has no effect with `mode={mode}`"
-        site.fail("E0329", title, "align_corners")
+        site.raise_error("E0329", title, "align_corners")
     factors: tuple[float, ...] = ()
     if isinstance(factor, Number):
         by = _require_factor(site, factor)
@@ -133,7 +133,7 @@ def resize(
         factors = (by,) * count
     elif factor is not None:
         title = f"`factor` of `resize` takes a number, not {describe_value(factor)}"
-        site.fail("E0203", title, "factor")
+        site.raise_error("E0203", title, "factor")
     if antialias:
         plain = not align_corners and not factors
         _check_antialias(site, mode, (*size, *x.shape[at : at + count]), plain)
@@ -167,9 +167,9 @@ def _find_resized_axes(
     """Return the first resized axis and the number of resized axes."""
     if bool(size) == (factor is not None):
         title = "`resize` takes either `size` or `factor`"
-        site.fail("E0329", title, "factor" if size else "")
+        site.raise_error("E0329", title, "factor" if size else "")
     for length in size:
-        site.within(length, "size", 1)
+        site.check_range(length, "size", 1)
     rank = len(x.shape)
     usual = rank - len(size) if size else 2
     at = site.axis(x, Dim.of(usual) if axis is None else axis)
@@ -177,7 +177,7 @@ def _find_resized_axes(
     most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
     if at + count > rank or count > most:
         title = f"`mode={mode}` resizes up to {most} axes, not {count} from axis {at} on"
-        site.fail("E0329", title, "size" if size else "factor", describe_value(x))
+        site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
     return at, count
 
 
@@ -185,10 +185,10 @@ def _check_antialias(site: CallSite, mode: str, lengths: tuple[Dim, ...], plain:
     """Raise E0329 if `antialias` does not apply, NeedsValue while a length is a symbol."""
     if mode.startswith("nearest") or not plain or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
-        site.fail("E0329", title, "antialias")
+        site.raise_error("E0329", title, "antialias")
     for length in lengths:
-        if length.number is None and site.context.late(length.symbols()):
-            site.fail(
+        if length.number is None and site.context.has_run_time_symbol(length.symbols()):
+            site.raise_error(
                 "E0329",
                 f"`antialias` needs known lengths, but `{length}` depends on an input",
                 "antialias",
@@ -204,7 +204,7 @@ def _require_factor(site: CallSite, factor: Number) -> float:
     if isinstance(by, RuntimeNumber):
         raise NeedsValue(by.symbols, at)
     if not 0 < by < math.inf:
-        site.fail("E0417", f"`factor` of `resize` is {by:g}, expected above 0", "factor")
+        site.raise_error("E0417", f"`factor` of `resize` is {by:g}, expected above 0", "factor")
     return by
 
 
@@ -215,9 +215,9 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
         return Dim.of(math.floor(length.number * factor))
     exact = Fraction(factor)
     if exact.denominator > 1024:
-        if not site.context.late(length.symbols()):
+        if not site.context.has_run_time_symbol(length.symbols()):
             raise NeedsValue(length.symbols(), site.spans.get("factor"))
-        site.fail(
+        site.raise_error(
             "E0329",
             f"{factor:g} · `{length}` is not an exact length: it depends on rounding",
             "factor",
@@ -244,10 +244,10 @@ def group_norm(
     time, features].
     """
     at = _get_channel_axis(site, x, axis)
-    site.within(eps, "eps", 0.0)
-    site.within(groups, "groups", 1)
+    site.check_range(eps, "eps", 0.0)
+    site.check_range(groups, "groups", 1)
     if mod_dims(x.shape[at], groups).number:
-        site.fail(
+        site.raise_error(
             "E0321",
             f"{x.shape[at]} channels cannot be divided into {groups} equal groups",
             "groups",
@@ -271,7 +271,7 @@ def batch_norm(
     time, features].
     """
     at = _get_channel_axis(site, x, axis)
-    site.within(eps, "eps", 0.0)
+    site.check_range(eps, "eps", 0.0)
     channels = [x.shape[at]]
     mean = site.parameter("running_mean", channels, ZEROS_INIT)
     spread = site.parameter("running_var", channels, ONES_INIT)
@@ -295,7 +295,7 @@ def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
     at = site.axis(x, axis)
     if at == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
-        site.fail("E0301", title, "x", f"this is {describe_value(x)}")
+        site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
     return at
 
 

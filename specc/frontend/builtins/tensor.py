@@ -47,17 +47,17 @@ def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim,
 
 def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
     if text.count("->") != 1:
-        site.fail("E0306", "a pattern has two sides: `b n (h d) -> b h n d`", "pattern")
+        site.raise_error("E0306", "a pattern has two sides: `b n (h d) -> b h n d`", "pattern")
     try:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as fault:
-        site.fail("E0306", str(fault), "pattern")
+        site.raise_error("E0306", str(fault), "pattern")
     if odd := pattern.odd():
         title = f"each name must occur once on each side of the pattern: {', '.join(odd)}"
-        site.fail("E0306", title, "pattern")
+        site.raise_error("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):
         title = f"the pattern has {len(pattern.left)} axes on its left side"
-        site.fail("E0306", title, "pattern", describe_value(x))
+        site.raise_error("E0306", title, "pattern", describe_value(x))
     return pattern
 
 
@@ -74,7 +74,7 @@ def _make_splits(
         if axis
     ]
     if next(given, None) is not None:
-        site.fail("E0306", "there are more sizes than the pattern needs", "sizes")
+        site.raise_error("E0306", "there are more sizes than the pattern needs", "sizes")
     at = 0
     for axis, parts in lengths:
         if len(axis) > 1:
@@ -92,12 +92,12 @@ def _solve_axis_lengths(
         size = next(given, None)
         if size is None:
             title = f"`sizes` must give the lengths in ({' '.join(axis)}) except the last"
-            site.fail("E0306", title, "pattern")
+            site.raise_error("E0306", title, "pattern")
         lengths.append(size)
     try:
         return (*lengths, divide_dims_exactly(whole, multiply_dims(lengths)))
     except DimError as error:
-        site.fail("E0310", str(error), "sizes")
+        site.raise_error("E0310", str(error), "sizes")
 
 
 @register_builtin()
@@ -111,7 +111,7 @@ def merge(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim
     """Merge `count` consecutive axes, starting at `axis`, in row-major order."""
     at = site.axis(x, axis)
     if count.number is None or not 1 <= count.number <= len(x.shape) - at:
-        site.fail(
+        site.raise_error(
             "E0208", f"there are not {count} axes from axis {at} on", "count", describe_value(x)
         )
     return site.one(ops.Merge(at, count.number), x)
@@ -123,13 +123,15 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
     rank = len(x.shape)
     if not order:
         if rank < 2:
-            site.fail("E0208", "a tensor of one axis cannot be transposed", "x", describe_value(x))
+            site.raise_error(
+                "E0208", "a tensor of one axis cannot be transposed", "x", describe_value(x)
+            )
         numbers = [*range(rank - 2), rank - 1, rank - 2]
     else:
         numbers = [site.axis(x, o) for o in order]
     # `numbers` are counted from the front
     if sorted(numbers) != list(range(rank)):
-        site.fail("E0208", f"`order` must have each of the {rank} axes once", "order")
+        site.raise_error("E0208", f"`order` must have each of the {rank} axes once", "order")
     return site.one(ops.Transpose(tuple(numbers)), x)
 
 
@@ -186,7 +188,7 @@ def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) 
         # an empty list has no tensor to name: report the list itself
         wrong = next((item for item in items if not isinstance(item, Tensor)), ())
         title = f"`{called}` takes a list of tensors, this one has {describe_value(wrong)}"
-        site.fail("E0203", title, "items")
+        site.raise_error("E0203", title, "items")
     return tensors
 
 
@@ -201,7 +203,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.o
         title = (
             f"pieces of {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
         )
-        site.fail("E0302", title, "into", describe_value(x))
+        site.raise_error("E0302", title, "into", describe_value(x))
     for length in into:
         made.append(site.one(ops.Slice(at, start, start + length), x))
         start = start + length
@@ -216,7 +218,7 @@ def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> R
     try:
         each = divide_dims_exactly(x.shape[at], pieces)
     except DimError as error:
-        site.fail("E0310", str(error), "count", describe_value(x))
+        site.raise_error("E0310", str(error), "count", describe_value(x))
     return parts(site, x, into=(each,) * pieces, axis=axis)
 
 
@@ -237,7 +239,7 @@ def delay(
 ) -> Tensor:
     """Shift right: position t reads position `t - by`, the first `by` are `first`."""
     if by.number is None:
-        site.fail("E0203", "`by` must be known when compiling", "by")
+        site.raise_error("E0203", "`by` must be known when compiling", "by")
     value = get_fill_value(site, x, first, "first")
     return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
 
@@ -252,11 +254,11 @@ def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> 
         value = require_attribute_number(site.context, given, what, at)
     else:
         title = f"{what} takes a number, not {describe_value(given)}"
-        site.fail("E0203", title, option)
+        site.raise_error("E0203", title, option)
     if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
         if value != int(value):
             title = f"{value:g} is not an integer, but the tensor has integers"
-            site.fail("E0206", title, option)
+            site.raise_error("E0206", title, option)
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):
         check_float32_range(value, at)

@@ -32,13 +32,13 @@ class SlidingWindow:
     behind: AxisNumbers
 
     @property
-    def numbers(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
+    def op_attributes(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
         """The parameters in the order of the op's attributes."""
         pads = (*self.before, *self.behind)
         return self.kernel, self.stride, self.dilation, pads
 
     @property
-    def nothing(self) -> AxisNumbers:
+    def zeros(self) -> AxisNumbers:
         """Return a zero per axis, the default padding."""
         return (0,) * len(self.kernel)
 
@@ -74,7 +74,7 @@ class WindowOperand:
                 f"`{word}` takes a float tensor [batch, time, channels] or [batch, "
                 "channels, height, width]"
             )
-            self.site.fail("E0301", title, "x", f"this is {describe_value(self.x)}")
+            self.site.raise_error("E0301", title, "x", f"this is {describe_value(self.x)}")
 
     @property
     def lengths(self) -> tuple[Dim, ...]:
@@ -110,7 +110,7 @@ class WindowOperand:
             if max(window.before[n], window.behind[n]) > span:
                 title = f"`padding` of a window of {span + 1} positions must be at most {span}"
                 helps = ["with more, a window would cover only padding"]
-                self.site.fail("E0323", title, "padding", helps=helps)
+                self.site.raise_error("E0323", title, "padding", helps=helps)
         return window
 
     def transposed(
@@ -132,7 +132,7 @@ class WindowOperand:
             if count >= most:
                 title = f"`extra={count}` must be below the stride or the dilation"
                 helps = [f"use 0 to {most - 1}"]
-                self.site.fail("E0323", title, "extra", helps=helps)
+                self.site.raise_error("E0323", title, "extra", helps=helps)
         less = tuple(-n for n in more)
         return replace(window, before=before, behind=add_per_axis(behind, less))
 
@@ -153,7 +153,7 @@ class WindowOperand:
         if len(given) != axes:
             _raise_wrong_length(self.site, axes, option, len(given))
         for number in given:
-            self.site.within(number, option, least)
+            self.site.check_range(number, option, least)
         return tuple(self.site.number(number, option) for number in given)
 
     def _check_fits(self, window: SlidingWindow) -> None:
@@ -173,7 +173,7 @@ class WindowOperand:
                 "reduce `kernel` or `dilation`, add padding, or make the axis at least "
                 f"{least} long"
             ]
-            self.site.fail("E0320", title, "kernel", helps=helps)
+            self.site.raise_error("E0320", title, "kernel", helps=helps)
 
 
 def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> NoReturn:
@@ -187,7 +187,7 @@ def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> N
             if axes == 1
             else "write `[height, width]`, or `[[top, bottom], [left, right]]`"
         ]
-    site.fail("E0324", title, option, helps=helps)
+    site.raise_error("E0324", title, option, helps=helps)
 
 
 def _resolve_padding(
@@ -225,7 +225,7 @@ def _check_not_negative(site: CallSite, number: Dim) -> None:
     if number.number is not None and number.number < 0:
         title = f"`padding` must not be negative, got {number}"
         helps = ["to drop positions write `x[:, 1:]` first"]
-        site.fail("E0323", title, "padding", helps=helps)
+        site.raise_error("E0323", title, "padding", helps=helps)
 
 
 def _resolve_padding_word(
@@ -238,13 +238,13 @@ def _resolve_padding_word(
             halves = [span // 2 for span in spans]
             shown = halves[0] if len({*halves}) == 1 else halves
             helps = [f"write a number: `padding={shown}`"]
-            site.fail("E0322", title, "padding", helps=helps)
+            site.raise_error("E0322", title, "padding", helps=helps)
         before = tuple(span // 2 for span in spans)
         return before, tuple(s - b for s, b in zip(spans, before, strict=True))
     if len(spans) > 1:
         title = "`padding=causal` needs a time axis: [batch, time, channels]"
         helps = ["write `padding=same`, or numbers"]
-        site.fail("E0323", title, "padding", helps=helps)
+        site.raise_error("E0323", title, "padding", helps=helps)
     # One output per `stride` positions: the first output ends with the first stride.
     before = (spans[0] - (window.stride[0] - 1),)
     if before[0] < 0:
@@ -253,7 +253,7 @@ def _resolve_padding_word(
             f"{window.stride[0]} positions"
         )
         helps = [f"use a kernel that spans at least {window.stride[0]} positions"]
-        site.fail("E0323", title, "padding", helps=helps)
+        site.raise_error("E0323", title, "padding", helps=helps)
     return before, (0,)
 
 

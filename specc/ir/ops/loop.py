@@ -87,7 +87,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         """Return the body's outputs for the next carries."""
         return tuple(self.body.outputs.values())[: self.carries]
 
-    def collected(self) -> "tuple[Value, ...]":
+    def get_collected_outputs(self) -> "tuple[Value, ...]":
         """Return the body's collected outputs."""
         return tuple(self.body.outputs.values())[self.carries :]
 

@@ -51,7 +51,7 @@ class AstBuilder:
         """Return the span of a token."""
         return self.fragment.span(token.start, token.end)
 
-    def fault(
+    def report_error(
         self,
         code: str,
         title: str,
@@ -74,7 +74,7 @@ class AstBuilder:
                 return ESCAPED_CHARACTERS[letter]
             start = token.start + 1 + match.start()  # 1 for the opening quote
             span = self.fragment.span(start, start + len(match.group()))
-            self.fault(
+            self.report_error(
                 "E0118",
                 f"unknown escape sequence `{match.group()}`",
                 span,
@@ -89,12 +89,14 @@ class AstBuilder:
         """Convert a child to a field value: a token is a string or a binding name."""
         if not isinstance(child, Token):
             return child
-        return self.unescape_string(child) if child.kind == "STRING" else self.bound(child)
+        return (
+            self.unescape_string(child) if child.kind == "STRING" else self.check_bound_name(child)
+        )
 
-    def bound(self, token: Token) -> str:
+    def check_bound_name(self, token: Token) -> str:
         """Return a name that the spec binds. E0115 for a reserved one."""
         if token.text in RESERVED_VALUE_NAMES:
-            self.fault(
+            self.report_error(
                 "E0115",
                 f"`{token.text}` cannot be used as a name",
                 self.span(token),
@@ -112,7 +114,7 @@ class AstBuilder:
         children = [child for child in rest if isinstance(child, ast.Commentable)]
         return self.attacher.body(children, self.span(opened).end, self.span(closed).start)
 
-    def twice(
+    def report_duplicates(
         self, what: str, children: Iterable[object], help: str = "leave one of the two out"
     ) -> None:
         """Report each name that occurs twice among the children."""
@@ -124,7 +126,7 @@ class AstBuilder:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()
                 title = f"{what} `{name}` is duplicated"
-                self.fault("E0116", title, span, "again here", help, others=others)
+                self.report_error("E0116", title, span, "again here", help, others=others)
             seen.setdefault(name, span)
 
 
@@ -191,7 +193,7 @@ class TupleRule:
         """Return the children that are present."""
         given = drop_absent_options(children)
         if self.unique:
-            b.twice(self.unique, given)
+            b.report_duplicates(self.unique, given)
         return tuple(map(b.value, given))
 
 
@@ -240,5 +242,5 @@ class NodeRule(Generic[N]):
         elif self.rest:
             values[self.rest] = tuple(map(b.value, rest))
         if self.unique:
-            b.twice(self.unique, rest)
+            b.report_duplicates(self.unique, rest)
         return self.kind(**values)

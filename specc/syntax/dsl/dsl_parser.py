@@ -194,7 +194,7 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
         return None
     here = _ParserPosition(table, table.ends[start])
     fits = here.fits(states)
-    return ExpectedTokens(tuple(tokens), fits, here.keywords(states, fits))
+    return ExpectedTokens(tuple(tokens), fits, here.find_keywords(states, fits))
 
 
 def _run_parser(
@@ -250,7 +250,7 @@ class _ParserPosition:
         known = {*self.table.words.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(k for k in known if self.table.accepts(states, k, self.end))
 
-    def keywords(self, states: Sequence[int], fits: frozenset[str]) -> frozenset[str]:
+    def find_keywords(self, states: Sequence[int], fits: frozenset[str]) -> frozenset[str]:
         """Return the keywords after which other tokens may follow than after a name; if no name
         fits, all.
         """

@@ -82,7 +82,7 @@ def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     # `True`, `NULL`, `yes`: names that nothing can have, see `AstBuilder.bound`
     meant = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
     if meant != name.path:
-        b.fault(
+        b.report_error(
             "E0105",
             f"`{name.path}` is not a value here; {format_suggestion(meant)}",
             span,
@@ -103,11 +103,11 @@ def _call(b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | 
     given: tuple[Argument, ...] = drop_absent_options(arguments)
     args = tuple(a for a in given if not isinstance(a, ast.Option))
     options = tuple(a for a in given if isinstance(a, ast.Option))
-    b.twice("the option", options)
+    b.report_duplicates("the option", options)
     for before, late in pairwise(given):
         behind = isinstance(before, ast.Option) and not isinstance(late, ast.Option)
         if behind and late.span is not None:
-            b.fault(
+            b.report_error(
                 "E0119",
                 "an input after an option",
                 late.span,
@@ -150,7 +150,7 @@ def _record_of(
 ) -> ast.RecordLiteral:
     # the tokens are the braces
     fields = tuple(f for f in children if isinstance(f, ast.Option))
-    b.twice("the field", fields)
+    b.report_duplicates("the field", fields)
     return ast.RecordLiteral(fields, span=span)
 
 
@@ -169,7 +169,7 @@ def _choice_type(
     b: AstBuilder, span: Span, *children: ast.TextLiteral | Token | None
 ) -> ast.TypeName:
     titles = [t for t in children if isinstance(t, ast.TextLiteral)]
-    b.twice("the choice", titles)
+    b.report_duplicates("the choice", titles)
     optional = isinstance(children[-1], Token)  # the `?`, else None
     names = tuple(t.value for t in titles)
     return ast.TypeName(name="choice", optional=optional, names=names, span=span)
@@ -178,7 +178,7 @@ def _choice_type(
 @register_rule("record_type")
 def _record_type(b: AstBuilder, span: Span, *children: ast.Field | Token | None) -> ast.TypeName:
     fields = tuple(f for f in children if isinstance(f, ast.Field))
-    b.twice("the field", fields)
+    b.report_duplicates("the field", fields)
     optional = isinstance(children[-1], Token)  # the `?`, else None
     return ast.TypeName(name="record", optional=optional, fields=fields, span=span)
 

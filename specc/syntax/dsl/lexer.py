@@ -155,7 +155,9 @@ class Lexer:
         # blanks are skipped
         return end
 
-    def fault(self, code: str, title: str, start: int, end: int, label: str, fix: str) -> None:
+    def report_error(
+        self, code: str, title: str, start: int, end: int, label: str, fix: str
+    ) -> None:
         """Report an error in characters `start` to `end`."""
         primary = Label(self.fragment.span(start, end), label)
         self.found.faults.append(Diagnostic(code, title, primary, helps=(fix,)))
@@ -168,7 +170,7 @@ class Lexer:
         is refused.
         """
         if self.fragment.scalar:
-            self.fault(
+            self.report_error(
                 "E0106",
                 "comment inside a string",
                 start,
@@ -193,7 +195,7 @@ class Lexer:
         end = max(end, word.end())
         if wrong is not None:
             title, fix = wrong
-            self.fault("E0108", title, start, end, "here", fix)
+            self.report_error("E0108", title, start, end, "here", fix)
             text = "0"  # a replacement, so that the parser finds further errors
         self.found.tokens.append(Token("NUMBER", text, start, end))
         return end
@@ -204,7 +206,7 @@ class Lexer:
         if character == '"':
             return self._unclosed(at)
         title = "a character that is not part of the language"
-        self.fault("E0106", title, at, at + 1, "here", _suggest_for_character(character))
+        self.report_error("E0106", title, at, at + 1, "here", _suggest_for_character(character))
         return at + 1
 
     def _unclosed(self, at: int) -> int:
@@ -233,7 +235,7 @@ class Lexer:
             if token.text in OPENERS:
                 depth += 1
                 if depth > MAX_NESTING:
-                    self.fault(
+                    self.report_error(
                         "E0110",
                         f"brackets nested more than {MAX_NESTING} deep",
                         token.start,

@@ -73,7 +73,7 @@ RULE_CALLBACKS |= {
 def _target(b: AstBuilder, span: Span, name: Token, kind: ast.TypeName | None) -> ast.Target:
     # `_` gives no type, in a list of types where each needs one
     kind = None if kind == ast.TypeName(name="_") else kind
-    return ast.Target(b.bound(name), kind, span=span)
+    return ast.Target(b.check_bound_name(name), kind, span=span)
 
 
 REPEAT = NodeRule(ast.Repeat, "variable over under collect {body}")
@@ -90,7 +90,9 @@ def _scan(b: AstBuilder, span: Span, head: ScanHeader | None, *children: object)
     node = SCAN(b, span, *(head or (None, None)), *children)
     at = node.until.span if node.until else span
     if head is None and at is not None:
-        b.fault("E0728", "this loop has no bound", at, UNBOUNDED_SCAN_LABEL, UNBOUNDED_SCAN_HELP)
+        b.report_error(
+            "E0728", "this loop has no bound", at, UNBOUNDED_SCAN_LABEL, UNBOUNDED_SCAN_HELP
+        )
     return node
 
 
@@ -103,7 +105,7 @@ def _scan_head(
     b: AstBuilder, span: Span, variables: tuple[str, ...], over: tuple[ast.Expr, ...]
 ) -> ScanHeader:
     if len(variables) != len(over):
-        b.fault(
+        b.report_error(
             "E0120",
             f"{len(variables)} names run over {len(over)} sequences",
             span,
@@ -153,7 +155,7 @@ def _use(
     path, *others = files
     return ast.Use(
         path=path,
-        name=b.bound(name),
+        name=b.check_bound_name(name),
         others=tuple(others),
         sources=keys or (),
         under=under,
@@ -167,10 +169,10 @@ def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> as
     if bound is not None and bound.text.isdigit():
         least = int(bound.text)
     elif bound is not None:  # `>= 1.5`
-        b.fault(
+        b.report_error(
             "E0108", "the minimum length is not an integer", b.span(bound), "here", "write `>= 1`"
         )
-    return ast.DimName(b.bound(name), least, span=span)
+    return ast.DimName(b.check_bound_name(name), least, span=span)
 
 
 @register_rule("one_result")
@@ -208,7 +210,7 @@ def _definition(
 def _definition_head(
     b: AstBuilder, span: Span, name: Token, params: tuple[ast.DefinitionParameter, ...] | None
 ) -> DefinitionHeader:
-    return b.bound(name), params, b.span(name)
+    return b.check_bound_name(name), params, b.span(name)
 
 
 # --- sections -------------------------------------------------------------------------
@@ -222,12 +224,14 @@ GENERATE = NodeRule(ast.Generate, "name growing source {settings}", "the setting
 @register_rule("config")
 def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     node = CONFIG(b, span, *children)
-    b.twice("the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign)))
-    b.twice("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
+    b.report_duplicates(
+        "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign))
+    )
+    b.report_duplicates("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
     # one list, as a YAML key can occur only once
     unread = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in unread for key in e.keys))
-    b.twice("the list", unread, f"write one list: `ignore {keys}`")
+    b.report_duplicates("the list", unread, f"write one list: `ignore {keys}`")
     return node
 
 
@@ -257,8 +261,8 @@ def _expect(b: AstBuilder, span: Span, key: Token, *values: ast.TextLiteral | No
 def _reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
     node = READING(b, span, *children)
     # an input and a result may have one name
-    b.twice("the input", (e for e in node.entries if isinstance(e, ast.InputReading)))
-    b.twice("the result", (e for e in node.entries if isinstance(e, ast.ResultDisplay)))
+    b.report_duplicates("the input", (e for e in node.entries if isinstance(e, ast.InputReading)))
+    b.report_duplicates("the result", (e for e in node.entries if isinstance(e, ast.ResultDisplay)))
     return node
 
 
@@ -267,7 +271,7 @@ def _generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
     node = GENERATE(b, span, *children)
     for setting in node.settings:
         if setting.name in ("of", "from") and setting.span is not None:
-            b.fault(
+            b.report_error(
                 "E0116",
                 f"`{setting.name}` is duplicated",
                 setting.span,
@@ -313,7 +317,7 @@ def _file(
     *items: ast.Item,
 ) -> ast.File:
     if version.text != "1":
-        b.fault(
+        b.report_error(
             "E0113",
             f"unknown language version {version.text}",
             b.span(version),

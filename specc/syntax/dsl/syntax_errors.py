@@ -108,11 +108,11 @@ def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, at: int) -> 
     wanted = OPENERS[opener.text]
     token, before = here.tokens[at], here.tokens[at - 1]
     if token.kind == "$END":
-        last = here.end_of(before) if len(here.tokens) > 1 else here.span(token)
+        last = here.get_end_span(before) if len(here.tokens) > 1 else here.span(token)
         primary = Label(last, f"the file ends without `{wanted}`")
-    elif here.on_new_line(token, before) and opener.text != "{":
+    elif here.is_on_new_line(token, before) and opener.text != "{":
         # a `)` belongs to the line where it is missing, a `}` to a line of its own
-        primary = Label(here.end_of(before), f"expected `{wanted}` after this")
+        primary = Label(here.get_end_span(before), f"expected `{wanted}` after this")
     else:
         primary = Label(here.span(token), f"expected `{wanted}` before this")
     return Diagnostic(
@@ -188,7 +188,7 @@ def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
 
 def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a reserved word in place of a name."""
-    token, expected = here.token, here.expected
+    token, expected = here.token, here.expected_terminals
     # where a number fits too, any value does, and the word was hardly meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
@@ -202,8 +202,8 @@ def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
 
 def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a misplaced docstring."""
-    between_items = here.expected >= ITEM_TERMINALS
-    in_body = {"RETURN", "RBRACE"} <= here.expected
+    between_items = here.expected_terminals >= ITEM_TERMINALS
+    in_body = {"RETURN", "RBRACE"} <= here.expected_terminals
     if here.token.kind != "STRING" or not (between_items or in_body):
         return None
     place = "first inside the braces of a block or graph, or after the default of a config value"
@@ -233,7 +233,7 @@ def explain_unfinished_line(here: UnexpectedToken) -> Diagnostic | None:
     token, name, before = here.token, here.tokens[here.at - 1], here.tokens[here.at - 2]
     starts = token.kind == "EQUAL" or here.at - 1 in here.run.restarts
     unfinished = before.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
-    if not (starts and unfinished and here.on_new_line(name, before)):
+    if not (starts and unfinished and here.is_on_new_line(name, before)):
         return None
     something_new = here.span(name).to(here.span(token))
     return Diagnostic(
@@ -249,10 +249,10 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a name parsed as a result without `=`: an operator is missing before it, or its
     result has no name.
     """
-    if here.at < 2 or not {"EQUAL", "COLON"} <= here.expected:
+    if here.at < 2 or not {"EQUAL", "COLON"} <= here.expected_terminals:
         return None
     name, before = here.tokens[here.at - 1], here.tokens[here.at - 2]
-    if not here.on_new_line(name, before):
+    if not here.is_on_new_line(name, before):
         if before.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(here, name)
         return explain_missing_operator(here, name)
@@ -261,7 +261,7 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{name.text}` is neither part of the line before nor a statement",
-        Label(here.end_of(before), "is an operator missing at the end of this line?"),
+        Label(here.get_end_span(before), "is an operator missing at the end of this line?"),
         (Label(here.span(name), "read as the name of a new result, and no `=` follows"),),
         helps=(f"join the lines with an operator, or write `{name.text} = …`",),
     )
@@ -291,7 +291,7 @@ def explain_unnamed_result(here: UnexpectedToken, name: Token) -> Diagnostic:
 
 def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
     """Report the expected and the found token."""
-    token, before, expected = here.token, here.before, here.expected
+    token, before, expected = here.token, here.before, here.expected_terminals
     ends = token.kind == "$END"
     wanted = describe_terminals(expected)
     found = "the file ends" if ends else f"found `{format_token(token)}`"
@@ -308,16 +308,16 @@ def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
         # a token that is missing at the end of a line is shown there, unless the next line may
         # begin something new and is itself wrong
         new = "BLOCK" in expected or "RETURN" in expected
-        if ends or (here.on_new_line(token, before) and not new):
-            label = Label(here.end_of(before), f"expected {wanted} after this")
+        if ends or (here.is_on_new_line(token, before) and not new):
+            label = Label(here.get_end_span(before), f"expected {wanted} after this")
     return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(here)))
 
 
 def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
     """Return help for syntax of other languages."""
     token, before = here.token, here.before or Token("", "", 0, 0)
-    if token.kind == "NAME" and "NAME" not in here.expected:
-        words = [kind.lower() for kind in here.expected if kind in KEYWORD_TERMINALS]
+    if token.kind == "NAME" and "NAME" not in here.expected_terminals:
+        words = [kind.lower() for kind in here.expected_terminals if kind in KEYWORD_TERMINALS]
         if meant := did_you_mean(token.text, words):
             yield format_suggestion(meant)
     for holds, hint in SYNTAX_HINTS:
@@ -326,7 +326,10 @@ def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
 
 
 SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
-    (lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected, "equality is written `==`"),
+    (
+        lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected_terminals,
+        "equality is written `==`",
+    ),
     (
         lambda _, t, before: t.text in ("&", "|") and before.text == t.text,
         "one `{token}` is enough",
@@ -334,7 +337,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{whole}" in quotes'),
     (lambda _, t, before: (t.text, before.text) == ("*", "**"), "a power is written `**`"),
     (
-        lambda e, t, _: t.kind == "NOT" and "IN" in e.expected,
+        lambda e, t, _: t.kind == "NOT" and "IN" in e.expected_terminals,
         "`x not in y` is written `not x in y`",
     ),
     (lambda _, t, __: t.kind == "DOT", "a number starts with a digit: `0.5`"),
@@ -343,10 +346,10 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "the parts of a name start with a letter; take an element with `[0]`",
     ),
     (
-        lambda e, *_: e.expected == {"ARROW"},
+        lambda e, *_: e.expected_terminals == {"ARROW"},
         "add the return type: `-> float[batch, n, d]`, or `-> (name: type, …)`",
     ),
-    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected, "assign with `=`"),
+    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected_terminals, "assign with `=`"),
     (
         lambda e, *_: e.at >= 2 and e.tokens[e.at - 2].kind == "SCAN",
         "a loop needs a bound: `scan row in x along n` iterates over rows, "

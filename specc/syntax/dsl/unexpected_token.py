@@ -122,7 +122,7 @@ class UnexpectedToken:
         return self.tokens[self.at - 1] if self.at else None
 
     @cached_property
-    def expected(self) -> frozenset[str]:
+    def expected_terminals(self) -> frozenset[str]:
         """The terminals that would fit."""
         return self.run.expected()
 
@@ -130,11 +130,11 @@ class UnexpectedToken:
         """Return the span of a token."""
         return self.fragment.span(token.start, token.end)
 
-    def end_of(self, token: Token) -> Span:
+    def get_end_span(self, token: Token) -> Span:
         """Return the last character of a token, where something is missing after it."""
         return self.fragment.span(max(token.start, token.end - 1), token.end)
 
-    def on_new_line(self, token: Token, before: Token) -> bool:
+    def is_on_new_line(self, token: Token, before: Token) -> bool:
         """Return whether a line ends between two tokens."""
         return "\n" in self.fragment.text[before.end : token.start]
 
@@ -253,8 +253,8 @@ def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
     token, word = here.token, here.token
     # `for` and `if` are keywords and fit nowhere here; the others are read as the name of a result,
     # so that what follows them does not fit
-    if "RETURN" not in here.expected or token.kind not in ("FOR", "IF"):
-        if here.before is None or not {"EQUAL", "COLON"} <= here.expected:
+    if "RETURN" not in here.expected_terminals or token.kind not in ("FOR", "IF"):
+        if here.before is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
             return None
         word = here.before
     if word.text not in FOREIGN_STATEMENTS or here.token.text in ("=", ":", ","):
@@ -270,7 +270,7 @@ def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
 def _explain_foreign_value(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `y = if c: a`, a reversed `[f(i) for …]`, `repeat(x, 2)` as an operation."""
     token = here.token
-    if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in here.expected:
+    if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in here.expected_terminals:
         return None
     return Diagnostic(
         "E0101",
@@ -286,7 +286,7 @@ def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
     """
     word = here.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
-        named = {"EQUAL", "COLON"} <= here.expected
+        named = {"EQUAL", "COLON"} <= here.expected_terminals
         if here.before is None or not named or here.before.text not in FOREIGN_LOGICAL_OPERATORS:
             return None
         word = here.before
@@ -306,7 +306,7 @@ def _explain_in_place_operator(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `x += 1`."""
     token, name = here.token, here.before
     after = here.tokens[here.at + 1] if here.at + 1 < len(here.tokens) else None
-    if name is None or after is None or not {"EQUAL", "COLON"} <= here.expected:
+    if name is None or after is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
         return None
     if token.kind not in OPERATOR_TERMINALS or after.kind != "EQUAL" or after.start != token.end:
         return None

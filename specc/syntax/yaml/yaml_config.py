@@ -31,7 +31,7 @@ IGNORED_KEYS = "ignore keys"
 def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:
     """Parse `config: {d: {type: int}, heads: 4}`."""
     example = "`d: {type: int, default: 512}`"
-    values = reader.mapping(entry.value, "`config`", example)
+    values = reader.read_mapping(entry.value, "`config`", example)
     entries = [parse_yaml_config_entry(reader, e) for e in values]
     return yaml_reader.make_section(reader, entry, ast.Config, "entries", entries)
 
@@ -101,12 +101,12 @@ def parse_yaml_field_type(
     record = found["record"]
     example = "`{layers: {type: int, default: 6}}`"
     fields = []
-    for inner in reader.mapping(record.value, "a record", example):
+    for inner in reader.read_mapping(record.value, "a record", example):
         field = parse_yaml_config_entry(reader, inner)
         if isinstance(field, ast.Field):
             fields.append(field)
         else:
-            reader.fault(
+            reader.report_error(
                 "E0126",
                 f"`{inner.name}` has no `type`",
                 get_first_line_span(inner.key.span),

@@ -162,7 +162,7 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
     span = node.entries[names.index("until")].key.span
     what = "the maximum number of iterations is missing"
     fix = "add the maximum: `- scan: step in 8`, and `until` below it"
-    reader.fault("E0728", "this loop has no bound", span, what, fix)
+    reader.report_error("E0728", "this loop has no bound", span, what, fix)
     return None
 
 
@@ -186,7 +186,7 @@ def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     """Report a statement with two keys: a misspelled word, or two statements in one."""
     entry = next((e for e in entries if did_you_mean(e.name, STATEMENT_FORMS)), entries[1])
     meant = did_you_mean(entry.name, STATEMENT_FORMS)
-    reader.fault(
+    reader.report_error(
         "E0125",
         "a statement binds one value",
         entry.key.span,
@@ -201,7 +201,7 @@ def attach_target_types(
     """Attach the types of `float[b], _` to targets; `_` means no type."""
     types = parse_yaml_fragment(reader, node, TYPES, "types") or (MISSING_TYPE,) * len(targets)
     if len(types) != len(targets):
-        reader.fault(
+        reader.report_error(
             "E0120",
             f"{len(targets)} names have {len(types)} types",
             node.span,

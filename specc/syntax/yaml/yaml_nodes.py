@@ -97,7 +97,7 @@ def compose_yaml(source: Source) -> YamlDocument:
     composer = YamlComposer(source)
     try:
         for event in yaml.parse(source.text, Loader=YAML_LOADER):
-            composer.take(event)
+            composer.process_event(event)
     except yaml.YAMLError as error:
         raise Failed(explain_yaml_error(source, error)) from None
     if composer.faults:
@@ -116,7 +116,7 @@ class YamlComposer:
         self.faults: list[Diagnostic] = []
         self.documents = 0
 
-    def take(self, event: yaml.Event) -> None:
+    def process_event(self, event: yaml.Event) -> None:
         """Process the next event."""
         assert event.start_mark is not None
         assert event.end_mark is not None
@@ -132,7 +132,7 @@ class YamlComposer:
                 # an empty value has no location in the text, where a `#` could be
                 if node.style or span.end > span.start:
                     self.scalars.append(span)
-                self.put(node)
+                self.add_node(node)
             case yaml.SequenceStartEvent():
                 reject_anchors_and_tags(event, span)
                 self.open(OpenSequence(span.start, bool(event.flow_style)), span)
@@ -178,11 +178,11 @@ class YamlComposer:
         column = top.start - (self.source.text.rfind("\n", 0, top.start) + 1)
         match top:
             case OpenMapping():
-                self.put(YamlMapping(top.entries, whole, column, top.flow))
+                self.add_node(YamlMapping(top.entries, whole, column, top.flow))
             case OpenSequence():
-                self.put(YamlSequence(top.items, whole, column, top.flow))
+                self.add_node(YamlSequence(top.items, whole, column, top.flow))
 
-    def put(self, node: YamlNode) -> None:
+    def add_node(self, node: YamlNode) -> None:
         """Add a node to the collection that is open."""
         if not self.stack:
             self.root = node if not is_empty_node(node) else None

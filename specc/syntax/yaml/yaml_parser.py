@@ -32,7 +32,7 @@ def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
     read: list[ast.Use | None] = []
     example = "`- {file: vit.specc, as: v}`"
     for node in reader.items(entry.value, "`use`", f"a list: {example}"):
-        reader.mapping(node, "an entry of `use`", example)
+        reader.read_mapping(node, "an entry of `use`", example)
         read.append(USE_ENTRY.parse(reader, node))
     return [use for use in read if use is not None]
 
@@ -44,7 +44,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     for node in nodes:
         length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimName("_")
         if length.name != "_" and length.name in {d.name for d in lengths}:
-            reader.twice(f"the length `{length.name}`", node.span)
+            reader.report_duplicate(f"the length `{length.name}`", node.span)
         lengths.append(length)
     return [ast.Dims(tuple(lengths), span=get_entry_span(entry))]
 
@@ -83,7 +83,7 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
 def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `reading: {pixels: 'image(size=[8, 8])', show logits: 'choice(labels)'}`."""
     example = "`pixels: image(size=[8, 8])`"
-    nodes = reader.mapping(entry.value, "`reading`", example)
+    nodes = reader.read_mapping(entry.value, "`reading`", example)
     entries = [parse_yaml_reading_entry(reader, e) for e in nodes]
     return [make_section(reader, entry, ast.Reading, "entries", entries)]
 
@@ -103,7 +103,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
 def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `generate: {text: {of: ids, from: logits, stop: eos}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
-    nodes = reader.mapping(entry.value, "`generate`", example)
+    nodes = reader.read_mapping(entry.value, "`generate`", example)
     read = [parse_yaml_generate(reader, e) for e in nodes]
     return [g for g in read if g is not None]
 
@@ -112,10 +112,10 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
     """Parse one entry of `generate`; None after an error."""
     generated = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
-    settings = reader.mapping(entry.value, "what is generated", example)
+    settings = reader.read_mapping(entry.value, "what is generated", example)
     found = {s.name: s for s in settings}
     if not {"of", "from"} <= set(found):
-        reader.fault(
+        reader.report_error(
             "E0126",
             "`generate` needs `of` and `from`",
             entry.key.span,
@@ -141,7 +141,7 @@ def parse_yaml_setting(reader: YamlReader, entry: YamlEntry) -> ast.Setting:
 def parse_yaml_quantize(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `quantize: {default: int8, keep: [lm_head]}`."""
     example = "`{default: int8, keep: [lm_head]}`"
-    nodes = reader.mapping(entry.value, "`quantize`", example)
+    nodes = reader.read_mapping(entry.value, "`quantize`", example)
     entries = [parse_yaml_quantize_entry(reader, e) for e in nodes]
     return [make_section(reader, entry, ast.Quantize, "entries", entries)]
 
@@ -156,7 +156,7 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
 
 def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `stream: {logits: sound}`."""
-    nodes = reader.mapping(entry.value, "`stream`", "`logits: sound`")
+    nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
         ast.Stream(
             parse_yaml_name(reader, each.key, "a result"),
@@ -181,7 +181,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
     """Parse one rule; None after an error."""
     what = "a rule of `weights`"
-    entries = reader.mapping(node, what, "`- {tie: a.weight, to: b.weight}`")
+    entries = reader.read_mapping(node, what, "`- {tie: a.weight, to: b.weight}`")
     kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
     if kind is None:
         if entries:
@@ -226,7 +226,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
     """Parse the whole spec."""
     nothing = ast.File(version=1, model="")
     if root is None:
-        reader.fault(
+        reader.report_error(
             "E0113",
             "this spec is empty",
             Span(reader.source, 0, 0),
@@ -234,7 +234,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
             "start with\n  specc: 1\n  model: my_model",
         )
         return nothing
-    entries = reader.mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")
+    entries = reader.read_mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")
     if not isinstance(root, YamlMapping):
         return nothing
     found = reader.known(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
@@ -258,7 +258,7 @@ def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
     """Report a version that this compiler does not read."""
     version = reader.get_optional_text(found, "specc")
     if version not in ("1", ""):  # an empty value is an error already
-        reader.fault(
+        reader.report_error(
             "E0113",
             f"version {version} of the language is not known",
             found["specc"].value.span,

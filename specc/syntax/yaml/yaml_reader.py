@@ -40,7 +40,7 @@ class YamlReader:
         self.attacher = CommentAttacher(source.text, comments)
         self.faults: list[Diagnostic] = []
 
-    def fault(
+    def report_error(
         self,
         code: str,
         title: str,
@@ -58,7 +58,7 @@ class YamlReader:
         if len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
             raise Failed(*cap_diagnostics(self.faults))
 
-    def mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:
+    def read_mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:
         """Return the entries of a map; an empty value is an empty map."""
         if isinstance(node, YamlMapping):
             return node.entries
@@ -77,7 +77,7 @@ class YamlReader:
     def report_wrong_kind(self, node: YamlNode, what: str, due: str, example: str) -> None:
         """Report a list in place of a map, or the like."""
         found = NODE_KIND_NAMES[type(node)]
-        self.fault(
+        self.report_error(
             "E0125",
             f"{what} is {due}, not {found}",
             get_first_line_span(node.span),
@@ -92,7 +92,7 @@ class YamlReader:
             self.report_wrong_kind(node, what, "a string", example)
             return ""
         if is_empty_node(node):
-            self.fault(
+            self.report_error(
                 "E0101",
                 f"{what} is empty",
                 node.span,
@@ -127,7 +127,7 @@ class YamlReader:
                 if meant in missing:
                     missing.remove(meant)
         for name in missing:
-            self.fault(
+            self.report_error(
                 "E0126",
                 f"{what} has no `{name}`",
                 get_first_line_span(node.span),
@@ -143,15 +143,15 @@ class YamlReader:
         hint = format_suggestion(meant) if meant else f"{what} takes: {format_name_list(names)}"
         if "items" in names and (item := did_you_mean(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
-        self.fault(
+        self.report_error(
             "E0201", f"{what} has no key `{entry.name}`", entry.key.span, "unknown key", hint
         )
         return meant or ""
 
-    def twice(self, what: str, span: Span, first: Span | None = None) -> None:
+    def report_duplicate(self, what: str, span: Span, first: Span | None = None) -> None:
         """Report a duplicate."""
         others = [Label(first, "first here")] if first is not None else []
-        self.fault(
+        self.report_error(
             "E0116",
             f"{what} is duplicated",
             span,

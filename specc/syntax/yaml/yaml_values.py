@@ -77,7 +77,7 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
     found = parse_yaml_fragment(reader, node, TARGETS, what) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
         return found[0].name
-    reader.fault(
+    reader.report_error(
         "E0101", f"{what} is one name", node.span, "expected one name", "write a single name"
     )
     return "_"
@@ -89,7 +89,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, what: str) -> tuple[str
     for part in list_nodes(node):
         one = parse_yaml_name(reader, part, what)
         if one in found and one != "_":
-            reader.twice(f"the name `{one}`", part.span, found[one])
+            reader.report_duplicate(f"the name `{one}`", part.span, found[one])
         found[one] = part.span
     return tuple(found)
 
@@ -132,7 +132,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     """Parse `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
         keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
-        reader.fault(
+        reader.report_error(
             "E0125",
             "a value as a map has one key, the name of the function",
             get_first_line_span(node.span),
@@ -147,7 +147,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     options: list[ast.Option] = []
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
-    for given in reader.mapping(entry.value, f"the arguments of `{entry.name}`", example):
+    for given in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
         # two keys are reserved: an option called `in` has to be written as text
         if given.name == "in":
             args = parse_yaml_expressions(reader, given.value)
@@ -210,7 +210,7 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
     said = reader.raw(entry.value, what)
     if said not in ("true", "false"):
         title = f"{what} is `true` or `false`"
-        reader.fault("E0125", title, entry.value.span, "expected a boolean", "write `true`")
+        reader.report_error("E0125", title, entry.value.span, "expected a boolean", "write `true`")
     return said == "true"
 
 
@@ -270,7 +270,7 @@ def parse_yaml_equations(
             parse_yaml_expression(reader, e.value),
             span=e.key.span.to(e.value.span),
         )
-        for e in reader.mapping(entry.value, what, "`where: {total: past + seq}`")
+        for e in reader.read_mapping(entry.value, what, "`where: {total: past + seq}`")
     )
 
 
@@ -317,7 +317,7 @@ FLAG = ValueKind(parse_flag, lambda is_set: "true" if is_set else None)
 INPUTS = ValueKind(
     lambda r, e, what: tuple(
         parse_yaml_parameter(r, each)
-        for each in r.mapping(e.value, what, "`in: {x: 'float[batch, n]'}`")
+        for each in r.read_mapping(e.value, what, "`in: {x: 'float[batch, n]'}`")
     ),
     lambda params: YamlMap([parameter_to_yaml(p) for p in params]),
 )

@@ -99,14 +99,14 @@ class _Reader:
             raise _Wrong(f"its header has more than {MAX_HEADER_BYTES} bytes")
         return start
 
-    def numbers(self, codes: str) -> tuple[int, ...]:
+    def read_numbers(self, codes: str) -> tuple[int, ...]:
         """Read numbers by their `struct` codes."""
         form = f"<{codes}"
         return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
 
     def text(self) -> str:
         """Read a string."""
-        (size,) = self.numbers("Q")
+        (size,) = self.read_numbers("Q")
         start = self.skip(size)
         # tokens of byte fallback vocabularies may be parts of characters
         return self.data[start : self.at].decode(errors="replace")
@@ -116,10 +116,10 @@ class _Reader:
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
-            return self.items(*self.numbers("IQ"))
+            return self.items(*self.read_numbers("IQ"))
         if kind not in SCALARS:
             raise _Wrong(f"its metadata has a value of the unknown type {kind}")
-        return self.numbers(SCALARS[kind])[0]
+        return self.read_numbers(SCALARS[kind])[0]
 
     def items(self, kind: int, count: int) -> list[object]:
         """Read the elements of an array."""
@@ -142,10 +142,10 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
     """Parse a mapped file. Fails with E0506, or E0508 for an element type that is not read."""
     reader = _Reader(data)
     try:
-        (version,) = reader.numbers("I")
+        (version,) = reader.read_numbers("I")
         if version not in VERSIONS:
             raise _Wrong(_describe_version(version))
-        tensor_count, key_count = reader.numbers("QQ")
+        tensor_count, key_count = reader.read_numbers("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
         listed = [_read_tensor(reader, path) for _ in reader.counted(tensor_count)]
@@ -174,7 +174,7 @@ def _read_metadata(reader: _Reader, count: int) -> Metadata:
         key = reader.text()
         if key in found:
             raise _Wrong(f"its metadata has `{escape_text(key)[:200]}` twice")
-        found[key] = reader.value(reader.numbers("I")[0])
+        found[key] = reader.value(reader.read_numbers("I")[0])
     return found
 
 
@@ -189,12 +189,12 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
     """Read name, type, shape and offset in the data of a tensor."""
     name = reader.text()
     what = f"the tensor `{escape_text(name)[:200]}`"
-    (axes,) = reader.numbers("I")
+    (axes,) = reader.read_numbers("I")
     if not 0 < axes <= MAX_AXES:
         raise _Wrong(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
     # the first axis of GGUF is the innermost
-    shape = reader.numbers(f"{axes}Q")[::-1]
-    number, offset = reader.numbers("IQ")
+    shape = reader.read_numbers(f"{axes}Q")[::-1]
+    number, offset = reader.read_numbers("IQ")
     if number not in BLOCK_TYPES:
         _fail_unread_type(path, name, number)
     kind = BLOCK_TYPES[number]

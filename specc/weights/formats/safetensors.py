@@ -119,7 +119,7 @@ class TensorFile(Closeable):
             yield part
         self.check_unchanged()
 
-    def everything(self) -> Iterator[tuple[str, int, memoryview]]:
+    def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
         """Yield all bytes in order by tensor (those of none have no name), with the offset of each
         chunk.
         """
