@@ -1,7 +1,6 @@
 """Layers with quantized weights in PyTorch, to measure the effect of quantization.
 
-Through the rounding of a row no gradient goes; weights are whole numbers, which are not
-trained.
+Activation rounding has no gradient, and integer weights are not trained.
 """
 
 import torch

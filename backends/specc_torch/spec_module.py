@@ -187,7 +187,7 @@ def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:
 
 
 def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """E0416 for a tied parameter that is given with other numbers than the one it shares."""
+    """Raise E0416 if a tied parameter has other values than the one that it shares."""
     for name in ties:
         root = _find_tie_root(name, ties)
         if name in values and root in values and not np.array_equal(values[name], values[root]):

@@ -213,7 +213,7 @@ class _BandSearch:
         operands = grid.operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
-        # Of numbers only "is nonzero" is known; the opposite may hold anywhere.
+        # For numbers only "is nonzero" is known; the opposite may hold anywhere.
         return FULL_INTERVAL if negated else (yield from self._non_zero(grid, node, operands))
 
     def _bound_below(self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool) -> _BandSolver:

@@ -126,7 +126,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key: int, clock: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Positions selected by the argmax of a grid: a visible one, or the first."""
+    """Yield the positions that the argmax of a grid may select: a visible one, or the first."""
     if axis != key or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)

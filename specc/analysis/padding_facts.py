@@ -128,7 +128,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
 
 def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
     """Return the facts that hold of both values, e.g. of a carry before and after an iteration."""
-    # Guarantees must hold for both, faults for either.
+    # Guarantees must hold for both operands, errors for either.
     return PaddingFacts(
         zero=one.zero & other.zero,
         low=one.low & other.low,

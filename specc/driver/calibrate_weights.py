@@ -140,7 +140,7 @@ def _unused_calibration_remark(by: CalibrationSource) -> tuple[str, ...]:
     Raise E0753 if an option asked for calibration; the spec's entry may apply elsewhere.
     """
     # `samples = 0` disables calibration, which needs no remark
-    # no texts at all are no reason to complain
+    # without samples no warning is needed
     if not by.samples and not by.data:
         return ()
     word = by.option or ("calibration_data" if by.data else "calibration_samples")

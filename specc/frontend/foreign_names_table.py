@@ -194,7 +194,7 @@ FOREIGN_OPERATIONS = (
         ("encoder_layer",),
         ("transformerencoderlayer", "transformerblock", "transformerlayer"),
     ),
-    # functions of a number
+    # scalar functions
     ForeignOperation(
         "write `silu`: x times its sigmoid", ("silu",), ("swish", "sigmoidlinearunit")
     ),
@@ -317,7 +317,7 @@ FOREIGN_OPERATIONS = (
         ("parameter",),
         ("registerbuffer", "variable", "weight"),
     ),
-    # what a spec does not say
+    # features that a spec does not have
     ForeignOperation(
         "a spec describes inference: leave it out",
         (),

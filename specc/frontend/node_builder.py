@@ -96,7 +96,7 @@ class FailedOperation:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether the op is elementwise, so that axes of length 1 broadcast."""
+        """Return True if the op is elementwise, so that axes of length 1 broadcast."""
         return isinstance(self.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where)
 
 

@@ -107,7 +107,7 @@ class UsedSpec:
 
     @property
     def name(self) -> str:
-        """A used spec: its alias, config and blocks."""
+        """The alias of the used spec."""
         return self.use.name
 
     @property
@@ -117,7 +117,7 @@ class UsedSpec:
 
     @property
     def path(self) -> str:
-        """The file that it is, as the `use` has it."""
+        """The path of the selected file, as in the `use`."""
         return self.use.paths[self.chosen or 0]
 
     @property
@@ -133,8 +133,8 @@ class UsedSpec:
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
     def choose_spec(self, name: str) -> "UsedSpec | None":
-        """The part, settled on the spec of that name, its file's or without the ending;
-        None where it cannot be that.
+        """Return the used spec with the alternative `name` selected; None if there is no such
+        alternative.
         """
         for names in (self.use.paths, self.short_names):
             if name in names:
@@ -148,7 +148,7 @@ class UsedSpec:
 
 
 def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
-    """A file by its names. E0217 where one name is given twice."""
+    """Build the module of a file. Raise E0217 if a name is defined twice."""
     module = SpecModule(file=file, path=path, standard=standard)
     seen: dict[str, Span | None] = {}
     faults: list[Diagnostic] = []
@@ -244,8 +244,8 @@ def _reject_path_pattern(use: ast.Use) -> None:
 
 
 def _settle_used_specs(program: Program) -> Program:
-    """The program, each part the spec that the values given so far say it is. E0203
-    for one that it cannot be.
+    """Select the alternative of each used spec by the values so far. Raise E0203 for an invalid
+    choice.
     """
     parts: list[UsedSpec] = []
     assigned = dict(program.assigned)
@@ -267,7 +267,7 @@ def _settle_used_specs(program: Program) -> Program:
 
 
 def _iterate_open_paths(parts: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
-    """The paths of parts that may be several specs."""
+    """Yield the paths of used specs with several alternatives."""
     for part in parts:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
@@ -279,7 +279,9 @@ def _iterate_open_paths(parts: tuple[UsedSpec, ...], prefix: str = "") -> Iterat
 def _expand_used_spec_values(
     given: Mapping[str, ConfigAssignment], paths: Set[str]
 ) -> dict[str, ConfigAssignment]:
-    """Values where `encoder = swin(window=7)` is a part's spec and values for that."""
+    """Expand values such as `encoder = swin(window=7)` to the choice of a used spec and values for
+    it.
+    """
     found: dict[str, ConfigAssignment] = {}
     for path, one in given.items():
         match one.value:
@@ -301,7 +303,7 @@ def flatten_assignments(
     into: dict[str, ConfigAssignment],
     module: SpecModule | None = None,
 ) -> None:
-    """Nested values as dotted paths, so that they merge key by key."""
+    """Flatten nested values to dotted paths, so that they merge key by key."""
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
             at = option.span or span
@@ -341,7 +343,7 @@ def _check_assigned_names(program: Program) -> None:
 
 
 def _collect_all_paths(program: Program) -> dict[str, ast.Field]:
-    """The config fields by their paths, for whatever specs its parts may be."""
+    """Return the config fields by path, for all alternatives of used specs."""
     known: dict[str, ast.Field] = {}
     for part in program.parts:
         if len(part.programs) > 1:
@@ -353,7 +355,7 @@ def _collect_all_paths(program: Program) -> dict[str, ast.Field]:
 
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
-    """The program with further values, which win over those it has."""
+    """Return the program with further config values, which take precedence."""
     given = _expand_used_spec_values(assigned, {*_iterate_open_paths(program.parts)})
     made = replace(program, assigned={**program.assigned, **given})
     _check_assigned_names(made)

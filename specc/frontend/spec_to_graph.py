@@ -60,7 +60,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 def create_context(
     library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
 ) -> Context:
-    """A fresh context; with symbols, what `program` calls `dims` stays one at run time."""
+    """Create a context; in symbolic elaboration the `dims` of `program` stay run-time lengths."""
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
@@ -78,9 +78,7 @@ def create_context(
 def elaborate_model(
     program: Program, library: Library, reader: ConfigReader, graph: str = ""
 ) -> ModelDefinition:
-    """The model a program describes. Raises Failed with everything found wrong; with
-    symbols also NeedsValue.
-    """
+    """Elaborate a program to a model. Raise Failed with all errors, or NeedsValue with symbols."""
     try:
         with (
             extend_recursion_limit(program.module.file.span),
@@ -189,7 +187,7 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) -> None:
-    """Put values in place: functions among them see the config through the same dict."""
+    """Update values in place, so that functions among them see the new config."""
     for name, value in found.items():
         held = config[name]
         if isinstance(held, Record) and held.of and isinstance(value, Record):
@@ -275,7 +273,7 @@ def _build_defaults_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph | None:
-    """The graph that computes inputs with `= expr` from the others."""
+    """Build the graph that computes inputs with `= expr` from the others."""
     absent = [p for p in block.params if p.default is not None]
     if not absent:
         return None
@@ -312,7 +310,7 @@ def _build_defaults_graph(
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
-    """The inputs that defaults read, and those off which they only read a length."""
+    """Return the inputs that defaults read, and those of which they read only a length."""
 
     def collect_symbols(values: Iterable[Value]) -> set[str]:
         return {s for v in values for d in v.type.shape for s in d.symbols()}
@@ -331,8 +329,8 @@ def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
 def _configure_used_spec(
     context: Context, module: SpecModule, given: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """The config of a used spec: values from a record or a part of the config file,
-    else its defaults.
+    """Return the config of a used spec: values from a record or a section of the config file, else
+    defaults.
     """
     program = build_program(module, context.library)
     if isinstance(given, Record):

@@ -215,7 +215,7 @@ MaskLike: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class RawConfig:
-    """A part of the config file as it is: `config.vision_config`."""
+    """A raw section of the config file, such as `config.vision_config`."""
 
     path: str
     data: JsonObject | None

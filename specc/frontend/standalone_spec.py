@@ -19,8 +19,8 @@ SINGLE_ITEMS = (ast.Generate, ast.Stream)
 
 
 def build_standalone_spec(program: Program, library: Library) -> ast.File:
-    """The program as one file. E0982 for values of a part, which only an instance can
-    give.
+    """Build a standalone file of a program. Raise E0982 for values of used specs, which a
+    standalone file cannot set.
     """
     file = merge_extends_chain(program)
     return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
@@ -68,7 +68,7 @@ def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]
 def _rename_config_values(
     item: ast.Item, fields: Mapping[str, str], paths: Mapping[str, str]
 ) -> ast.Item:
-    """An item in which config values, and the paths that begin with them, are renamed."""
+    """Rename config values, and the paths that begin with them, in an item."""
     made = _rename_names(item, paths)
     return _rename_config_fields(made, fields) if isinstance(made, ast.Config) else made
 
@@ -83,7 +83,7 @@ def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str,
 
 
 def _rename_config_fields(item: ast.Config, names: Mapping[str, str]) -> ast.Config:
-    """A config whose fields have these names."""
+    """Rename the fields of a config."""
     entries = tuple(
         replace(e, name=names.get(e.name, e.name)) if isinstance(e, ast.Field) else e
         for e in item.entries
@@ -150,7 +150,7 @@ def _assign_entry(
 def _assign_field(
     field: ast.Field, assigned: Mapping[str, ConfigAssignment], prefix: str
 ) -> ast.Field:
-    """A field with the value that it is given for a default, and those of its record."""
+    """Set the default of a field, and of the fields of its record, to the given value."""
     path = f"{prefix}{field.name}"
     inner = tuple(_assign_field(f, assigned, f"{path}.") for f in field.type.fields)
     kind = replace(field.type, fields=inner)
@@ -188,7 +188,7 @@ def _iterate_used_names(item: ast.Node) -> Iterator[str]:
 def _rename_lengths(
     item: ast.Block | ast.Definition, clashing: Collection[str]
 ) -> ast.Block | ast.Definition:
-    """An item whose lengths have other names than those of the file."""
+    """Rename lengths of an item that the file also uses."""
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}

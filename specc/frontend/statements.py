@@ -182,8 +182,8 @@ def _run_require(context: Context, statement: ast.Require, env: Env) -> None:
 def check_requirement(
     context: Context, statement: ast.Require, env: Env, given: Mapping[str, Span | None]
 ) -> None:
-    """A condition that must hold. E0404 in the words the spec gives; `given` is where
-    config values were set.
+    """Check a requirement. Raise E0404 with the message of the spec; `given` is where config values
+    were set.
     """
     holds = evaluate_value(context, statement.condition, env)
     condition = statement.condition

@@ -55,7 +55,7 @@ class StepEstimator:
         steps.expect(least, span)
 
     def least(self, item: SpecItem, module: "SpecModule", config: Mapping[str, SpecValue]) -> int:
-        """Steps that running a block, or expanding a definition, takes at least."""
+        """Return the minimum number of steps to run a block or expand a definition."""
         key = id(item), id(config)
         if key in self.known:
             return self.known[key][0]
@@ -84,13 +84,13 @@ class _ItemNames:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """The block or definition that a name means; None where it may be something else."""
+        """Return the block or definition of a name; None if it may be something else."""
         if name in self._list_bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.sums.library.standard(name)
 
     def _estimate_inner(self, name: str) -> int:
-        """Steps that the block or definition of that name takes, besides naming it."""
+        """Return the steps of the block or definition of a name."""
         found = self._find_item(name)
         if found is None:
             return 0
@@ -124,7 +124,7 @@ class _ItemSteps(_ItemNames):
         )(self.item.value)
 
     def largest(self) -> Span | None:
-        """The statement of a block that takes most steps."""
+        """Return the statement of a block with the most steps."""
         assert isinstance(self.item, ast.Block)
         return max(self.item.body, key=self._estimate_statement).span
 
@@ -151,7 +151,7 @@ class _ItemSteps(_ItemNames):
         return self._estimate_value(leftmost) + others
 
     def _estimate_value(self, expr: ast.Expr) -> int:
-        """Steps of working out an expression."""
+        """Estimate the steps of evaluating an expression."""
         inner = EXPRESSION_STEPS.get(type(expr))
         return 1 + (inner(self, expr) if inner else 0)
 

@@ -148,7 +148,9 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
 
 
 def _check_free_then_derived(program: Program, library: Library, graph: str) -> list[SymbolicTrial]:
-    """The readings with every number free or, where these fail, what follows derived."""
+    """Run the trials with all integers as symbols or, if these fail, with derived integers as
+    expressions.
+    """
     try:
         return _run_trials(program, library, graph, derived=False)
     except Failed as free:
@@ -160,7 +162,7 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
 
 
 def _list_derived_fields(program: Program) -> dict[str, str]:
-    """The fields that follow from others, and as what."""
+    """Return the derived fields with their expressions."""
     return {
         path: entry.default.span.text
         for path, entry in program.paths().items()
@@ -335,7 +337,7 @@ def _get_usual_number(entry: ast.Field) -> Dim | float:
 def _iterate_alternatives(
     program: Program, fixed: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
-    """Other values to try, one at a time."""
+    """Yield other values to try, one at a time."""
     for path, entry in program.paths().items():
         # Values for one of several used specs do not apply to the others.
         given = any(p == path or p.startswith(f"{path}.") for p in program.assigned)

@@ -86,7 +86,7 @@ def _iterate_unread_keys(
 
 
 def _begins_with(known: str, path: str) -> bool:
-    """Whether a known path, with `*` for any key, begins with a path."""
+    """Return True if a known path, with `*` for any key, begins with a path."""
     pairs = zip_longest(path.split("."), known.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
@@ -129,7 +129,7 @@ def _make_context_warning(
 
 def _is_without_effect(key: str, member: JsonMember) -> bool:
     """Return whether a key only affects training, or has its default value."""
-    # Dropout has many names and is inactive at inference. Null stands for an absent value.
+    # Dropout has many names and is inactive at inference. Null means absent.
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.null:
         return True
     value = member.value.plain()
@@ -142,7 +142,7 @@ def _is_without_effect(key: str, member: JsonMember) -> bool:
 
 
 def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
-    """The keys that a spec names: paths, with `.` between the keys."""
+    """Yield the keys that a spec reads, as dotted paths."""
     for entry in entries:
         match entry:
             case ast.Expect(key=key):

@@ -18,7 +18,7 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """Context of reading a used spec: its errors show the `use` too."""
+    """Show the `use` in errors of the used spec inside the context."""
     try:
         yield
     except Failed as failed:
@@ -29,9 +29,7 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """Context of a block call of a used file at `span`: the errors inside
-    show that location as well.
-    """
+    """Show the call at `span` in errors of a used file's block inside the context."""
     before, said = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -56,13 +54,13 @@ MODEL_TYPE_KEY = "model_type"
 
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
-    """The config file requirements of a spec and of what it extends."""
+    """Return the requirements of a spec, and of those it extends, on the config file."""
     return [e for item, _ in program.items(ast.Config) for e in item.entries]
 
 
 def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
-    """The part of a config file that a used spec reads; None where it reads none. E0227
-    where the file has no such part.
+    """Return the section of a config file that a used spec reads; None if it reads none. Raise
+    E0227 if the file lacks it.
     """
     keys = part.use.sources
     if not keys:
@@ -100,7 +98,7 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
 
 
 def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
-    """A part as the spec that reads a type; the first where the file names none."""
+    """Select the alternative that reads a model type; the first if the file has no type."""
     if member is None:
         return replace(part, chosen=0)
     text = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -120,7 +118,7 @@ def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
 
 
 def list_model_types(program: Program) -> tuple[str, ...]:
-    """The types of config files that a spec reads."""
+    """Return the model types that a spec reads."""
     return tuple(
         value
         for entry in list_config_entries(program)
@@ -130,7 +128,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
 
 
 def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: str = "") -> Program:
-    """The program, each part that is not settled the spec that is tried for it."""
+    """Select the trial alternative of each used spec that has no choice yet."""
     parts: list[UsedSpec] = []
     for part in program.parts:
         here = f"{path}{part.name}"
@@ -147,9 +145,7 @@ def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: st
 def enter_used_spec(
     part: UsedSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
-    """The used spec with the values that are given to it from outside, and how its config
-    is read.
-    """
+    """Return the used spec with the values set from outside, and its config reader."""
     start = f"{part.name}."
     given = {
         path.removeprefix(start): _bind_to_module(program, value)
@@ -179,7 +175,7 @@ def _is_spec_choice(program: Program, path: str) -> bool:
 
 
 def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignment:
-    """A value with the module whose names it is written in."""
+    """Bind a value to the module whose names it uses."""
     named = program.chain[0] if program.chain else program.module
     return replace(value, module=value.module or named)
 

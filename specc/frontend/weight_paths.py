@@ -43,8 +43,8 @@ VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
 def resolve_weight_path(context: Context, name: ast.WeightName, env: Env) -> str:
-    """The path with every `{…}` replaced by the value of what it holds. E0521 where
-    that makes no name.
+    """Replace every `{…}` in a weight path by its value. Raise E0521 if the result is not a valid
+    name.
     """
     path = fill_placeholders(context, name.text, env, name.span, PLACEHOLDER_PATTERN)
     if not VALID_PATH.fullmatch(path):

@@ -28,7 +28,7 @@ class CallStep:
 
     @property
     def span(self) -> Span | None:
-        """Its text; of a loop only the head."""
+        """The span of the source; of a loop only its head."""
         if isinstance(self.of, LOOP_NODES):
             return self.of.over.span
         return self.of.span
@@ -189,7 +189,7 @@ class ExpertStack:
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The shape in which the model holds a weight that has this shape where it is used."""
+    """Return the stored shape of a weight that has this shape at its use."""
     return (*(s.experts for s in stacks), *shape)
 
 
@@ -206,7 +206,7 @@ def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: P
 
 
 def stack_parameter(one: Parameter, experts: Dim) -> Parameter:
-    """The weight that holds this one for each expert."""
+    """Return the stacked weight that has this one for each expert."""
     name, bracket, rest = one.initial.partition("(")
     return replace(
         one,

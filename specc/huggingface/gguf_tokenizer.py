@@ -162,7 +162,7 @@ def _make_bpe(tokens: list[str], merges: list[list[str]], **options: object) -> 
 def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
     """Return BPE of SentencePiece, whose merges follow from the scores of tokens."""
     gemma = str(metadata.get("general.architecture")).startswith("gemma")
-    if gemma:  # runs of spaces are written as they are
+    if gemma:  # runs of spaces are kept
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
     merges = _derive_merges(tokens, [] if gemma else _read_scores(metadata))
     prefix = not gemma and metadata.get("tokenizer.ggml.add_space_prefix", True) is True

@@ -86,7 +86,7 @@ class DocumentAnalysis:
     def is_here(self, span: Span) -> bool:
         """Return whether a location is in this text, not in a file that it uses."""
         there = span.source
-        # a cached tree has a source of its own, with the same name and text
+        # a cached tree has a separate source with the same name and text
         return there is self.source or (
             there.name == self.source.name and there.text == self.source.text
         )

@@ -108,7 +108,7 @@ def _iterate_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
             twice = f"it contains `{escape_text(name)}` twice"
             fail_bad_array(path, twice, "save it again with numpy.savez")
         with archive.open(member) as file:
-            # one byte more than declared shows that the declaration was wrong
+            # reading one byte more than declared detects a wrong declaration
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
             odd = f"`{escape_text(member.filename)}` in it is not an array"

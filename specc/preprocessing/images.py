@@ -197,7 +197,7 @@ def _fit_size(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
     if long / short * edge > most:
         exact = most * short / long
         edge = round(exact)
-    # an image whose shorter side has the right size stays as it is
+    # an image whose shorter side has the right size is unchanged
     other = long if short == edge else int(exact * long / short)
     high, wide = (edge, other) if rows <= columns else (other, edge)
     high, wide = (max(n - n % record.multiple, 1) for n in (high, wide))

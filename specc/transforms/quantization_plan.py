@@ -146,7 +146,7 @@ def _keep_complete_pairs(
                 if name in layers:
                     found[name] = replace(found[name], rounding=rounding)
                     layers.remove(name)
-        # layers may share a weight: those that have lost one become loops too
+        # layers may share a weight: those whose weight was removed become loops too
         every = list_lstm_weight_pairs(graph)
         alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
     return found

@@ -83,7 +83,7 @@ def iterate_rounds(
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
     room = model.file.room()
-    # The reference has the weights once more, as they are stored.
+    # The reference holds another copy of the stored weights.
     check_free_memory(str(model.path), room.stored, room.stored, room.numbers)
     comparison, coverage = _Comparison.of(model), Coverage.of(model)
     for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):

@@ -200,7 +200,7 @@ def _draw_grid_line(power: int, at: float) -> Iterator[Mark]:
 def _draw_axis(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
     """The axis of lengths."""
     yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
-    # only so many lengths are labeled that their numbers do not touch
+    # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
         at = x(n)

@@ -253,7 +253,7 @@ def _open_shards(path: Path) -> Checkpoint:
         checkpoint = Checkpoint(path, files)
         _check_listed(checkpoint, wanted)
     except Failed:
-        # Nobody else can close them: the caller never gets the checkpoint.
+        # The caller never gets the checkpoint, so the files are closed here.
         for file in files:
             file.close()
         raise

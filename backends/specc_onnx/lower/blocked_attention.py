@@ -81,7 +81,7 @@ def emit_local_attention(
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.empty:
-                # Nobody attends to neighbors: zeros, into which the global queries are scattered.
+                # No query attends to neighbors: zeros, into which the global queries are scattered.
                 rows = emit_full(g, 0, type.dtype, type.shape)
             else:
                 rows = _emit_attention_blocks(op, g, parts, local, apart)

@@ -112,7 +112,7 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_cast(g: Emitter, x: str, before: str, after: str) -> str:
-    """`x` in another element type."""
+    """Cast `x` to another element type."""
     return x if before == after else g.node("Cast", x, to=ONNX_TYPE_CODES[after])
 
 

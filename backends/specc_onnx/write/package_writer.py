@@ -178,7 +178,7 @@ def _check_is_file(path: Path) -> None:
 def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
     """Raise E0833 for a file that specc did not write."""
     size = regular_file_size(path)
-    # an empty file loses nothing
+    # an empty file may be replaced
     if not size or _is_specc_file(path):
         return
     facts = old.files[path.name] if old and path.name in _list_former_files(old) else None

@@ -159,7 +159,7 @@ class GGUFFile(TensorFile):
         return []
 
     def array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of the mapped file; a copy of a changed one."""
+        """Return the tensor as a read-only view of the file; a copy if it must be restored."""
         return self._restore(name, super().array(name))
 
     def read(self, name: str) -> Array:
@@ -167,7 +167,7 @@ class GGUFFile(TensorFile):
         return self._restore(name, super().read(name))
 
     def _restore(self, name: str, stored: Array) -> Array:
-        """Undo the change of llama.cpp."""
+        """Undo what llama.cpp changes in a tensor: norm offsets and the order of RoPE rows."""
         change = self.changes.get(name)
         if change is None:
             return stored

@@ -91,7 +91,7 @@ class _Reader:
     at: int = field(default=len(MAGIC))
 
     def skip(self, size: int) -> int:
-        """Pass `size` bytes and return where they begin."""
+        """Skip `size` bytes and return their offset."""
         start, self.at = self.at, self.at + size
         if self.at > len(self.data):
             raise _Wrong("it ends inside of its header: the file is cut off")
