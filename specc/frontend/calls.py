@@ -90,7 +90,7 @@ def _match_choice_word(
         return None
     if name.path in words and name.path not in env.names:
         return name.path
-    # a parameter that also takes any text cannot tell a misspelled word
+    # a parameter that takes any text accepts a misspelled word too
     if TEXT_KIND not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
         helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{what} cannot be `{name.path}`", name.span, helps=helps)

@@ -257,7 +257,7 @@ def _list_results(
         return
     inside = {n for n, _ in graph.nodes if is_inside(homes[n], scope)}
     read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
-    # in the order in which they are read, each once
+    # in reading order, without duplicates
     leaving = dict.fromkeys([*read, *graph.outputs.values()])
     yield from (("", value) for value in leaving if value.node in inside)
 
