@@ -231,34 +231,30 @@ class _Reader:
         return make(expr)
 
     def _makers(self) -> Mapping[str, Callable[[ast.Call], t.Expr]]:
-        def read_argument(e: ast.Call) -> t.Expr:
+        def read(e: ast.Call) -> t.Expr:
             return self.read(e.args[0])
 
         return {
             "transpose": lambda e: t.TransposeExpr(
-                read_argument(e),
-                self._read_ints(e, "axes", None),
-                self._read_ints(e, "unless", None) or (),
+                read(e), self._read_ints(e, "axes", None), self._read_ints(e, "unless", None) or ()
             ),
-            "reshape": lambda e: t.ReshapeExpr(read_argument(e), self._read_ints(e, "shape", ())),
+            "reshape": lambda e: t.ReshapeExpr(read(e), self._read_ints(e, "shape", ())),
             "concat": lambda e: t.ConcatExpr(self._read_all(e), self._read_int(e, "axis", 0)),
             "slice": lambda e: t.SliceExpr(
-                read_argument(e),
+                read(e),
                 self._read_int(e, "axis", 0),
                 self._read_int(e, "start"),
                 self._read_int(e, "stop"),
             ),
             "split": self._read_split,
             "permute_pairs": lambda e: t.PermutePairsExpr(
-                read_argument(e), self._read_word(e, "to"), self._read_int(e, "heads")
+                read(e), self._read_word(e, "to"), self._read_int(e, "heads")
             ),
-            "negate": lambda e: t.NegateExpr(read_argument(e)),
-            "cast": lambda e: t.CastExpr(read_argument(e), self._read_word(e, "to")),
-            "add": lambda e: t.AddNumberExpr(
-                read_argument(e), float(self._read_value(e, "number"))
-            ),
+            "negate": lambda e: t.NegateExpr(read(e)),
+            "cast": lambda e: t.CastExpr(read(e), self._read_word(e, "to")),
+            "add": lambda e: t.AddNumberExpr(read(e), float(self._read_value(e, "number"))),
             "resize_grid": lambda e: t.ResizeGridExpr(
-                read_argument(e),
+                read(e),
                 self._read_int(e, "rows"),
                 self._read_int(e, "columns"),
                 self._read_int(e, "prefix", 0),
@@ -266,7 +262,7 @@ class _Reader:
             "first_present": lambda e: t.FirstPresentExpr(self._read_all(e)),
             "stack": lambda e: _read_stack(self, e),
             "rearrange": lambda e: t.RearrangeExpr(
-                read_argument(e), self._read_word(e, "pattern"), self._read_sizes(e)
+                read(e), self._read_word(e, "pattern"), self._read_sizes(e)
             ),
         }
 

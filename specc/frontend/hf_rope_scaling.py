@@ -116,7 +116,7 @@ def read_rope_config(
             _raise_unusable_rope(why, stated.value.span, entry)
         return rope
     scaling = _ScalingTable(table, _read_scaling_kind(table, entry), entry, data, usual)
-    rope = Rope(theta, scaling.kind, scaling.read_settings())
+    rope = Rope(theta, scaling.kind, scaling.numbers())
     if why := explain_invalid_rope(rope):
         _raise_unusable_rope(why, table.span, entry)
     return rope
@@ -248,7 +248,7 @@ class _ScalingTable:
     data: JsonObject
     usual: RopeDefaults
 
-    def read_settings(self) -> tuple[tuple[str, RopeNumber], ...]:
+    def numbers(self) -> tuple[tuple[str, RopeNumber], ...]:
         """Return the settings of the kind, under the names of `compute_rope_frequencies`."""
         if self.kind == "default":
             return ()
@@ -273,11 +273,11 @@ class _ScalingTable:
                 ("fast", self.number("beta_fast") or 32.0),
                 ("slow", self.number("beta_slow") or 1.0),
             ]
-            numbers += [("attention", self.read_attention_factor())]
+            numbers += [("attention", self.get_attention())]
             if _read_boolean(self, "truncate") is False:
                 numbers.append(("truncate", False))
         if self.kind in ("llama3", "yarn"):
-            numbers.append(("original", self.read_original_length()))
+            numbers.append(("original", self.original()))
         return tuple(numbers)
 
     def long(self) -> tuple[tuple[str, RopeNumber], ...]:
@@ -288,9 +288,9 @@ class _ScalingTable:
             ("divisors", short),
             ("beyond", long),
             ("attention", self.number(self.usual.attention)),
-            ("original", self.read_original_length()),
+            ("original", self.original()),
             # equal divisors apply at every length
-            *([] if short == long else [("longest", self.read_original_length())]),
+            *([] if short == long else [("longest", self.original())]),
         )
 
     def read_divisors(self, key: str) -> tuple[float, ...]:
@@ -309,7 +309,7 @@ class _ScalingTable:
         """
         member = self.table.find("factor")
         if self.kind == "longrope" and (member is None or member.null):
-            return self.length() / self.read_original_length()
+            return self.length() / self.original()
         if member is None or (member.null and self.kind != "yarn"):
             title = f'RoPE scaling "{self.kind}" needs a "factor"'
             raise_error(
@@ -319,13 +319,9 @@ class _ScalingTable:
                 "expected the ratio of the extended to the original length",
                 others=_make_declaration_labels(self.entry),
             )
-        return (
-            self.length() / self.read_original_length()
-            if member.null
-            else _read_number(member, self.entry)
-        )
+        return self.length() / self.original() if member.null else _read_number(member, self.entry)
 
-    def read_attention_factor(self) -> float | None:
+    def get_attention(self) -> float | None:
         """Return the factor of cos and sin, if the file gives it (arXiv:2405.04434, authors'
         code).
         """
@@ -337,7 +333,7 @@ class _ScalingTable:
             return given
         return compute_yarn_scale(self.factor(), scale) / compute_yarn_scale(self.factor(), all_dim)
 
-    def read_original_length(self) -> int:
+    def original(self) -> int:
         """Return the original sequence length; it defaults to the maximum length."""
         key = "original_max_position_embeddings"
         # at the top level in some files, as in Phi-3's, which takes precedence unless

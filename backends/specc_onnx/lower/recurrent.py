@@ -59,7 +59,7 @@ class PackedSequence:
             if self.is_front_packed
             else _emit_reordered(self.g, name, _emit_source_positions(self))
         )
-        filled = self.pad_empty_axes(moved, x.type.shape)
+        filled = self.pad(moved, x.type.shape)
         return self.g.node("Transpose", filled, perm=[1, 0, 2])
 
     def _clear_padding(self, x: Tensor) -> str:
@@ -69,16 +69,16 @@ class PackedSequence:
         there = emit_unsqueeze(g, self.keep.name, 2)
         return emit_where(g, x.type.dtype, there, x.name, g.constant(0.0, x.type.dtype))
 
-    def restore_order(self, out: str) -> str:
+    def restore(self, out: str) -> str:
         """Return results at their original positions, zeros at padding."""
-        out = self.remove_empty_padding(out, (self.batch, self.length))
+        out = self.unpad(out, (self.batch, self.length))
         return (
             out
             if self.is_front_packed
             else _emit_reordered(self.g, out, _emit_target_positions(self))
         )
 
-    def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
+    def pad(self, x: str, shape: Sequence[Dim]) -> str:
         """Pad empty batch or time axes of `x` with one position: ONNX Runtime 1.31 crashes."""
         g = self.g
         # A feature axis is never padded, even if its symbol is that of the batch.
@@ -95,15 +95,15 @@ class PackedSequence:
         ]
         return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *behind, axis=0))
 
-    def remove_empty_padding(self, x: str, shape: Sequence[Dim]) -> str:
-        """`x` without what `pad_empty_axes` added; `shape` are its first axes."""
+    def unpad(self, x: str, shape: Sequence[Dim]) -> str:
+        """`x` without what `pad` added; `shape` are its first axes."""
         g = self.g
         if all(g.lengths.positive(d) for d in shape):
             return x
         axes = range(len(shape))
         return g.node("Slice", x, g.vector(*[0 for _ in axes]), g.shape(shape), g.vector(*axes))
 
-    def emit_lengths(self) -> str | None:
+    def lengths(self) -> str | None:
         """Emit the number of valid positions, i32[b]; None if all are valid."""
         if self.keep is None:
             return None
@@ -111,7 +111,7 @@ class PackedSequence:
         return emit_reduce(self.g, "ReduceSum", kept, 1)
 
     def counts(self, lengths: str) -> str:
-        """Return `lengths` with the padding of `pad_empty_axes`; CUDA has no `Pad` for i32."""
+        """Return `lengths` with the padding of `pad`; CUDA has no `Pad` for i32."""
         g = self.g
         if g.lengths.positive(self.batch):
             return lengths
@@ -121,7 +121,7 @@ class PackedSequence:
     def end(self, end: str, start: Tensor | None, lengths: str | None, dtype: str) -> str:
         """A final state: the first one where there was no row at all."""
         g = self.g
-        # The operator ran over the position that `pad_empty_axes` added, and ONNX leaves the result
+        # The operator ran over the position that `pad` added, and ONNX leaves the result
         # undefined for a sequence of length 0.
         if lengths is not None:
             some = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
@@ -261,7 +261,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     layer = _LoweredLayer.of(g, op, args, GateOrder((0,)))
     # Not every runtime supports non-default activations.
     beyond = "" if op.activation == "tanh" else "activation"
-    if not layer.can_use_onnx_operator(beyond):
+    if not layer.is_fusible(beyond):
         return _lower_as_loop(layer)
     return _emit_fused_layer(layer, "RNN", activations=[op.activation.capitalize()])
 
@@ -274,7 +274,7 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
         g, op, args, GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
     )
     beyond = "" if op.reset == "after" else "reset before"
-    if not layer.can_use_onnx_operator(beyond):
+    if not layer.is_fusible(beyond):
         return _lower_as_loop(layer)
     return _emit_fused_layer(layer, "GRU", linear_before_reset=int(not beyond))
 
@@ -283,7 +283,7 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `LSTM`, which has no projection."""
     layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
-    if not layer.can_use_onnx_operator("peepholes" if layer.given.peepholes else ""):
+    if not layer.is_fusible("peepholes" if layer.given.peepholes else ""):
         return _lower_as_loop(layer)
     return _emit_fused_layer(layer, "LSTM")
 
@@ -316,7 +316,7 @@ class _LoweredLayer:
         steps = PackedSequence(g, given.keep, *given.rows.type.shape[:2])
         return cls(g=g, op=op, args=args, cell=cell, given=given, steps=steps)
 
-    def can_use_onnx_operator(self, beyond: str) -> bool:
+    def is_fusible(self, beyond: str) -> bool:
         """Return True if ONNX's operator can compute the layer; `beyond` is an optional feature."""
         if self.given.projection or self.given.rows.type.dtype not in FUSED_LAYER_DTYPES:
             return False
@@ -334,14 +334,11 @@ def _emit_fused_layer(
     """Emit the operator `kind`; return all hidden states, then the final states."""
     g, steps, given = layer.g, layer.steps, layer.given
     firsts = given.start, given.first_cell
-    lengths = steps.emit_lengths()
+    lengths = steps.lengths()
     counts = steps.counts(lengths) if lengths else None
     # ONNX has a directions axis before every state, here of length 1: two directions are two
     # layers.
-    starts = [
-        emit_unsqueeze(g, steps.pad_empty_axes(s.name, s.type.shape), 0) if s else None
-        for s in firsts
-    ]
+    starts = [emit_unsqueeze(g, steps.pad(s.name, s.type.shape), 0) if s else None for s in firsts]
     rows = steps.in_front(given.rows, cleared=given.scales is not None)
     matrices, biases = (given.weights, given.state_weights), (given.bias, given.state_bias)
     axis = 1 if given.scales else 0
@@ -359,13 +356,11 @@ def _emit_fused_layer(
         linear_before_reset=linear_before_reset,
     )
     stacked = g.node("Squeeze", every, g.vector(1))
-    out = steps.restore_order(g.node("Transpose", stacked, perm=[1, 0, 2]))
+    out = steps.restore(g.node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer takes the time-major layout as it is: two transposes between layers would
     # cancel out.
     g.layouts.recurrent[out] = steps.padding_mask, stacked
-    cut = [
-        steps.remove_empty_padding(g.node("Squeeze", e, g.vector(0)), (steps.batch,)) for e in ends
-    ]
+    cut = [steps.unpad(g.node("Squeeze", e, g.vector(0)), (steps.batch,)) for e in ends]
     finished = (
         steps.end(end, start, lengths, given.rows.type.dtype)
         for end, start in zip(cut, firsts, strict=False)
