@@ -196,7 +196,9 @@ FOREIGN_OPERATIONS = (
     ),
     # scalar functions
     ForeignOperation(
-        "write `silu`: x times its sigmoid", ("silu",), ("swish", "sigmoidlinearunit")
+        "write `silu`, as in `silu(x)`: x times its sigmoid",
+        ("silu",),
+        ("swish", "sigmoidlinearunit"),
     ),
     ForeignOperation(
         "write `where(x > 0.0, x, 0.01 * x)`, with your own slope",

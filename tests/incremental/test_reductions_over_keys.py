@@ -145,20 +145,20 @@ REFUSED = {
         GREATEST.replace("h,", "where(seen, z, -1e4),"),
         "this max reduces over keys, and masked keys have the value -10000, not -inf: more masked "
         "keys may change the result",
-        "mask them with -inf: `where(seen, x, -inf)`, `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]",
+        "mask them with -inf: `where(seen, x, -inf)`, with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`",
         HIDDEN + GREATEST,
     ),
     "infinite sums": (
         WAYS["a sum of what is zero"].replace("0.0", "-inf"),
         "this sum reduces over keys, and masked keys have the value -inf, not 0.0: more masked "
         "keys may change the result",
-        "mask them with 0.0: `where(seen, x, 0.0)`, `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]",
+        "mask them with 0.0: `where(seen, x, 0.0)`, with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`",
         WAYS["a sum of what is zero"],
     ),
     "no mask": (
         "  y = weigh(softmax(z, axis=2), x)\n",
         "this softmax includes later keys",
-        "mask them first: `where(seen, x, -inf)`, `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]",
+        "mask them first: `where(seen, x, -inf)`, with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`",
         WAYS["a softmax"],
     ),
     "mean": (
@@ -172,7 +172,7 @@ REFUSED = {
         "  up = sort(where(seen, z, -inf), axis=2)\n  y = x * insert(sum(up, axis=2), axis=2)\n",
         "this sort reduces over keys, and masked keys have the value -inf, not inf: more masked "
         "keys may change the result",
-        "mask them with inf: `where(seen, x, inf)`, `seen = grid(causal, y, y)` for a sequence `y`, [batch, length, features]",
+        "mask them with inf: `where(seen, x, inf)`, with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`",
         WAYS["in ascending order"],
     ),
 }  # fmt: skip
