@@ -112,7 +112,7 @@ def test_the_file_goes_before_the_spec_in_a_whole_model(tmp_path: Path) -> None:
     )  # fmt: skip
     theirs.save_pretrained(tmp_path)
     made = specc.compile(tmp_path, tmp_path / "m.onnx")
-    assert any("pictures are read as" in remark for remark in made.remarks)
+    assert any("image preprocessing is read" in remark for remark in made.remarks)
     ours = specc.load(tmp_path / "m.onnx")
     (name,) = made.model.graph.inputs
     for path in pictures(tmp_path)[:2]:

@@ -274,7 +274,9 @@ CASES = {
     "vit_msn": vit("ViTMSNConfig", "ViTMSNForImageClassification"),
     "vit_msn base": vit("ViTMSNConfig", "ViTMSNModel", results=("last_hidden_state",)),
     "data2vec": vit("Data2VecVisionConfig", "Data2VecVisionForImageClassification", settings=BOTH),
-    "data2vec base": vit("Data2VecVisionConfig", "Data2VecVisionModel", results=BASE, settings={"use_mean_pooling": False}),
+    "data2vec base": vit(
+        "Data2VecVisionConfig", "Data2VecVisionModel", results=("last_hidden_state",), settings={"use_mean_pooling": False},
+    ),
     "dinov3_convnext": Seen(config="DINOv3ConvNextConfig", model="DINOv3ConvNextModel", size=(40, 64), results=BASE,
                             settings={"hidden_sizes": [6, 8, 8, 12], "depths": [1, 2, 1, 1], "image_size": [40, 64]}),
     "mobilenet_v2": Seen(config="MobileNetV2Config", model="MobileNetV2ForImageClassification", size=(37, 40),
