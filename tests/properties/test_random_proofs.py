@@ -173,7 +173,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "a maximum passes over anything": (
         "padding",
         padding_facts.PaddingFacts,
-        "covered",
+        "is_ignored_by_max",
         lambda *_: True,
     ),
     "what is turned shows nothing": ("padding", padding_check, "infer_rotation", lambda *_: None),
