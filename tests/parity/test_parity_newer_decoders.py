@@ -5,14 +5,11 @@ transformers computes them.
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from support.decoders import LINEAR, SLIDING, SMALL, check_classes, check_head, decoder
 from support.families import Case, check_scores, check_writing
-from transformers.models.zamba2 import modeling_zamba2
 
 pytestmark = pytest.mark.parity
 
@@ -130,7 +127,8 @@ OTHERS = {
         of_sizes(
             "Zamba2", ZAMBA2, layers_block_type=["hybrid", "hybrid"], use_shared_attention_adapter=True, num_key_value_heads=4,
         ),
-        seed=8,
+        # with larger weights, rounding them by half a unit in the last place of float32 changes the logits by 5e-5
+        louder=0.4,
     ),
     # a bias of in_proj makes padding of the published model nonzero for its convolution
     "zamba2, biases, RoPE": replace(
@@ -185,29 +183,8 @@ def test_scores(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
-def test_scores_of_further_configurations(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if case.config == "Zamba2Config" and not case.single:
-        compute_in_float64(modeling_zamba2, monkeypatch)
+def test_scores_of_further_configurations(case: Case, tmp_path: Path) -> None:
     check_scores(case, tmp_path)
-
-
-class Float64Torch:
-    """torch, whose float32 is float64."""
-
-    float32 = torch.float64
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-def compute_in_float64(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a module of transformers compute in float64 what it computes in float32 whatever its weights
-    are: two shared blocks in a row magnify the rounding errors of the scan beyond 1e-5.
-    """
-    monkeypatch.setattr(module, "torch", Float64Torch())
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
 @pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
