@@ -133,8 +133,8 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
         case "choice":
             return {"enum": [*kind.names, *words]}, schema_ref("longer")
         case "list" | "pair":
-            assert kind.of is not None  # required by the grammar
-            item = _value(kind.of, words)
+            assert kind.element_type is not None  # required by the grammar
+            item = _value(kind.element_type, words)
             listed: Schema = {"type": "array", "items": item}
             # one number stands for a pair of equal ones
             return listed, item if kind.name == "pair" else {"type": "string"}

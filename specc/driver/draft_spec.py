@@ -264,7 +264,7 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
 
 def _is_text(kind: ast.TypeName | None) -> bool:
     """Return whether a field holds strings or a list of them."""
-    inner = kind.of if kind is not None and kind.of is not None else kind
+    inner = kind.element_type if kind is not None and kind.element_type is not None else kind
     return inner is not None and inner.name == "text"
 
 

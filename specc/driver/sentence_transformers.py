@@ -178,7 +178,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     for block in list_graphs(program):
         names = [result.name for result in block.results]
         ids = block.params[0]
-        if block.made_for and HIDDEN_OUTPUT in names and ids.name == "input_ids":
+        if block.architectures and HIDDEN_OUTPUT in names and ids.name == "input_ids":
             return block
     why = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
     _fail_unsupported(encoder / CONFIG_FILE, why)

@@ -52,7 +52,7 @@ def write_instance(beginning: SpecInstance) -> ast.File:
         doc=program.doc,
         extends=beginning.extends,
         items=(_make_config(lines),) if any(isinstance(x, ast.Assign) for x in lines) else (),
-        remarks=ast.Comments(before=beginning.above),
+        comments=ast.Comments(leading=beginning.above),
         end=beginning.below,
     )
 
@@ -65,8 +65,8 @@ def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
         if isinstance(line, str):
             waiting.append(line)
         else:
-            remarks = ast.Comments(tuple(waiting), line.remarks.behind)
-            entries.append(ast.Assign(line.name, line.value, remarks=remarks))
+            remarks = ast.Comments(tuple(waiting), line.comments.trailing)
+            entries.append(ast.Assign(line.name, line.value, comments=remarks))
             waiting = []
     return ast.Config(tuple(entries), end=tuple(waiting))
 
@@ -88,7 +88,9 @@ def _list_entries(program: Program, beginning: SpecInstance) -> Iterator["ast.As
                 doc = f"  ({one.doc})" if one.doc else ""
                 yield f"{path}{beginning.sign}{text}{doc}"
         if live:
-            yield ast.Assign(name, _build_value(live, name), remarks=ast.Comments(behind=entry.doc))
+            yield ast.Assign(
+                name, _build_value(live, name), comments=ast.Comments(trailing=entry.doc)
+            )
     yield from _used_spec_values(beginning.values, fields)
 
 

@@ -228,7 +228,7 @@ def _make_symbol(
 
 def _is_integer_pair(type: ast.TypeName) -> bool:
     """Return whether a field is a pair of integers, such as an image size."""
-    whole = type.of is not None and type.of.name == "int"
+    whole = type.element_type is not None and type.element_type.name == "int"
     return type.name == "pair" and whole and not type.optional
 
 

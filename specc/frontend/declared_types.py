@@ -120,26 +120,26 @@ def _convert_list(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> SpecValue:
     """Convert each item to the declared item type."""
-    assert type.of is not None
+    assert type.element_type is not None
     if not isinstance(value, tuple):
         raise_error(
             "E0203", f"{place.what} must be a list, not {describe_value(value)}", place.span
         )
     item = ValueContext(f"an item of {place.what}", place.span)
-    return tuple(convert_to_declared_type(context, type.of, v, env, item) for v in value)
+    return tuple(convert_to_declared_type(context, type.element_type, v, env, item) for v in value)
 
 
 def _convert_pair(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> SpecValue:
     """Convert `[a, b]`; a single value stands for both."""
-    assert type.of is not None  # guaranteed by the grammar
+    assert type.element_type is not None  # guaranteed by the grammar
     both = value if isinstance(value, tuple) else (value, value)
     if len(both) != 2:
         title = f"{place.what} must be one value or a pair, not a list of {len(both)}"
         raise_error("E0203", title, place.span)
     item = ValueContext(f"an item of {place.what}", place.span)
-    return tuple(convert_to_declared_type(context, type.of, v, env, item) for v in both)
+    return tuple(convert_to_declared_type(context, type.element_type, v, env, item) for v in both)
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, place: ValueContext) -> None:

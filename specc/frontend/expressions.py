@@ -215,15 +215,15 @@ def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecVal
 
 
 def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: Env) -> SpecValue:
-    over = evaluate_value(context, expr.over, env)
+    over = evaluate_value(context, expr.iterable, env)
     items: Iterable[SpecValue]
     if isinstance(over, tuple | str):
         items, count = over, len(over)
     else:
-        turns = range(require_integer(over, "the range of `for`", expr.over.span))
+        turns = range(require_integer(over, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.of, turns), len(turns)
     made: list[SpecValue] = []
-    context.count_list_items(count, expr.over.span)  # before they take memory
+    context.count_list_items(count, expr.iterable.span)  # before they take memory
     for item in items:
         # each iteration copies the names in scope, which may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)

@@ -199,10 +199,10 @@ def evaluate_generation(
         # a symbolic reading only checks names and plain values
         if context.symbols.symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
-            return GenerateSection(item.name, item.growing, item.source), ()
-        vocabulary = get_vocabulary_sizes(made, item.growing, item.source)
+            return GenerateSection(item.name, item.input_name, item.source), ()
+        vocabulary = get_vocabulary_sizes(made, item.input_name, item.source)
         settings, warnings = evaluate_generation_settings(context, item, env, vocabulary)
-        return GenerateSection(item.name, item.growing, item.source, settings), warnings
+        return GenerateSection(item.name, item.input_name, item.source, settings), warnings
     return None, ()
 
 
@@ -216,9 +216,9 @@ def evaluate_streaming(
     for item in said:
         _check_names(block, item)
         _check_time_axis(block, item)
-    growing = [item.growing for item in said]
+    growing = [item.input_name for item in said]
     # A graph can generate or stream along one input only.
-    other = next((i for i in said if generation or i.growing != growing[0]), None)
+    other = next((i for i in said if generation or i.input_name != growing[0]), None)
     if other is not None:
         _raise_second_time_axis(block, other, growing[0], generation)
     if not said:
@@ -240,7 +240,7 @@ def _raise_second_time_axis(
         already = f"`generate` extends `{generation.growing}`"
     raise_error(
         "E0975",
-        f"the graph `{block.name}` cannot be streamed along `{item.growing}`: {already}",
+        f"the graph `{block.name}` cannot be streamed along `{item.input_name}`: {already}",
         item.span,
         "a second time here",
         helps=["put it into a second graph: a spec may have several"],
@@ -250,7 +250,7 @@ def _raise_second_time_axis(
 def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
     """Raise E0702 for an input without a time axis after the batch axis."""
     for param in block.params:
-        if param.name == item.growing and len(param.type.dims or ()) < 2:
+        if param.name == item.input_name and len(param.type.dims or ()) < 2:
             raise_error(
                 "E0702",
                 f"`{param.name}` cannot be streamed: it has no time axis after the batch",
@@ -262,7 +262,7 @@ def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
 def _has_stream_names(block: ast.Block, item: ast.Stream) -> bool:
     """Return whether a graph has both names."""
     inputs, results = [p.name for p in block.params], [r.name for r in block.results]
-    return item.growing in inputs and item.source in results
+    return item.input_name in inputs and item.source in results
 
 
 def list_graphs(program: Program) -> list[ast.Block]:
@@ -273,7 +273,7 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
     """Return whether a graph has the growing input and a result along its time axis."""
-    growing = next((p for p in block.params if p.name == item.growing), None)
+    growing = next((p for p in block.params if p.name == item.input_name), None)
     source = next((r for r in block.results if r.name == item.source), None)
     if growing is None or source is None or len(growing.type.dims or ()) < 2:
         return False
@@ -284,7 +284,7 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
     """Raise E0221 for an input or a result that the graph does not have."""
     for name, sides, word in (
-        (item.growing, block.params, "input"),
+        (item.input_name, block.params, "input"),
         (item.source, block.results, "result"),
     ):
         known = [side.name for side in sides]

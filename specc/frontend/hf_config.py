@@ -164,7 +164,7 @@ class _TypedMember:
             return self.pair(value, type)
         if type.name != "list":
             return self.single(value, type)
-        assert type.of is not None
+        assert type.element_type is not None
         items: tuple[JsonNode, ...] = (value,)
         if isinstance(value, JsonList):
             items = value.items
@@ -172,15 +172,15 @@ class _TypedMember:
             (numbered := _list_numbered_values(value)) is not None
         ):
             items = numbered
-        return tuple(self.value(item, type.of) for item in items)
+        return tuple(self.value(item, type.element_type) for item in items)
 
     def pair(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a list of two, or one value for both."""
-        assert type.of is not None  # guaranteed by the grammar
+        assert type.element_type is not None  # guaranteed by the grammar
         items = value.items if isinstance(value, JsonList) else (value, value)
         if len(items) != 2:
             self.refuse(value, type, f"a list of {len(items)}")
-        return tuple(self.single(item, type.of) for item in items)
+        return tuple(self.single(item, type.element_type) for item in items)
 
     def single(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a value that is neither a list nor a record, or raise E0403."""

@@ -34,16 +34,18 @@ def evaluate_scan_inputs(
         turns = _evaluate_iteration_count(context, statement, env)
         return [add_op(context, ops.Range(turns), span=statement.span)], turns
     length = _resolve_scan_length(context, statement.along, env)
-    scanned = [_check_scanned_tensor(context, e, length, statement, env) for e in statement.over]
+    scanned = [
+        _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
+    ]
     assert length is not None  # `_check_scanned_tensor` raises otherwise
     return scanned, length
 
 
 def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
     """Return the number of iterations of a loop without `along`."""
-    expr = statement.over[0]
+    expr = statement.sequences[0]
     value = evaluate_value(context, expr, env)
-    if len(statement.over) > 1 or not isinstance(value, Dim):
+    if len(statement.sequences) > 1 or not isinstance(value, Dim):
         title = "`scan` over tensors needs `along`"
         what = f"this is {describe_value(value)}"
         helps = ["name the axis: `scan x in xs along n { … }`"]

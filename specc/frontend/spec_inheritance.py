@@ -34,7 +34,7 @@ def check_instance_items(module: SpecModule) -> None:
                 spoken = "a graph"
             case ast.Dims():
                 spoken = "`dims`"
-            case ast.Use(owns=True):
+            case ast.Use(has_own_config=True):
                 spoken = "a spec with a config and weights of its own"
             case _:
                 continue

@@ -163,7 +163,7 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
         if isinstance(item, ast.Block | ast.Definition):
             module.items[item.name] = item
         elif isinstance(item, ast.Dims):
-            module.dims.update({d.name: d.least for d in item.names})
+            module.dims.update({d.name: d.minimum for d in item.names})
         elif isinstance(item, ast.Use):
             module.uses[item.name] = item
     if faults:
@@ -218,7 +218,7 @@ def _list_used_specs(
     """Return the specs that a file uses with a separate config."""
     parts: list[UsedSpec] = []
     for use in module.uses.values():
-        if not use.owns:
+        if not use.has_own_config:
             continue
         used = [library.used(path, module, use.span) for path in use.paths]
         for other in used:

@@ -142,8 +142,8 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 
 def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
     """Return the values of the loop variable: the items of a list, or 0, 1, … below a count."""
-    span = statement.over.span
-    over = evaluate_value(context, statement.over, env)
+    span = statement.iterable.span
+    over = evaluate_value(context, statement.iterable, env)
     items: Sequence[SpecValue]
     if isinstance(over, tuple):
         items = over

@@ -142,7 +142,7 @@ class _ItemSteps(_ItemNames):
         return count(self, statement) if count else 1
 
     def _estimate_repeat(self, statement: ast.Repeat) -> int:
-        turns = self._count_iterations(statement.over)
+        turns = self._count_iterations(statement.iterable)
         return turns * (2 + self._estimate_body(statement.body)) if turns else 0
 
     def _estimate_binary(self, expr: ast.Binary) -> int:

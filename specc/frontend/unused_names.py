@@ -196,13 +196,13 @@ class LiveValues:
         first = self.find_live_before(statement.body, inside)
         entry = self.find_live_before(statement.body, inside | first)
         outside = _remove_names(after, statement.collect)
-        over = collect_names(statement.over, statement.under)
+        over = collect_names(statement.iterable, statement.under)
         return _remove_names(entry, [statement.variable]) | outside | over
 
     def _before_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
         entry = self.find_live_before(statement.body, results | collect_names(statement.until))
-        over = collect_names(*statement.over, statement.along, statement.keep)
+        over = collect_names(*statement.sequences, statement.along, statement.keep)
         return (
             _remove_names(entry, statement.variables)
             | _remove_names(after, results)

@@ -30,7 +30,7 @@ class CallStep:
     def span(self) -> Span | None:
         """The span of the source; of a loop only its head."""
         if isinstance(self.of, LOOP_NODES):
-            return self.of.over.span
+            return self.of.iterable.span
         return self.of.span
 
 

@@ -192,16 +192,16 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
     """Return the graph for the architecture in config.json; "" if the spec's graphs or the file
     name none. E0420 for an architecture without a graph.
     """
-    graphs = [g for g in list_graphs(program) if g.made_for]
+    graphs = [g for g in list_graphs(program) if g.architectures]
     member = data.given(ARCHITECTURES_KEY)
     named = read_architectures(data)
     # One of them does not specify a class, so the first graph is used.
     if not graphs or not named or member is None:
         return ""
     for graph in graphs:
-        if set(named) & set(graph.made_for):
+        if set(named) & set(graph.architectures):
             return graph.name
-    every = [name for graph in graphs for name in graph.made_for]
+    every = [name for graph in graphs for name in graph.architectures]
     near = did_you_mean(named[0], every)
     raise_error(
         "E0420",

@@ -64,7 +64,7 @@ def with_task(
     """Add the task of the graph to its reading, where it reads text and has one."""
     text = _find_text_input(reading, model)
     blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
-    classes = tuple(name for block in blocks for name in block.made_for)
+    classes = tuple(name for block in blocks for name in block.architectures)
     kind = find_task(classes, tuple(model.graph.outputs))
     if text is None or not kind:
         return reading

@@ -95,7 +95,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
         return {
             name: data[name]
             for name, s in self._sources.items()
-            if data.get(name, {}).get("of") == compute_source_digest(s)
+            if data.get(name, {}).get("digest") == compute_source_digest(s)
         }
 
     @cached_property
@@ -215,7 +215,7 @@ def render_std_table(directory: Path) -> str:
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)
         row = {
-            "of": compute_source_digest(source),
+            "digest": compute_source_digest(source),
             "names": list(build_module(file, name).items),
             "tree": tree_to_json(file),
         }

@@ -131,7 +131,7 @@ def _find_bound(known: DocumentAnalysis, shown: str, span: Span) -> NameMeaning:
 
 
 def _find_field(field: ast.Field) -> NameMeaning:
-    plain = replace(field, doc="", remarks=ast.NO_COMMENTS)
+    plain = replace(field, doc="", comments=ast.NO_COMMENTS)
     shown = " ".join(line.strip() for line in print_statement(plain, 0))
     return NameMeaning(shown=shown, doc=field.doc, place=field.span)
 
@@ -233,7 +233,7 @@ def _find_length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
     while module is not None:
         dims = (item for item in module.file.items if isinstance(item, ast.Dims))
         for one in (one for item in dims for one in item.names if one.name == name):
-            doc = f"a run-time length, at least {one.least}"
+            doc = f"a run-time length, at least {one.minimum}"
             return NameMeaning(shown=f"dims {name}", doc=doc, place=one.span)
         module = module.extended
     return None

@@ -21,8 +21,8 @@ class Comments:
     above, and printers keep one.
     """
 
-    before: tuple[str, ...] = ()
-    behind: str = ""
+    leading: tuple[str, ...] = ()
+    trailing: str = ""
     blank_line_before: bool = field(default=False, compare=False, repr=False)
 
 
@@ -30,21 +30,21 @@ NO_COMMENTS = Comments()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spanned:
+class SpannedNode:
     """A node with its source location, which comparison ignores."""
 
     span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commented(Spanned):
+class CommentedNode(SpannedNode):
     """A node on lines of its own, to which comments can belong."""
 
-    remarks: Comments = NO_COMMENTS
+    comments: Comments = NO_COMMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommentedBlock(Commented):
+class CommentedBlock(CommentedNode):
     """A node with a body in braces, or entries below a key; `end` are the comments at its end."""
 
     end: tuple[str, ...] = ()
@@ -54,28 +54,28 @@ class CommentedBlock(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class NumberLiteral(Spanned):
+class NumberLiteral(SpannedNode):
     """`1e-5`: a number in source form."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class TextLiteral(Spanned):
+class TextLiteral(SpannedNode):
     """`"clip.vocab"`: the characters between the quotes, escapes resolved."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Spanned):
+class Name(SpannedNode):
     """`x`, `config.vision.width`, also `true`, `false`, `none`: a dotted name."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Option(Spanned):
+class Option(SpannedNode):
     """`out=d` in a call."""
 
     name: str
@@ -84,14 +84,14 @@ class Option(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class WeightName(Spanned):
+class WeightName(SpannedNode):
     """`@ encoder.layers.{i}`: where the weights of a call live. `text` has its `{…}` unresolved."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Spanned):
+class Call(SpannedNode):
     """`linear(x, out=d) @ q_proj`."""
 
     function: Name
@@ -101,7 +101,7 @@ class Call(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice(Spanned):
+class Slice(SpannedNode):
     """`a:b`, `:`, `1:`, `a:b:s` inside an index."""
 
     start: "Expr | None" = None
@@ -110,7 +110,7 @@ class Slice(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Index(Spanned):
+class Index(SpannedNode):
     """`x[:, 0]`."""
 
     base: "Expr"
@@ -118,7 +118,7 @@ class Index(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Spanned):
+class Unary(SpannedNode):
     """`-x`, `not x`. `op` is `-` or `not`."""
 
     op: str
@@ -126,7 +126,7 @@ class Unary(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Spanned):
+class Binary(SpannedNode):
     """`a + b`. `op` is one of `+ - * / // % ** & |`."""
 
     op: str
@@ -136,7 +136,7 @@ class Binary(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Spanned):
+class Compare(SpannedNode):
     """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` is between `operands[n]` and `[n + 1]`.
     Each op is one of `== != <= >= < > in`.
     """
@@ -146,7 +146,7 @@ class Compare(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional(Spanned):
+class Conditional(SpannedNode):
     """`a if c else b`."""
 
     then: "Expr"
@@ -155,23 +155,23 @@ class Conditional(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class ListLiteral(Spanned):
+class ListLiteral(SpannedNode):
     """`[a, b]`."""
 
     items: tuple["Expr", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ListComprehension(Spanned):
+class ListComprehension(SpannedNode):
     """`[f(i) for i in n]`."""
 
     item: "Expr"
     variable: str
-    over: "Expr"
+    iterable: "Expr"
 
 
 @dataclass(frozen=True, slots=True)
-class RecordLiteral(Spanned):
+class RecordLiteral(SpannedNode):
     """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
     instance's values.
     """
@@ -180,7 +180,7 @@ class RecordLiteral(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class EllipsisDims(Spanned):
+class EllipsisDims(SpannedNode):
     """`...`: any leading dims, in a type or an index."""
 
 
@@ -203,7 +203,7 @@ Expr: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TypeName(Spanned):
+class TypeName(SpannedNode):
     """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
     `text`.
 
@@ -218,11 +218,11 @@ class TypeName(Spanned):
     side: str = ""
     names: tuple[str, ...] = ()
     fields: tuple["Field", ...] = ()
-    of: "TypeName | None" = None
+    element_type: "TypeName | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class BlockParameter(Spanned):
+class BlockParameter(SpannedNode):
     """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a
     block, or a result.
     """
@@ -236,7 +236,7 @@ class BlockParameter(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Target(Spanned):
+class Target(SpannedNode):
     """`x: float[batch, n]` on the left of `=`. `_` skips a result."""
 
     name: str
@@ -244,7 +244,7 @@ class Target(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class Let(Commented):
+class Let(CommentedNode):
     """`a, b = f(x)`."""
 
     targets: tuple[Target, ...]
@@ -256,7 +256,7 @@ class Repeat(CommentedBlock):
     """`repeat i in layers under "layers.{i}" collect h { … }`: unrolled at compile time."""
 
     variable: str
-    over: Expr
+    iterable: Expr
     under: WeightName | None = None
     collect: tuple[str, ...] = ()
     body: tuple["Statement", ...]
@@ -267,13 +267,13 @@ class Scan(CommentedBlock):
     """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d) { … }`: a
     run-time loop.
 
-    `variables` and `over` pair up. Without `along` the one operand is the number of iterations;
+    `variables` and `sequences` pair up. Without `along` the one operand is the number of iterations;
     `along` is the length of the axis. `keep` is a boolean `[batch, along]`; `until` is the
     early-exit condition of a batch element.
     """
 
     variables: tuple[str, ...] = ()
-    over: tuple[Expr, ...] = ()
+    sequences: tuple[Expr, ...] = ()
     along: Expr | None = None
     carry: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
@@ -294,14 +294,14 @@ class When(CommentedBlock):
 
 
 @dataclass(frozen=True, slots=True)
-class Return(Commented):
+class Return(CommentedNode):
     """`return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Require(Commented):
+class Require(CommentedNode):
     """`require d % heads == 0, "heads must divide the width"`."""
 
     condition: Expr
@@ -314,7 +314,7 @@ Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field(Commented):
+class Field(CommentedNode):
     """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
     config value.
 
@@ -330,7 +330,7 @@ class Field(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class Expect(Commented):
+class Expect(CommentedNode):
     """`expect "model_type" in (vit, deit)`: which config.json files this spec reads."""
 
     key: str
@@ -338,7 +338,7 @@ class Expect(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class IgnoredKeys(Commented):
+class IgnoredKeys(CommentedNode):
     """`ignore "initializer_range", "use_cache"`: keys of config.json files that change
     no number of the model.
     """
@@ -347,7 +347,7 @@ class IgnoredKeys(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class Assign(Commented):
+class Assign(CommentedNode):
     """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
 
     name: str
@@ -365,22 +365,22 @@ class Config(CommentedBlock):
 
 
 @dataclass(frozen=True, slots=True)
-class Dims(Commented):
+class Dims(CommentedNode):
     """`dims batch, src, tgt >= 1`: run-time lengths; a bound may follow a name."""
 
     names: tuple["DimName", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DimName(Spanned):
+class DimName(SpannedNode):
     """One dynamic length, at least `least` (default 0)."""
 
     name: str
-    least: int = 0
+    minimum: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use(Commented):
+class Use(CommentedNode):
     """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
 
     `use "llama" | "mistral" as text from "text_config" under language_model`: that file, or an
@@ -390,23 +390,23 @@ class Use(Commented):
 
     path: str
     name: str
-    others: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     under: WeightName | None = None
 
     @property
-    def owns(self) -> bool:
+    def has_own_config(self) -> bool:
         """Return whether the used spec has its own config and weights here."""
-        return bool(self.others or self.sources or self.under)
+        return bool(self.alternatives or self.sources or self.under)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The file, and its alternatives."""
-        return (self.path, *self.others)
+        return (self.path, *self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)
-class Equation(Spanned):
+class Equation(SpannedNode):
     """`total = past + seq` after `where`."""
 
     name: str
@@ -418,8 +418,8 @@ class Block(CommentedBlock):
     """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
 
     `kind` is `block` or `graph`. `results` is a tuple of `BlockParameter`s; a single unnamed
-    result has name "". `made_for` are the architectures of checkpoints that a graph
-    takes, as their config.json names them.
+    result has name "". `architectures` are those of checkpoints for this graph, as in
+    `architectures` of config.json.
     """
 
     kind: str
@@ -428,7 +428,7 @@ class Block(CommentedBlock):
     results: tuple[BlockParameter, ...]
     body: tuple[Statement, ...]
     where: tuple[Equation, ...] = ()
-    made_for: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
     doc: str = ""
     name_span: OptionalSpan = span_field()
 
@@ -438,7 +438,7 @@ DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition(Commented):
+class Definition(CommentedNode):
     """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None if there are no parentheses. A parameter
@@ -454,7 +454,7 @@ class Definition(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionParameter(Spanned):
+class DefinitionParameter(SpannedNode):
     """A parameter of a definition."""
 
     name: str
@@ -463,7 +463,7 @@ class DefinitionParameter(Spanned):
 
 
 @dataclass(frozen=True, slots=True)
-class InputReading(Commented):
+class InputReading(CommentedNode):
     """`pixels = image(size=[8, 8])` in `reading`: the preprocessing of an input."""
 
     name: str
@@ -471,7 +471,7 @@ class InputReading(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class ResultDisplay(Commented):
+class ResultDisplay(CommentedNode):
     """`show logits = choice(labels, top=3)` in `reading`: the postprocessing of a result."""
 
     name: str
@@ -489,14 +489,14 @@ class Reading(CommentedBlock):
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsFrom(Commented):
+class WeightsFrom(CommentedNode):
     """`from "digits.safetensors"`: the file this spec takes its weights from."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tie(Commented):
+class Tie(CommentedNode):
     """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file
     has it, else the other's.
     """
@@ -507,7 +507,7 @@ class Tie(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Commented):
+class Load(CommentedNode):
     """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of
     the file.
 
@@ -521,7 +521,7 @@ class Load(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class Ignore(Commented):
+class Ignore(CommentedNode):
     """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*`
     matches anything.
     """
@@ -531,7 +531,7 @@ class Ignore(Commented):
 
 
 @dataclass(frozen=True, slots=True)
-class Share(Commented):
+class Share(CommentedNode):
     """`share encoder.layer when tied`: calls that have their weights at this path use
     the same ones.
     """
@@ -551,7 +551,7 @@ class Weights(CommentedBlock):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting(Commented):
+class Setting(CommentedNode):
     """`stop = eos` in `generate`."""
 
     name: str
@@ -563,21 +563,21 @@ class Generate(CommentedBlock):
     """`generate translation of target from logits { start = bos  stop = eos }`."""
 
     name: str
-    growing: str
+    input_name: str
     source: str
     settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Stream(Commented):
+class Stream(CommentedNode):
     """`stream logits of sound`: a result computed while the input streams in."""
 
     source: str
-    growing: str
+    input_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizeEntry(Commented):
+class QuantizeEntry(CommentedNode):
     """`int4 = ["*.mlp.*"]` in `quantize`: a word, and its value or the weights that it is
     about. A single value is the same as a list of one.
     """
@@ -613,8 +613,8 @@ Commentable: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File(Commented):
-    """A whole spec. `remarks.before` are the comments above its first line, `end` those below its
+class File(CommentedNode):
+    """A whole spec. `comments.leading` are the comments above its first line, `end` those below its
     last item.
     """
 

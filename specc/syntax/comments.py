@@ -11,7 +11,7 @@ from specc.diagnostics.source import Span
 from specc.syntax import ast
 from specc.syntax.dsl.lexer import Comment
 
-T = TypeVar("T", bound=ast.Commented)
+T = TypeVar("T", bound=ast.CommentedNode)
 EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -22,7 +22,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
     children: tuple[T, ...]
     end: tuple[str, ...]
-    behind: str
+    trailing: str
 
 
 class CommentAttacher:
@@ -70,7 +70,7 @@ class BodyBuilder(Generic[T]):
         self.text = text
         self.edge = start
         self.children: list[T] = []
-        self.behind = ""
+        self.trailing = ""
 
     def add(self, child: T, comments: Sequence[Comment]) -> None:
         """Add the next child; `comments` are those before its end."""
@@ -98,7 +98,7 @@ class BodyBuilder(Generic[T]):
             # only the first can be on the line of the last child
             if end or not self._follows(comment) or not self._trail(comment):
                 end.append(comment.text)
-        return CommentedBody(tuple(self.children), tuple(end), self.behind)
+        return CommentedBody(tuple(self.children), tuple(end), self.trailing)
 
     def _follows(self, comment: Comment) -> bool:
         """Return whether a comment is on the line where the last child ended."""
@@ -108,7 +108,7 @@ class BodyBuilder(Generic[T]):
         """Return whether a comment is on the first line of a child that has a body."""
         return (
             has_header_line(child)
-            and not child.remarks.behind
+            and not child.comments.trailing
             and self.text.find("\n", get_node_span(child).start, comment.start) < 0
         )
 
@@ -118,8 +118,8 @@ class BodyBuilder(Generic[T]):
         """
         if self.children:
             self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
-        elif not self.behind:
-            self.behind = comment.text
+        elif not self.trailing:
+            self.trailing = comment.text
         else:
             return False
         return True
@@ -138,30 +138,30 @@ def attach_file_comments(
     on_first = attacher.take(start, line) if line >= 0 else ()
     above += on_first[1:] + attacher.take(start, head_end)
     body = attacher.body(file.items, head_end, len(attacher.text))
-    after = [*on_first[:1], *([body.behind] if body.behind else [])]
-    remarks = ast.Comments((*above, *after[1:]), after[0] if after else "")
-    return replace(file, items=body.children, remarks=remarks, end=body.end)
+    after = [*on_first[:1], *([body.trailing] if body.trailing else [])]
+    comments = ast.Comments((*above, *after[1:]), after[0] if after else "")
+    return replace(file, items=body.children, comments=comments, end=body.end)
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
     """Return the children and final comments of a body; the comment after its opening moves above
     its first child.
     """
-    if not body.behind:
+    if not body.trailing:
         return body.children, body.end
     if not body.children:
-        return (), (body.behind, *body.end)
+        return (), (body.trailing, *body.end)
     first, *others = body.children
-    return (add_leading_comments(first, (body.behind,), False), *others), body.end
+    return (add_leading_comments(first, (body.trailing,), False), *others), body.end
 
 
-def get_node_span(node: ast.Commented) -> Span:
+def get_node_span(node: ast.CommentedNode) -> Span:
     """Return the span of a parsed node."""
     assert node.span is not None
     return node.span
 
 
-def has_header_line(node: ast.Commented) -> bool:
+def has_header_line(node: ast.CommentedNode) -> bool:
     """Return whether the first line of a node introduces the lines after it."""
     # a record's fields are on lines of their own too: `d: record {`
     return isinstance(node, ast.CommentedBlock) or (
@@ -169,30 +169,32 @@ def has_header_line(node: ast.Commented) -> bool:
     )
 
 
-def add_leading_comments(node: T, before: tuple[str, ...], gap: bool) -> T:
+def add_leading_comments(node: T, leading: tuple[str, ...], gap: bool) -> T:
     """Add comments above a node, and perhaps a blank line above those."""
-    if not before and not gap:
+    if not leading and not gap:
         return node
-    old = node.remarks
-    return replace(node, remarks=replace(old, before=(*before, *old.before), blank_line_before=gap))
+    old = node.comments
+    return replace(
+        node, comments=replace(old, leading=(*leading, *old.leading), blank_line_before=gap)
+    )
 
 
 def add_header_comment(node: T, text: str) -> T:
     """Add a comment after a node's first line."""
-    return replace(node, remarks=replace(node.remarks, behind=text))
+    return replace(node, comments=replace(node.comments, trailing=text))
 
 
 def add_trailing_comment(node: T, text: str) -> T:
     """Add a comment after a node's last line: inside the body if it has one on lines of its own."""
     if isinstance(node, ast.CommentedBlock):
         # `config { d = 1 }  # all` is one line: first and last are the same
-        if not node.remarks.behind and "\n" not in get_node_span(node).text:
+        if not node.comments.trailing and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
         if isinstance(node, ast.When) and node.otherwise:
             return replace(node, else_end=(*node.else_end, text))
         return replace(node, end=(*node.end, text))
-    if node.remarks.behind:
+    if node.comments.trailing:
         # its line has a comment already, so this one goes above
-        remarks = replace(node.remarks, before=(*node.remarks.before, text))
-        return replace(node, remarks=remarks)
+        comments = replace(node.comments, leading=(*node.comments.leading, text))
+        return replace(node, comments=comments)
     return add_header_comment(node, text)

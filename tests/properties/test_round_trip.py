@@ -151,7 +151,7 @@ dotted = st.one_of(names, st.sampled_from(["a.b", "config.mask.x", "true", "none
 functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(ast.Name)
 
 
-LAST_FIELDS = ("remarks", "end", "else_end")
+LAST_FIELDS = ("comments", "end", "else_end")
 
 
 def builds(
@@ -237,7 +237,12 @@ def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         unique_by=lambda f: f.name,
     )
     return st.one_of(
-        builds(ast.TypeName, st.sampled_from(["list", "pair"]), optional=st.booleans(), of=inner),
+        builds(
+            ast.TypeName,
+            st.sampled_from(["list", "pair"]),
+            optional=st.booleans(),
+            element_type=inner,
+        ),
         builds(
             ast.TypeName,
             st.just("choice"),
@@ -332,10 +337,10 @@ items = st.one_of(
         ast.Use,
         path=texts,
         name=names,
-        others=st.lists(texts, max_size=2).map(tuple),
+        alternatives=st.lists(texts, max_size=2).map(tuple),
         sources=st.lists(texts, max_size=2).map(tuple),
         under=st.none() | paths,
-        remarks=remarks,
+        comments=remarks,
     ),
     builds(
         ast.Config,

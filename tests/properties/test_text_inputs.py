@@ -15,7 +15,9 @@ def families() -> list[str]:
         name
         for name, path in list_builtin_specs().items()
         if path.suffix == ".specc"
-        and any(graph.made_for for graph in list_graphs(build_program(library.open(name), library)))
+        and any(
+            graph.architectures for graph in list_graphs(build_program(library.open(name), library))
+        )
     ]
 
 
@@ -31,10 +33,10 @@ def test_token_ids_are_read_from_text(name: str) -> None:
         if isinstance(entry, ast.InputReading)
     }
     # the prefix of a generated sequence comes from the model itself
-    generated = {item.growing for item, _ in program.items(ast.Generate)} - read
+    generated = {item.input_name for item, _ in program.items(ast.Generate)} - read
     for graph in list_graphs(program):
         first = graph.params[0]
         if first.name in generated:
             continue
-        if graph.made_for and first.type.name == "int":
+        if graph.architectures and first.type.name == "int":
             assert first.name in read, f"{graph.name} of {name} takes ids only"

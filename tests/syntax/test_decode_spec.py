@@ -49,7 +49,7 @@ def test_line_ends(ending: str) -> None:
 
 
 def test_comments_do_not_keep_the_carriage_return() -> None:
-    assert parse_spec(Source("a.specc", "# a\r\nspecc 1 # b\r\nmodel m\r\n")).remarks.before == (
+    assert parse_spec(Source("a.specc", "# a\r\nspecc 1 # b\r\nmodel m\r\n")).comments.leading == (
         "a",
     )
 

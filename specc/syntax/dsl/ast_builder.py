@@ -237,7 +237,7 @@ class NodeRule(Generic[N]):
                 values["doc"] = b.unescape_string(inner[0])
             body = b.body(opened, inner)
             values |= {self.body: body.children, "end": body.end}
-            values["remarks"] = ast.Comments(behind=body.behind)
+            values["comments"] = ast.Comments(trailing=body.trailing)
             rest = body.children
         elif self.rest:
             values[self.rest] = tuple(map(b.value, rest))

@@ -28,8 +28,8 @@ INDENT_STEP = 2
 
 def print_dsl(file: ast.File) -> str:
     """Print a spec."""
-    out = print_comment_lines(file.remarks.before, 0)
-    out += append_comment([f"specc {file.version}"], file.remarks)
+    out = print_comment_lines(file.comments.leading, 0)
+    out += append_comment([f"specc {file.version}"], file.comments)
     doc = [f" {quote_text(file.doc)}"] if file.doc else []
     out += break_lines([f"model {print_title(file.model)}", *doc], 0)
     if file.extends:
@@ -38,7 +38,7 @@ def print_dsl(file: ast.File) -> str:
     for item in file.items:
         if (
             previous is None
-            or item.remarks.blank_line_before
+            or item.comments.blank_line_before
             or is_spaced_item(item)
             or is_spaced_item(previous)
         ):
@@ -64,10 +64,10 @@ def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
-def append_comment(out: list[str], remarks: ast.Comments) -> list[str]:
+def append_comment(out: list[str], comments: ast.Comments) -> list[str]:
     """Append the trailing comment to the last line."""
-    if remarks.behind:
-        out[-1] += f"  # {remarks.behind}"
+    if comments.trailing:
+        out[-1] += f"  # {comments.trailing}"
     return out
 
 
@@ -78,7 +78,7 @@ def print_braced_body(
     out: list[str] = []
     for child in children:
         # no empty line after the brace, even if the source had one
-        if child.remarks.blank_line_before and out:
+        if child.comments.blank_line_before and out:
             out.append("")
         out += print_statement(child, indent)
     return out + print_comment_lines(end, indent)
@@ -86,7 +86,7 @@ def print_braced_body(
 
 def print_statement(node: ast.Commentable, indent: int) -> list[str]:
     """Print a statement, item or entry with its comments."""
-    above = print_comment_lines(node.remarks.before, indent)
+    above = print_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
         return above + print_headed_body(node, indent)
     if isinstance(node, ast.When):
@@ -94,13 +94,13 @@ def print_statement(node: ast.Commentable, indent: int) -> list[str]:
     if type(node) in SECTION_LAYOUTS:
         return above + print_section(node, indent)
     if isinstance(node, ast.Field):
-        return above + append_comment(print_field(node, indent), node.remarks)
-    return above + append_comment(break_lines(layout_leaf(node), indent), node.remarks)
+        return above + append_comment(print_field(node, indent), node.comments)
+    return above + append_comment(break_lines(layout_leaf(node), indent), node.comments)
 
 
 def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
     """Print a header with a body in braces; a block's docstring comes first."""
-    out = append_comment(break_lines([*layout_header(node), " {"], indent), node.remarks)
+    out = append_comment(break_lines([*layout_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
         out.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
     return [*out, *print_braced_body(node.body, node.end, indent + INDENT_STEP), " " * indent + "}"]
@@ -111,22 +111,22 @@ def print_section(node: ast.Commentable, indent: int) -> list[str]:
     head_of, short, entries_of = SECTION_LAYOUTS[type(node)]
     head, (children, end) = head_of(node), entries_of(node)
     if not children and not end:
-        return append_comment([f"{' ' * indent}{head} {{}}"], node.remarks)
+        return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
     # one line if it is short; a comment needs the rest of a line
-    quiet = not end and all(c.remarks == ast.NO_COMMENTS for c in children)
+    quiet = not end and all(c.comments == ast.NO_COMMENTS for c in children)
     if quiet and len(children) <= short:
         inside = "  ".join(join_pieces(layout_leaf(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {inside} }}"
         if len(line) <= MAX_LINE_WIDTH:
-            return append_comment([line], node.remarks)
-    first = append_comment([f"{' ' * indent}{head} {{"], node.remarks)
+            return append_comment([line], node.comments)
+    first = append_comment([f"{' ' * indent}{head} {{"], node.comments)
     return [*first, *print_braced_body(children, end, indent + INDENT_STEP), " " * indent + "}"]
 
 
 def print_when(node: ast.When, indent: int) -> list[str]:
     """Print `when c { … } else { … }`."""
     out = append_comment(
-        break_lines(["when ", *layout_expression(node.condition), " {"], indent), node.remarks
+        break_lines(["when ", *layout_expression(node.condition), " {"], indent), node.comments
     )
     out += print_braced_body(node.body, node.end, indent + INDENT_STEP)
     if node.otherwise or node.else_end:
@@ -147,7 +147,7 @@ def print_field(node: ast.Field, indent: int) -> list[str]:
 
 def has_commented_field(fields: Iterable[ast.Field]) -> bool:
     """Return whether any field of a record has a comment."""
-    return any(f.remarks != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
+    return any(f.comments != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
 
 
 Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
@@ -158,7 +158,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
     ast.Weights: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
     ast.Quantize: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
     ast.Generate: (
-        lambda n: f"generate {n.name} of {n.growing} from {n.source}",
+        lambda n: f"generate {n.name} of {n.input_name} from {n.source}",
         3,
         lambda n: (n.settings, n.end),
     ),
@@ -232,7 +232,7 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         SPACE_BREAK,
         *layout_expression(n.value),
     ],
-    ast.Stream: lambda n: [f"stream {n.source} of {n.growing}"],
+    ast.Stream: lambda n: [f"stream {n.source} of {n.input_name}"],
     ast.Field: layout_field,
     ast.Expect: lambda n: [
         f"expect {quote_text(n.key)} in ",
@@ -272,7 +272,7 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
 
 def layout_dim_name(node: ast.DimName) -> str:
     """Format `tgt >= 1` in `dims`; the default lower bound 0 is omitted."""
-    return f"{node.name} >= {node.least}" if node.least else node.name
+    return f"{node.name} >= {node.minimum}" if node.minimum else node.name
 
 
 def layout_target(node: ast.Target) -> Pieces:
@@ -322,8 +322,8 @@ def layout_block_header(node: ast.Block) -> Pieces:
     if node.where:
         lengths = ([f"{e.name} = ", *layout_expression(e.value)] for e in node.where)
         found += [SECTION_BREAK, "where ", *join_with_commas(lengths)]
-    if node.made_for:
-        names = join_with_commas([print_title(name)] for name in node.made_for)
+    if node.architectures:
+        names = join_with_commas([print_title(name)] for name in node.architectures)
         found += [SECTION_BREAK, "for ", *names]
     return found
 
@@ -337,13 +337,13 @@ REVERSE_LAYOUT: Pieces = [SPACE_BREAK, "reverse"]
 BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Repeat: lambda n: [
         f"repeat {n.variable} in ",
-        *layout_expression(n.over),
+        *layout_expression(n.iterable),
         *layout_path("under", n.under),
         *layout_name_list("collect", n.collect),
     ],
     ast.Scan: lambda n: [
         f"scan {', '.join(n.variables)} in ",
-        *join_with_commas(map(layout_expression, n.over)),
+        *join_with_commas(map(layout_expression, n.sequences)),
         *layout_option("along", n.along),
         *layout_name_list("carry", n.carry),
         *layout_name_list("collect", n.collect),

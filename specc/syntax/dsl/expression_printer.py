@@ -257,7 +257,7 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
         *layout_expression(e.item),
         SPACE_BREAK,
         f"for {e.variable} in ",
-        *layout_expression(e.over),
+        *layout_expression(e.iterable),
         "]",
     ],
     ast.RecordLiteral: lambda e: ["{", *join_with_commas(map(layout_record_field, e.fields)), "}"],
@@ -311,8 +311,8 @@ def print_type(kind: ast.TypeName) -> str:
 def layout_type(kind: ast.TypeName) -> Pieces:
     """Lay out `float[batch, n]`, `choice(a | b)?`, `record { … }`."""
     end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
-    if kind.of is not None:
-        return [kind.name, "[", *layout_type(kind.of), "]", end]
+    if kind.element_type is not None:
+        return [kind.name, "[", *layout_type(kind.element_type), "]", end]
     if kind.name == "choice" and kind.names:
         return [
             "choice",

@@ -40,7 +40,7 @@ RULE_CALLBACKS |= {
     "files": TupleRule(),
     "keys": TupleRule(),
     "block": NodeRule(ast.Block, "name params results {body}", kind="block"),
-    "graph": NodeRule(ast.Block, "name params results where made_for {body}", kind="graph"),
+    "graph": NodeRule(ast.Block, "name params results where architectures {body}", kind="graph"),
     "params": TupleRule("the input"),
     "param": NodeRule(ast.BlockParameter, "name type default"),
     "named_results": TupleRule("the result"),
@@ -58,7 +58,7 @@ RULE_CALLBACKS |= {
     "load": NodeRule(ast.Load, "name value condition"),
     "ignore": NodeRule(ast.Ignore, "name condition"),
     "share": NodeRule(ast.Share, "name condition"),
-    "stream": NodeRule(ast.Stream, "source growing"),
+    "stream": NodeRule(ast.Stream, "source input_name"),
     "setting": NodeRule(ast.Setting, "name value"),
     "quantize": NodeRule(ast.Quantize, "{entries}", "the word"),
     "words": TupleRule(),
@@ -76,8 +76,8 @@ def _target(b: AstBuilder, span: Span, name: Token, kind: ast.TypeName | None) -
     return ast.Target(b.check_bound_name(name), kind, span=span)
 
 
-REPEAT = NodeRule(ast.Repeat, "variable over under collect {body}")
-SCAN = NodeRule(ast.Scan, "variables over along carry collect reverse keep until {body}")
+REPEAT = NodeRule(ast.Repeat, "variable iterable under collect {body}")
+SCAN = NodeRule(ast.Scan, "variables sequences along carry collect reverse keep until {body}")
 
 
 @register_rule("repeat")
@@ -128,7 +128,7 @@ def _when(
         condition=condition,
         body=body.children,
         otherwise=other,
-        remarks=ast.Comments(behind=body.behind),
+        comments=ast.Comments(trailing=body.trailing),
         end=body.end,
         else_end=else_end,
         span=span,
@@ -156,7 +156,7 @@ def _use(
     return ast.Use(
         path=path,
         name=b.check_bound_name(name),
-        others=tuple(others),
+        alternatives=tuple(others),
         sources=keys or (),
         under=under,
         span=span,
@@ -218,7 +218,7 @@ def _definition_head(
 CONFIG = NodeRule(ast.Config, "{entries}")
 FIELD = NodeRule(ast.Field, "name type sources default doc")
 READING = NodeRule(ast.Reading, "{entries}")
-GENERATE = NodeRule(ast.Generate, "name growing source {settings}", "the setting")
+GENERATE = NodeRule(ast.Generate, "name input_name source {settings}", "the setting")
 
 
 @register_rule("config")
@@ -239,16 +239,16 @@ def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
 def _field(
     b: AstBuilder, span: Span, name: Token, kind: ast.TypeName, *others: object
 ) -> ast.Field:
-    remarks = ast.NO_COMMENTS
-    if kind.name == "record" and kind.span and not kind.optional and kind.of is None:
+    comments = ast.NO_COMMENTS
+    if kind.name == "record" and kind.span and not kind.optional and kind.element_type is None:
         # a record's fields are on lines of their own, with comments of their own; other comments
         # are kept above the record
         start = b.fragment.source.text.find("{", kind.span.start, kind.span.end) + 1
         body = b.attacher.body(kind.fields, start, kind.span.end - 1)
         kind = replace(kind, fields=body.children)
-        remarks = ast.Comments(before=((body.behind,) if body.behind else ()) + body.end)
+        comments = ast.Comments(leading=((body.trailing,) if body.trailing else ()) + body.end)
     node = FIELD(b, span, name, kind, *others)
-    return replace(node, remarks=remarks)
+    return replace(node, comments=comments)
 
 
 @register_rule("expect")

@@ -81,7 +81,7 @@ def parse_yaml_field(
         sources=sources,
         default=default,
         doc=reader.get_optional_text(found, "doc"),
-        remarks=ast.Comments(above),
+        comments=ast.Comments(above),
         span=get_entry_span(entry),
     )
 
@@ -115,7 +115,7 @@ def parse_yaml_field_type(
             )
     body = yaml_reader.collect_yaml_body(reader, record, fields)
     # a type has no comments: they move above the whole field
-    above = ((body.behind,) if body.behind else ()) + body.end
+    above = ((body.trailing,) if body.trailing else ()) + body.end
     return ast.TypeName(name="record", fields=body.children, span=node.span), above
 
 
@@ -145,7 +145,7 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
         pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
     if node.doc:
         pairs.append(YamlPair("doc", node.doc))
-    return YamlPair(node.name, YamlMap(pairs), node.remarks, headed=bool(node.type.fields))
+    return YamlPair(node.name, YamlMap(pairs), node.comments, headed=bool(node.type.fields))
 
 
 def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
@@ -179,13 +179,13 @@ def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
     # a record that looks like a declaration would be parsed as one
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
         value = print_expression(entry.value)
-    return YamlPair(entry.name, value, entry.remarks)
+    return YamlPair(entry.name, value, entry.comments)
 
 
 CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
     ast.Field: field_to_yaml,
-    ast.Expect: lambda e: YamlPair(f"expect {e.key}", make_yaml_list(e.values), e.remarks),
-    ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.remarks),
+    ast.Expect: lambda e: YamlPair(f"expect {e.key}", make_yaml_list(e.values), e.comments),
+    ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
     ast.Assign: assignment_to_yaml,
 }
 """Printers of the entries of `config`."""

@@ -228,9 +228,9 @@ def let_to_yaml(node: ast.Let) -> YamlMap:
 def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement."""
     if isinstance(node, ast.Let):
-        return YamlItem(let_to_yaml(node), node.remarks)
+        return YamlItem(let_to_yaml(node), node.comments)
     form = find_form(STATEMENT_FORMS, node)
-    return YamlItem(form.show(node), node.remarks, headed=form.has_body)
+    return YamlItem(form.show(node), node.comments, headed=form.has_body)
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
@@ -248,7 +248,7 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     "repeat": Form(
         ast.Repeat,
         [
-            Key("repeat", REPEAT_OVER, "variable over"),
+            Key("repeat", REPEAT_OVER, "variable iterable"),
             Key("under", WEIGHT_NAME),
             Key("collect", NAMES),
             DO,
@@ -258,7 +258,7 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     "scan": Form(
         ast.Scan,
         [
-            Key("scan", SCAN_OVER, "variables over"),
+            Key("scan", SCAN_OVER, "variables sequences"),
             Key("along", EXPRESSION),
             Key("carry", NAMES),
             Key("collect", NAMES),
@@ -297,7 +297,7 @@ USE_KEYS = (
     Key("under", WEIGHT_NAME),
 )
 SIGNATURE_KEYS = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
-GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "made_for"))
+GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "architectures"))
 ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
     "block": Form(
         ast.Block,
@@ -325,7 +325,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
         for kind in ast.DEFINITION_KINDS
     },
     "use": Form(
-        ast.Use, [Key("use", FILES, "path others", "the file"), *USE_KEYS], "as", tall=False
+        ast.Use, [Key("use", FILES, "path alternatives", "the file"), *USE_KEYS], "as", tall=False
     ),
     "require": REQUIRE_FORM,
 }
@@ -333,7 +333,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
 
 USE_ENTRY = Form(
     ast.Use,
-    [Key("file", FILES, "path others", "the file"), *USE_KEYS],
+    [Key("file", FILES, "path alternatives", "the file"), *USE_KEYS],
     "file as",
     what="`use`",
     tall=False,

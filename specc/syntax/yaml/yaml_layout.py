@@ -22,7 +22,7 @@ class YamlPair:
 
     key: str
     value: "YamlValue"
-    remarks: Comments = NO_COMMENTS
+    comments: Comments = NO_COMMENTS
     headed: bool = False
 
 
@@ -40,7 +40,7 @@ class YamlItem:
     """An entry of a list with its comments; `apart` asks for a blank line above."""
 
     value: "YamlValue"
-    remarks: Comments = NO_COMMENTS
+    comments: Comments = NO_COMMENTS
     headed: bool = False
     apart: bool = False
 
@@ -102,13 +102,13 @@ def format_yaml_flow(value: YamlValue) -> str | None:
     if isinstance(value, YamlMap):
         for pair in value.pairs:
             inner = format_yaml_flow(pair.value)
-            if inner is None or pair.remarks != NO_COMMENTS:
+            if inner is None or pair.comments != NO_COMMENTS:
                 return None
             parts.append(f"{format_yaml_scalar(pair.key, flow=True)}: {inner}")
         return "{" + ", ".join(parts) + "}"
     for item in value.items:
         inner = format_yaml_flow(item.value)
-        if inner is None or item.remarks != NO_COMMENTS:
+        if inner is None or item.comments != NO_COMMENTS:
             return None
         parts.append(inner)
     return "[" + ", ".join(parts) + "]"
@@ -135,12 +135,12 @@ def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
     out: list[str] = []
     if isinstance(value, YamlMap):
         for pair in value.pairs:
-            if pair.remarks.blank_line_before and out:
+            if pair.comments.blank_line_before and out:
                 out.append("")
             out += print_yaml_pair(pair, indent)
     else:
         for item in value.items:
-            if out and (item.apart or item.remarks.blank_line_before):
+            if out and (item.apart or item.comments.blank_line_before):
                 out.append("")
             out += print_yaml_item(item, indent)
     return out + print_yaml_comments(value.end, indent)
@@ -152,8 +152,8 @@ def print_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
         " " * indent + format_yaml_scalar(pair.key, flow=False) + ":", pair.value, indent + 2
     )
     return [
-        *print_yaml_comments(pair.remarks.before, indent),
-        *append_yaml_comment(made, pair.remarks, pair.headed),
+        *print_yaml_comments(pair.comments.leading, indent),
+        *append_yaml_comment(made, pair.comments, pair.headed),
     ]
 
 
@@ -170,15 +170,15 @@ def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
     else:
         made = print_yaml_after(f"{blanks}-", item.value, indent + 2)
     return [
-        *print_yaml_comments(item.remarks.before, indent),
-        *append_yaml_comment(made, item.remarks, item.headed),
+        *print_yaml_comments(item.comments.leading, indent),
+        *append_yaml_comment(made, item.comments, item.headed),
     ]
 
 
-def append_yaml_comment(made: list[str], remarks: Comments, headed: bool) -> list[str]:
+def append_yaml_comment(made: list[str], comments: Comments, headed: bool) -> list[str]:
     """Append the trailing comment to the first or last line."""
-    if remarks.behind:
-        made[0 if headed else -1] += f"  # {remarks.behind}"
+    if comments.trailing:
+        made[0 if headed else -1] += f"  # {comments.trailing}"
     return made
 
 

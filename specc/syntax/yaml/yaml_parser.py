@@ -123,10 +123,10 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
             "`of:` names the input that grows, `from:` the result that its next row is chosen from",
         )
         return None
-    growing = parse_yaml_name(reader, found["of"].value, "`of`")
+    input_name = parse_yaml_name(reader, found["of"].value, "`of`")
     source = parse_yaml_name(reader, found["from"].value, "`from`")
     others = [parse_yaml_setting(reader, s) for s in settings if s.name not in ("of", "from")]
-    head = {"name": generated, "growing": growing, "source": source}
+    head = {"name": generated, "input_name": input_name, "source": source}
     return make_section(reader, entry, ast.Generate, "settings", others, **head)
 
 

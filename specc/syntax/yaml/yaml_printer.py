@@ -37,9 +37,9 @@ from specc.syntax.yaml.yaml_layout import (
 
 def print_yaml(file: ast.File) -> str:
     """Print a spec."""
-    out = print_yaml_comments(file.remarks.before, 0)
+    out = print_yaml_comments(file.comments.leading, 0)
     head = [
-        YamlPair("specc", str(file.version), ast.Comments(behind=file.remarks.behind)),
+        YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
         YamlPair("model", file.model),
     ]
     further = (("doc", file.doc), ("extends", file.extends))
@@ -52,7 +52,7 @@ def print_yaml(file: ast.File) -> str:
             continue
         if (
             previous is None
-            or run[0].remarks.blank_line_before
+            or run[0].comments.blank_line_before
             or is_spaced_item(run[0])
             or is_spaced_item(previous)
         ):
@@ -146,7 +146,7 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
     if isinstance(item, ast.Require) and not item.because:
         bare = expression_to_yaml(item.condition)
         value = value if isinstance(bare, YamlMap) else bare
-    return YamlItem(value, item.remarks)
+    return YamlItem(value, item.comments)
 
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
@@ -154,24 +154,24 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
     `stream`.
     """
     if isinstance(item, ast.Stream):
-        return YamlPair(item.source, item.growing, item.remarks)
+        return YamlPair(item.source, item.input_name, item.comments)
     assert isinstance(item, ast.Generate)
-    pairs = [YamlPair("of", item.growing), YamlPair("from", item.source)]
-    pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.remarks) for s in item.settings]
-    return YamlPair(item.name, YamlMap(pairs, item.end), item.remarks, headed=True)
+    pairs = [YamlPair("of", item.input_name), YamlPair("from", item.source)]
+    pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.comments) for s in item.settings]
+    return YamlPair(item.name, YamlMap(pairs, item.end), item.comments, headed=True)
 
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
     """Convert an entry of `reading`."""
     shows = isinstance(entry, ast.ResultDisplay)
     name = f"show {entry.name}" if shows else entry.name
-    return YamlPair(name, expression_to_yaml(entry.value), entry.remarks)
+    return YamlPair(name, expression_to_yaml(entry.value), entry.comments)
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert a key with its single item."""
     value = SECTION_CONVERTERS[type(item)](item)
-    return YamlPair(get_top_key(item), value, item.remarks, headed=not isinstance(item, ast.Dims))
+    return YamlPair(get_top_key(item), value, item.comments, headed=not isinstance(item, ast.Dims))
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
@@ -182,7 +182,8 @@ def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
     ast.Dims: lambda item: make_yaml_list(map(layout_dim_name, item.names)),
     ast.Weights: lambda item: make_tall_list(
-        [YamlItem(find_form(WEIGHT_RULE_FORMS, r).show(r), r.remarks) for r in item.rules], item.end
+        [YamlItem(find_form(WEIGHT_RULE_FORMS, r).show(r), r.comments) for r in item.rules],
+        item.end,
     ),
     ast.Config: lambda item: make_entries(
         [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
@@ -192,7 +193,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ),
     ast.Quantize: lambda item: make_entries(
         [
-            YamlPair(e.name, texts_to_yaml([v.value for v in e.values]), e.remarks)
+            YamlPair(e.name, texts_to_yaml([v.value for v in e.values]), e.comments)
             for e in item.entries
         ],
         item.end,
@@ -219,7 +220,7 @@ def listed_item_to_yaml(item: ast.Item, apart: bool) -> YamlItem:
     """Convert an entry of `items:`."""
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
     if form := ITEM_FORMS.get(word):
-        return YamlItem(form.show(item), item.remarks, headed=form.has_body, apart=apart)
+        return YamlItem(form.show(item), item.comments, headed=form.has_body, apart=apart)
     pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else run_to_yaml([item])
     return YamlItem(YamlMap([pair]), apart=apart)
 

@@ -202,7 +202,7 @@ def make_section(
     return node(
         **{field: body.children},
         **others,
-        remarks=ast.Comments(behind=body.behind),
+        comments=ast.Comments(trailing=body.trailing),
         end=body.end,
         span=compute_entry_extent(reader, entry),
     )
