@@ -16,9 +16,9 @@ def span_field() -> OptionalSpan:
 
 @dataclass(frozen=True, slots=True)
 class Comments:
-    """Comments of a statement: those on lines before it, and the trailing one. Each is the text
-    after `#`, stripped. `blank_line_before` is layout, not content: the user left a blank line
-    above, and printers keep one.
+    """Comments of a statement: those on the lines above it, and the trailing one. Each is the
+    text after `#`, stripped. `blank_line_before` is layout, not content: the source has a blank
+    line above, which printers keep.
     """
 
     leading: tuple[str, ...] = ()
@@ -207,8 +207,8 @@ class TypeName(SpannedNode):
     """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
     `text`.
 
-    `of` is what a `list[…]` or a `pair[…]` holds. `dims` is None for a type without
-    brackets. `side` is `left` or `right` after a `keep[…]` that declares it, else "".
+    `element_type` is the type of the elements of `list[…]` or `pair[…]`. `dims` is None for a
+    type without brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "".
     `names` are the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
     """
 
@@ -267,9 +267,9 @@ class Scan(CommentedBlock):
     """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d) { … }`: a
     run-time loop.
 
-    `variables` and `sequences` pair up. Without `along` the one operand is the number of iterations;
-    `along` is the length of the axis. `keep` is a boolean `[batch, along]`; `until` is the
-    early-exit condition of a batch element.
+    Each variable iterates over one sequence. `along` is the length of the axis; without it the
+    only sequence is the number of iterations. `keep` is a boolean `[batch, along]`; `until` is
+    the early-exit condition of a batch element.
     """
 
     variables: tuple[str, ...] = ()
@@ -318,7 +318,7 @@ class Field(CommentedNode):
     """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
     config value.
 
-    `sources` are expressions: a text is a path in config.json; `len("id2label")`,
+    Each source is an expression: a string is a path in config.json; `len("id2label")`,
     `repeated("attention_types")` and `rope_config(theta=10000.0)` are calls.
     """
 
@@ -331,7 +331,7 @@ class Field(CommentedNode):
 
 @dataclass(frozen=True, slots=True)
 class Expect(CommentedNode):
-    """`expect "model_type" in (vit, deit)`: which config.json files this spec reads."""
+    """`expect "model_type" in (vit, deit)`: the config.json files that this spec supports."""
 
     key: str
     values: tuple[str, ...]
@@ -339,8 +339,8 @@ class Expect(CommentedNode):
 
 @dataclass(frozen=True, slots=True)
 class IgnoredKeys(CommentedNode):
-    """`ignore "initializer_range", "use_cache"`: keys of config.json files that change
-    no number of the model.
+    """`ignore "initializer_range", "use_cache"`: keys of config.json that do not affect the
+    model.
     """
 
     keys: tuple[str, ...]
@@ -383,9 +383,9 @@ class DimName(SpannedNode):
 class Use(CommentedNode):
     """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
 
-    `use "llama" | "mistral" as text from "text_config" under language_model`: that file, or an
-    alternative, with its own config, found in a config file under one of the keys `sources`, and
-    its own weights, `under` a path.
+    `use "llama" | "mistral" as text from "text_config" under language_model`: the file, or one
+    of its `alternatives`, with a config of its own (under one of the keys `sources` of
+    config.json) and with weights of its own (below the path `under`).
     """
 
     path: str
@@ -396,12 +396,12 @@ class Use(CommentedNode):
 
     @property
     def has_own_config(self) -> bool:
-        """Return whether the used spec has its own config and weights here."""
+        """Return whether the used spec has a config and weights of its own."""
         return bool(self.alternatives or self.sources or self.under)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file, and its alternatives."""
+        """The path of the file, and those of its alternatives."""
         return (self.path, *self.alternatives)
 
 
@@ -434,7 +434,6 @@ class Block(CommentedBlock):
 
 
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
-"""The kinds of definitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,7 +441,7 @@ class Definition(CommentedNode):
     """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None if there are no parentheses. A parameter
-    may have a type and a default: `score general(dim: int)`. An untyped one has type None.
+    may have a type and a default: `score general(dim: int)`; without a type its `type` is None.
     """
 
     kind: str
@@ -490,15 +489,15 @@ class Reading(CommentedBlock):
 
 @dataclass(frozen=True, slots=True)
 class WeightsFrom(CommentedNode):
-    """`from "digits.safetensors"`: the file this spec takes its weights from."""
+    """`from "digits.safetensors"`: the weights file of this spec."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tie(CommentedNode):
-    """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file
-    has it, else the other's.
+    """`tie lm_head.weight = wte.weight when tied`: use `source` if the file has no tensor
+    `name`.
     """
 
     name: WeightName
@@ -508,11 +507,10 @@ class Tie(CommentedNode):
 
 @dataclass(frozen=True, slots=True)
 class Load(CommentedNode):
-    """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of
-    the file.
+    """`load a.weight = transpose(b.weight)`: the expression that computes a parameter from
+    tensors of the file.
 
-    In `value` a `Name` or `TextLiteral` is the name of a tensor (with `{i}` for enclosing
-    pattern variables).
+    In `value` a `Name` or `TextLiteral` is the name of a tensor, with pattern variables as `{i}`.
     """
 
     name: WeightName
@@ -522,9 +520,7 @@ class Load(CommentedNode):
 
 @dataclass(frozen=True, slots=True)
 class Ignore(CommentedNode):
-    """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*`
-    matches anything.
-    """
+    """`ignore "layers.{i}.attn.bias"`: unused tensors of the file; `*` matches anything."""
 
     name: WeightName
     condition: Expr | None = None
@@ -532,9 +528,7 @@ class Ignore(CommentedNode):
 
 @dataclass(frozen=True, slots=True)
 class Share(CommentedNode):
-    """`share encoder.layer when tied`: calls that have their weights at this path use
-    the same ones.
-    """
+    """`share encoder.layer when tied`: all calls with weights at this path share them."""
 
     name: WeightName
     condition: Expr | None = None
@@ -578,8 +572,8 @@ class Stream(CommentedNode):
 
 @dataclass(frozen=True, slots=True)
 class QuantizeEntry(CommentedNode):
-    """`int4 = ["*.mlp.*"]` in `quantize`: a word, and its value or the weights that it is
-    about. A single value is the same as a list of one.
+    """`int4 = ["*.mlp.*"]` in `quantize`: a setting with its value, or with patterns of weight
+    names. A single value is the same as a list of one.
     """
 
     name: str
@@ -614,9 +608,7 @@ Commentable: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File(CommentedNode):
-    """A whole spec. `comments.leading` are the comments above its first line, `end` those below its
-    last item.
-    """
+    """A whole spec. `comments.leading` are above its first line, `end` below its last item."""
 
     version: int
     model: str
@@ -643,8 +635,6 @@ Node: TypeAlias = (
     | DefinitionParameter
     | File
 )
-"""Every class of this module."""
-
 
 NODE_CLASSES: tuple[type[Node], ...] = get_args(Node)
 NODE_SET = frozenset(NODE_CLASSES)
