@@ -9,7 +9,7 @@ from specc.diagnostics.source import Origin
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.frontend.context import Absent, Context, Env, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
-from specc.frontend.hf_activations import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
+from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.normalizers import evaluate_as_type
@@ -138,7 +138,7 @@ def _limit_rope_length(longest: int, value: SpecValue) -> SpecValue:
     """Return the value with RoPE settings for up to `longest` tokens."""
     match value:
         case Rope() if longest:
-            return value.over(longest)
+            return value.limit_length(longest)
         case Record(fields=fields):
             inner = {name: _limit_rope_length(longest, field) for name, field in fields.items()}
             return replace(value, fields=inner)

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin, Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion, suggest_similar_name
 from specc.frontend.context import Context, Env
-from specc.frontend.hf_activations import resolve_hf_activation
+from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.parameter_kinds import (
     ANY_KIND,
     BOOL_KIND,

@@ -1,17 +1,150 @@
-"""Map operation, option and activation names of other libraries to those of this language."""
+"""Names of operations, options and activations in other libraries, and their names in specs."""
 
 from collections.abc import Collection
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
+from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion, normalize_identifier
-from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS
+from specc.frontend.context import Context, Env
+from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
+from specc.frontend.spec_values import SpecValue
 from specc.syntax import ast
 
-FOREIGN_BY_NAME = {
-    normalize_identifier(name): fix for fix in FOREIGN_OPERATIONS for name in fix.names
+FOREIGN_OPERATIONS = {
+    # axes
+    "reshape view flatten unflatten ravel pixelshuffle": "there is no general reshape: `split(x, "
+    "into=[2, 4], axis=2)` splits an axis, `merge(x, axis=1)` joins neighbors, and `rearrange(x, "
+    '"b n (h d) -> b h n d", sizes=[2])` does both',
+    "unsqueeze expanddims newaxis": "insert an axis of length 1 with `x[:, none]`, or `insert(x, "
+    "axis=1)`",
+    "permute swapaxes moveaxis t mt": "permute axes with `transpose(x, order=[0, 2, 1])`; without "
+    "`order` the last two are swapped",
+    "cat concatenate hstack vstack": "concatenate with `concat([a, b], axis=1)`",
+    "tile repeatinterleave broadcastto expandas broadcast": "an axis of length 1 is repeated by "
+    "`expand(insert(x, axis=1), axis=1, length=3)`; sums and products broadcast it automatically",
+    "slice narrow stridedslice getitem subscript": "slice with brackets: `x[:, 0:2]`, `x[:, 0]`; "
+    "the last position is `last(x, axis=1)`",
+    "indexselect gathernd take takealongdim lookup embeddinglookup": "gather by index with "
+    "`gather(x, ids)`; embedding lookup is `embedding(ids, size=10, dim=8) @ words`",
+    "shape dim ndim": "the length of an axis is `length(x, axis=1)`",
+    "arange iota enumerate linspace": "`range(8)` gives the integers 0 to 7, `positions(x)` the "
+    "position ids of a tensor",
+    "numel nelement": "the number of elements of a tensor is `size(x)`",
+    # products and layers with weights
+    "mm bmm gemm batchmatmul batchdot": "a product of matrices is `matmul(a, transpose(b))`",
+    "outer ger kron tensordot": 'an outer product is `einsum("b n i, b n j -> b n i j", a, b)`',
+    "inner dotproduct vdot": "the sum of products is `dot(a, b)`",
+    "dense fc fullyconnected addmm projection": "a linear layer is `linear(x, out=8) @ name`",
+    "sequential modulelist moduledict stacklayers": "a layer per index is `repeat i in 3 { x = "
+    'linear(x, out=8) @ "l.{i}" }`; sequential layers are consecutive statements',
+    "conv1d": "write `conv`: `conv(x, out=8, kernel=3, padding=same) @ c` keeps the length of "
+    "positions of [batch, time, channels]",
+    "conv2d convolution convolve depthwiseconv2d": "write `conv`: for an image [batch, channels, "
+    "height, width] `conv(p, out=8, kernel=3) @ c` goes over both axes",
+    "deconv deconvolution convtranspose1d convtranspose2d": "a transposed convolution is "
+    "`conv_transpose(x, out=8, kernel=2, stride=2) @ c`",
+    "unfold im2col patchembed patchembedding": "patch embedding is `patches(p, size=4, out=8) @ c`",
+    "maxpool maxpool1d maxpool2d maxpooling": "max pooling is `max_pool(p, kernel=2)`",
+    "avgpool avgpool1d avgpool2d meanpool": "average pooling is `average_pool(p, kernel=2)`",
+    "adaptiveavgpool2d adaptiveavgpool1d globalaveragepool globalavgpool": "global average pooling "
+    "is `mean(mean(p, axis=-1), axis=-1)`, over positions `mean_pool(x)`, over unpadded "
+    "positions `masked_mean_pool(x, keep)`",
+    "interpolate upsample": "resize an image with `resize(p, size=[4, 4], mode=bilinear)`",
+    "bilstm bidirectional bigru birnn": "bidirectional layers are `lstm(x, hidden=8, "
+    "direction=both) @ rnn`, which return twice as many features",
+    # attention
+    "mha multiheadattention selfattention multiheadselfattention": "attention with its projections "
+    "is `attention(x, heads=2, mask=all) @ name`",
+    "crossattention encoderdecoderattention": "cross-attention is `attention(x, a, heads=2, "
+    "mask=all) @ name`",
+    "sdpa scaleddotproductattention flashattention": "attention without weights is `attend(q, k, "
+    "v, mask=all)`",
+    "softmaxcausal causalsoftmax causalattention maskedsoftmaxcausal": "causal attention is "
+    "`attend(q, k, v, mask=causal)`; on precomputed scores `masked_softmax(matmul(q, "
+    "transpose(k)), causal)`",
+    "tril triu causalmask lookaheadmask": "masks are functions: `mask=causal`, or one of your own, "
+    "`mask near(n: int) = i - j < n`",
+    "attentionmask paddingmask keypaddingmask": "the padding mask is an input, `keep[batch, n]`; "
+    "apply it with `attend(q, k, v, mask=visible(keep))`",
+    "positionalencoding positionencoding positionalembedding posemb": "positions are added: `x + "
+    "sinusoid(positions(x), dim=8, layout=halves)`, or learned positions are `x + "
+    "learned(positions(keep), dim=8, size=64) @ places`",
+    "applyrotaryposemb rotaryembedding applyrope": "RoPE on queries and keys is `rotate(q, "
+    "positions(x), rope(theta=10000.0), pairs=half)`",
+    "kvcache cache pastkeyvalues pastkeyvalue": "specs contain no caches: `specc compile --graphs "
+    "step` derives them",
+    "transformerencoderlayer transformerblock transformerlayer": "a layer of the Transformer is "
+    "`encoder_layer(x, heads=2, hidden=16, act=relu, norm=layer_norm(eps=1e-5), "
+    "norm_placement=post, mask=all) @ name`",
+    # scalar functions
+    "swish sigmoidlinearunit": "write `silu`, as in `silu(x)`: x times its sigmoid",
+    "leakyrelu prelu rrelu": "write `where(x > 0.0, x, 0.01 * x)`, with your own slope",
+    "elu celu": "write `max(x, 0.0) + expm1(min(x, 0.0))`",
+    "selu": "write `1.0507 * (max(x, 0.0) + 1.67326 * expm1(min(x, 0.0)))`",
+    "hardsigmoid": "write `clip(x / 6.0 + 0.5, low=0.0, high=1.0)`",
+    "glu": "gate half of the features with the other half: `a * sigmoid(b)` of "
+    "`a, b = chunk(x, 2)`",
+    "swiglu geglu reglu": "a gated MLP is `gated_mlp(x, hidden=16, act=silu) @ mlp`, or "
+    "with `act=gelu`",
+    "clamp": "limit values to a range with `clip(x, low=0.0, high=1.0)`",
+    "minimum fmin": "the elementwise minimum is `min(a, b)`",
+    "maximum fmax": "the elementwise maximum is `max(a, b)`",
+    "pow power square cube": "a power is `x ** 2.0`",
+    "rsqrt invsqrt": "write `1.0 / sqrt(x)`",
+    "log2": "write `log(x) / 0.6931471805599453`",
+    "log10": "write `log(x) / 2.302585092994046`",
+    "add sub subtract mul multiply div divide mod fmod": "write arithmetic with operators: `a + "
+    "b`, `a - b`, `a * b`, `a / b`, `5 // 2`, `5 % 2`",
+    "eq ne notequal lt less gt greater le ge": "write comparisons with operators: `a == b`, `a != "
+    "b`, `a < b`, `a >= b`",
+    "logicaland logicalor logicalnot bitwiseand bitwiseor": "boolean operators are: `seen & (x > "
+    "0.0)`, `seen | (x > 0.0)`, `not seen`",
+    "astype to long half double typeas": "convert the element type with `cast(x, to=int)`",
+    # along an axis
+    "std var variance": "the standard deviation is "
+    "`sqrt(mean((x - insert(mean(x, axis=-1), axis=-1)) ** 2.0, axis=-1))`",
+    "logsoftmax": "write `log_softmax(x)`",
+    "softmin": "write `softmax(-x)`",
+    "norm l2norm normalize": "the L2 norm is `sqrt(sum(x * x, axis=-1))`; normalize with "
+    "`l2_normalize(x)`",
+    "prod product": "the product of positive numbers is `exp(sum(log(x), axis=-1))`",
+    "cumprod": "the cumulative product of positive numbers is `exp(cumsum(log(x), axis=1))`",
+    "argmin": "write `argmax(-x)`",
+    "kthvalue topkvalues": "the largest values and their indices are `topk(x, 3)`",
+    # choosing and filling
+    "maskedfill select cond ifelse maskedselect": "select elementwise with `where(seen, x, 0.0)`",
+    "nonzero argwhere unique booleanmask": "lengths cannot depend on values: `where(x > 0.0, x, "
+    "0.0)` keeps the length",
+    "scatter scatteradd indexadd bincount scatternd": "scatter with a matrix product: "
+    "`matmul(transpose(one_hot(ids, size=10)), x)`",
+    "zeroslike full fulllike empty emptylike": "write `zeros(shape=[2, 8])`, or `x * 0.0` for the "
+    "shape of another tensor",
+    "oneslike": "write `ones(shape=[2, 8])`, or `x * 0.0 + 1.0` for the shape of another tensor",
+    "eye identitymatrix": "write `one_hot(range(8), size=8)`",
+    "scalar tensor asarray array": "write a constant as a number: `x + 2.0`",
+    "registerbuffer variable weight": "declare a parameter of any shape with `x + "
+    'parameter(shape=[8], init="ones") @ gain`',
+    # features that a spec does not have
+    "dropout1d dropout2d droppath stochasticdepth detach stopgradient contiguous clone copy "
+    "checkpoint": "a spec describes inference: leave it out",
+    "rand randn randint randnlike bernoulli multinomial": "a spec has no random numbers: noise "
+    "is an input of the graph",
+    "print assert log_tensor breakpoint": "output intermediate values with `specc compile --tap "
+    "PATTERN`",
+    "crossentropy crossentropyloss mseloss nllloss backward loss": "a spec has no loss: train its "
+    "module (`specc_torch`) with a loss of PyTorch",
+    "beamsearch greedysearch sample generate": "declare generation outside of graphs with "
+    "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""Replacements by normalized name (without case and separators)."""
+"""The text to suggest, by the foreign names that it replaces (separated by spaces)."""
+
+REPLACEMENTS_BY_NAME = {
+    normalize_identifier(name): text
+    for names, text in FOREIGN_OPERATIONS.items()
+    for name in names.split()
+}
+"""Suggested texts by normalized name (without case and separators)."""
 
 FOREIGN_LIBRARIES = frozenset(
     {
@@ -58,8 +191,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""Option names of other libraries, normalized, and the corresponding option."""
-
+"""The option here for each option of another library, by normalized name."""
 
 RENAMED_STD_DEFINITIONS = {
     "around": "local_window",
@@ -106,7 +238,7 @@ RENAMED_STD_DEFINITIONS = {
     "unit_row": "l2_normalize",
     "upsampled": "upsample_bilinear",
 }
-"""Former name of a std definition: its current name. Kept for one release."""
+"""Current names of std definitions, by former name. Kept for one release."""
 
 
 def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
@@ -115,8 +247,7 @@ def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
     """
     if RENAMED_STD_DEFINITIONS.get(name) in known:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
-    fix = FOREIGN_BY_NAME.get(normalize_identifier(name))
-    return fix.text if fix and all(need in known for need in fix.needs) else ""
+    return REPLACEMENTS_BY_NAME.get(normalize_identifier(name), "")
 
 
 def suggest_for_library_path(path: str, known: Collection[str]) -> str:
@@ -128,8 +259,8 @@ def suggest_for_library_path(path: str, known: Collection[str]) -> str:
     return f"write `{near}`; see `specc doc {near}`" if near else ""
 
 
-def match_foreign_option(name: str, known: Collection[str]) -> str | None:
-    """Return our name for an option of another library, or a similarly spelled option."""
+def _match_foreign_option(name: str, known: Collection[str]) -> str | None:
+    """Return the known option that another library calls `name`, or one spelled similarly."""
     foreign = FOREIGN_OPTIONS.get(normalize_identifier(name))
     return foreign if foreign in known else did_you_mean(name, known)
 
@@ -148,24 +279,68 @@ OPTION_HELPS = {
         ("iscausal", "causal"), "write `mask=causal`, with padding `mask=causal & visible(keep)`"
     ),
 }
-"""Help for options of other libraries, normalized, that have no equivalent option."""
+"""Help for options of other libraries without an equivalent, by normalized name."""
 
 
 def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
-    """Raise E0201 for an unknown option, with a fix if one known option is similar."""
-    near = match_foreign_option(option.name, known)
+    """Raise E0201 for an unknown option, with a fix if a known option is similar."""
+    near = _match_foreign_option(option.name, known)
     at = option.name_span or option.span
     takes = f"`{called}` takes: {', '.join(known)}" if known else f"`{called}` takes no options"
-    plain = normalize_identifier(option.name)
-    if "head" in plain:
-        plain = "heads"
-    own = "" if {plain, FOREIGN_OPTIONS.get(plain)} & {*known} else OPTION_HELPS.get(plain, "")
+    key = normalize_identifier(option.name)
+    if "head" in key:
+        key = "heads"
+    has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known})
+    help_ = "" if has_equivalent else OPTION_HELPS.get(key, "")
     raise Failed(
         Diagnostic(
             "E0201",
             f"`{called}` has no option `{option.name}`",
-            Label(at, "unknown option") if at else None,
-            helps=(own,) if own else (f"{format_suggestion(near)} {takes}" if near else takes,),
-            fixes=(Fix(at, near),) if near and at and not own else (),
+            Label.at(at, "unknown option"),
+            helps=(help_ or (f"{format_suggestion(near)} {takes}" if near else takes),),
+            fixes=(Fix(at, near),) if near and at and not help_ else (),
         )
     )
+
+
+HF_ACTIVATION_ALIASES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+    "relu_squared": "relu2",
+    "linear": "identity",
+}
+"""Alternative names of activations in config.json files."""
+
+KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
+    *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
+    *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
+}
+"""Activation names in config.json files: functions, and blocks of `activations` in std."""
+
+
+def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:
+    """Return the activation with this name in a config.json. Raise E0403 if it is unknown."""
+    spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
+    try:
+        value = context.evaluator.evaluate(context, spec_name, env)
+    except Failed as failed:
+        # suggest the names of config.json files instead of those in the spec
+        if any(d.code != "E0202" for d in failed.diagnostics):
+            raise
+        known = sorted(KNOWN_ACTIVATIONS)
+        near = did_you_mean(name, known)
+        own = "define a block with this name in a spec of your own: --spec my.specc"
+        raise_error(
+            "E0403",
+            f'unknown activation "{name[:60]}"',
+            span,
+            "no activation has this name",
+            notes=[f"known activations: {', '.join(known)}"],
+            helps=[format_suggestion(near) if near else own],
+        )
+    return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)

@@ -65,7 +65,7 @@ VALUE_TO_DATA: Mapping[type[object], Callable[..., object]] = {
     ChoiceValue: lambda x, _: x.word,
     tuple: lambda x, _: [value_to_data(i) for i in x],
     Record: lambda x, _: {k: value_to_data(v) for k, v in x.fields.items()},
-    Rope: lambda x, _: {"theta": x.theta, "kind": x.kind, **dict(x.numbers)},
+    Rope: lambda x, _: {"theta": x.theta, "kind": x.kind, **dict(x.parameters)},
     BuiltinFunction: lambda x, _: x.name,
     BlockFunction: _function_to_data,
     DefinitionFunction: _function_to_data,

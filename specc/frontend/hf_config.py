@@ -6,7 +6,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend.context import ABSENT, Absent, Context, Env
 from specc.frontend.declared_types import STATIC_KINDS
-from specc.frontend.hf_activations import resolve_hf_activation
+from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.hf_rope_scaling import read_rope_config
 from specc.frontend.json_nodes import (
     JsonList,

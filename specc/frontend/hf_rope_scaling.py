@@ -2,7 +2,8 @@
 `rope_parameters`).
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
@@ -14,41 +15,43 @@ from specc.frontend.json_nodes import (
     JsonScalar,
     get_finite_number,
 )
-from specc.frontend.rope_frequencies import compute_yarn_scale, explain_invalid_rope
+from specc.frontend.rope_frequencies import (
+    SCALING_DEFAULTS,
+    SCALING_KINDS,
+    compute_yarn_scale,
+    explain_invalid_rope,
+)
 from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
-SCALING_KINDS = (
-    *("default", "linear", "dynamic", "ntk_alpha", "llama3", "yarn", "longrope"),
-    "proportional",
-)
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """Names of scaling kinds in older files; the position axes of M-RoPE have keys of their own."""
+ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
-    *("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings"),
-    "original_max_position_embeddings",
+    *("rope_parameters", "rope_scaling", "rope_theta", MAX_LENGTH_KEY),
+    ORIGINAL_LENGTH_KEY,
 )
 """The keys of a config.json with RoPE settings and training lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RopeDefaults:
-    """RoPE settings of a spec: defaults for missing keys, and which keys to read.
+    """The options of `rope_config(…)`: defaults for missing keys, and which keys to read.
 
-    `context` is the maximum sequence length, `original` the one before scaling. `layers`
-    selects a layer type in files with settings per layer type; `base` is the key of theta
-    in older files, and `scaled` whether `rope_scaling` applies to these layers. `attention`
-    is the key of the factor of cos and sin, `section` the sub-config that has the settings
-    where the file has it.
+    `max_length` is the maximum sequence length, `original_length` the one before scaling.
+    `layer_type` selects a layer type in files with settings per layer type; `theta_key` is the
+    key of theta in older files, and `is_scaled` whether `rope_scaling` applies to these layers.
+    `attention_factor_key` is the key of the factor of cos and sin, `section` the sub-config
+    with the settings, if the file has it.
     """
 
     theta: float = 10000.0
-    context: float | None = None
-    original: float | None = None
-    layers: str = ""
-    base: str = "rope_theta"
-    scaled: bool = True
-    attention: str = "attention_factor"
+    max_length: float | None = None
+    original_length: float | None = None
+    layer_type: str = ""
+    theta_key: str = "rope_theta"
+    is_scaled: bool = True
+    attention_factor_key: str = "attention_factor"
     section: str = ""
 
     def find_section(self, data: JsonObject) -> JsonObject:
@@ -59,25 +62,19 @@ class RopeDefaults:
 
 def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
     """Parse the options of `rope_config(…)`. Raise E0406 for an unknown one."""
-    usual = RopeDefaults()
+    numbers: dict[str, float] = {}
+    texts: dict[str, str] = {}
+    is_scaled = True
     for option in source.options:
         match option:
-            case ast.Option("theta", ast.NumberLiteral(text)):
-                usual = replace(usual, theta=float(text))
-            case ast.Option("context", ast.NumberLiteral(text)):
-                usual = replace(usual, context=float(text))
-            case ast.Option("original", ast.NumberLiteral(text)):
-                usual = replace(usual, original=float(text))
-            case ast.Option("layers", ast.TextLiteral(value)):
-                usual = replace(usual, layers=value)
-            case ast.Option("base", ast.TextLiteral(value)):
-                usual = replace(usual, base=value)
-            case ast.Option("attention", ast.TextLiteral(value)):
-                usual = replace(usual, attention=value)
-            case ast.Option("section", ast.TextLiteral(value)):
-                usual = replace(usual, section=value)
+            case ast.Option("theta" | "context" | "original" as name, ast.NumberLiteral(text)):
+                numbers[name] = float(text)
+            case ast.Option(
+                "layers" | "base" | "attention" | "section" as name, ast.TextLiteral(text)
+            ):
+                texts[name] = text
             case ast.Option("scaled", ast.Name("true" | "false" as truth)):
-                usual = replace(usual, scaled=truth == "true")
+                is_scaled = truth == "true"
             case _:
                 raise_error(
                     "E0406",
@@ -88,313 +85,297 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                         "`layers`, `base`, `attention` and `section`, and `scaled=false`"
                     ],
                 )
-    return usual
+    return RopeDefaults(
+        theta=numbers.get("theta", 10000.0),
+        max_length=numbers.get("context"),
+        original_length=numbers.get("original"),
+        layer_type=texts.get("layers", ""),
+        theta_key=texts.get("base", "rope_theta"),
+        is_scaled=is_scaled,
+        attention_factor_key=texts.get("attention", "attention_factor"),
+        section=texts.get("section", ""),
+    )
 
 
 def read_rope_config(
     source: ast.Call, entry: ast.Field, data: JsonObject, default: Rope | None
 ) -> Rope:
-    """Read both forms of RoPE settings: `rope_parameters`, or `rope_theta` with
-    `rope_scaling`. They must agree. The options of `source` are defaults for missing
-    numbers, and the scaling kind of `default` holds where the file names none.
+    """Read RoPE settings in either form: `rope_parameters`, or `rope_theta` with
+    `rope_scaling`. Raise E0403 if both are present and differ.
+
+    The options of `source` are defaults for missing numbers; the scaling kind of `default`
+    applies if the file has none.
     """
-    usual = parse_rope_defaults(source)
-    data = usual.find_section(data)
-    inner = _select_layer_type(_get_settings("rope_parameters", data, entry), usual, entry)
-    old = _get_settings("rope_scaling", data, entry) if usual.scaled else None
-    theta, stated = _read_theta(inner, data, entry, usual.base)
-    if stated is None:
-        theta = usual.theta
-    if inner and old and inner.plain() != old.plain():
-        title = '"rope_parameters" and "rope_scaling" differ'
-        others = [Label(inner.span, "given first here"), *_make_declaration_labels(entry)]
-        raise_error("E0403", title, old.span, others=others)
-    table = inner or old
-    if table is None:
-        rope = _make_unscaled_rope(default, theta, entry, data)
-        if (why := explain_invalid_rope(rope)) and stated:
-            _raise_unusable_rope(why, stated.value.span, entry)
+    defaults = parse_rope_defaults(source)
+    return _RopeReader(entry, defaults.find_section(data), defaults).read_rope(default)
+
+
+@dataclass(frozen=True)
+class _RopeReader:
+    """Reads the RoPE settings of the config file `data` for the field `entry`."""
+
+    entry: ast.Field
+    data: JsonObject
+    defaults: RopeDefaults
+
+    def read_rope(self, default: Rope | None) -> Rope:
+        """Return the settings; `default` applies if the file has no scaling kind."""
+        parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
+        scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
+        theta, theta_member = self._read_theta(parameters)
+        if parameters and scaling and parameters.plain() != scaling.plain():
+            title = '"rope_parameters" and "rope_scaling" differ'
+            self.raise_invalid(title, scaling.span, first=parameters.span)
+        table = parameters or scaling
+        if table is None:
+            rope = self._make_unscaled_rope(default, theta)
+            span = theta_member.value.span if theta_member else None
+        else:
+            kind = self._read_scaling_kind(table)
+            rope = Rope(theta, kind, _ScalingTable(self, table, kind).read_parameters())
+            span = table.span
+        if span and (reason := explain_invalid_rope(rope)):
+            self.raise_invalid(f"invalid RoPE settings: {reason}", span)
         return rope
-    scaling = _ScalingTable(table, _read_scaling_kind(table, entry), entry, data, usual)
-    rope = Rope(theta, scaling.kind, scaling.numbers())
-    if why := explain_invalid_rope(rope):
-        _raise_unusable_rope(why, table.span, entry)
-    return rope
 
+    def raise_invalid(
+        self,
+        title: str,
+        span: Span,
+        label: str = "",
+        *,
+        first: Span | None = None,
+        helps: tuple[str, ...] = (),
+    ) -> NoReturn:
+        """Raise E0403 with a label at the declaration of the field."""
+        others = [Label(first, "given first here")] if first else []
+        others += [Label(self.entry.span, "declared here")] if self.entry.span else []
+        raise_error("E0403", title, span, label, others=others, helps=helps)
 
-def _make_unscaled_rope(
-    default: Rope | None, theta: float, entry: ast.Field, data: JsonObject
-) -> Rope:
-    """Return the RoPE settings of a file without a scaling kind. It may still give the
-    original length at the top level.
-    """
-    if default is None:
-        return Rope(theta)
-    member = data.given("original_max_position_embeddings")
-    numbers = dict(default.numbers)
-    if member is not None and "original" in numbers:
-        numbers["original"] = _read_number(member, entry)
-    return Rope(theta, default.kind, tuple(numbers.items()))
+    def read_number(self, member: JsonMember) -> float:
+        """Return the number of a member. Raise E0403 for another value."""
+        value = get_finite_number(member.value)
+        if value is None:
+            title = f"{member.key.text} must be a number"
+            self.raise_invalid(title, member.value.span, "expected a number")
+        return float(value)
 
-
-def _select_layer_type(
-    table: JsonObject | None, usual: RopeDefaults, entry: ast.Field
-) -> JsonObject | None:
-    """Return the settings that apply, from a table that may have some for each layer type.
-    Raise E0403 if it has them but the spec expects one set, or the other way round.
-    """
-    if table is None:
-        return None
-    nested = [k for k, m in table.members.items() if isinstance(m.value, JsonObject)]
-    if not usual.layers:
-        if nested:
-            title = (
-                f'"rope_parameters" has settings per layer type (`{nested[0]}`), expected one set'
-            )
-            raise_error("E0403", title, table.span, others=_make_declaration_labels(entry))
-        return table
-    member = table.given(usual.layers)
-    if member is not None and isinstance(member.value, JsonObject):
+    def _find_table(self, key: str, data: JsonObject) -> JsonObject | None:
+        """Return the object under a key, or None if it is absent or null."""
+        member = data.given(key)
+        if member is None:
+            return None
+        if not isinstance(member.value, JsonObject):
+            self.raise_invalid(f'"{key}" must be an object', member.value.span)
         return member.value
-    # settings of other layer types only: these layers have the defaults
-    if member is None and len(nested) == sum(not m.null for m in table.members.values()):
-        return None
-    title = f'"rope_parameters" has no settings for layers of type `{usual.layers}`'
-    raise_error("E0403", title, table.span, others=_make_declaration_labels(entry))
 
+    def _make_unscaled_rope(self, default: Rope | None, theta: float) -> Rope:
+        """Return the RoPE settings of a file without a scaling kind, which may still have the
+        original length at the top level.
+        """
+        if default is None:
+            return Rope(theta)
+        member = self.data.given(ORIGINAL_LENGTH_KEY)
+        parameters = dict(default.parameters)
+        if member is not None and "original" in parameters:
+            parameters["original"] = self.read_number(member)
+        return Rope(theta, default.kind, tuple(parameters.items()))
 
-def _raise_unusable_rope(why: str, span: Span, entry: ast.Field) -> NoReturn:
-    title = f"invalid RoPE settings: {why}"
-    raise_error("E0403", title, span, others=_make_declaration_labels(entry))
+    def _select_layer_type(self, table: JsonObject | None) -> JsonObject | None:
+        """Return the settings of the layer type, from a table that may have some for each.
+        Raise E0403 if it has them but the spec expects one set, or the other way round.
+        """
+        if table is None:
+            return None
+        nested = [k for k, m in table.members.items() if isinstance(m.value, JsonObject)]
+        layer_type = self.defaults.layer_type
+        if not layer_type:
+            if nested:
+                title = f'"rope_parameters" has settings per layer type (`{nested[0]}`), '
+                self.raise_invalid(f"{title}expected one set", table.span)
+            return table
+        member = table.given(layer_type)
+        if member is not None and isinstance(member.value, JsonObject):
+            return member.value
+        # settings of other layer types only: these layers have the defaults
+        if member is None and len(nested) == sum(not m.null for m in table.members.values()):
+            return None
+        title = f'"rope_parameters" has no settings for layers of type `{layer_type}`'
+        self.raise_invalid(title, table.span)
 
+    def _read_theta(self, parameters: JsonObject | None) -> tuple[float, JsonMember | None]:
+        """Return theta and its member: in the settings, or at the top level in older files.
+        Raise E0403 if both are present and differ.
+        """
+        nested = parameters.given("rope_theta") if parameters else None
+        top = self.data.given(self.defaults.theta_key)
+        values = [self.read_number(member) for member in (nested, top) if member]
+        if len(set(values)) > 1 and top:
+            title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
+            self.raise_invalid(title, top.value.span)
+        return values[0] if values else self.defaults.theta, nested or top
 
-def _make_declaration_labels(entry: ast.Field) -> list[Label]:
-    return [Label(entry.span, "declared here")] if entry.span else []
-
-
-def _read_theta(
-    inner: JsonObject | None, data: JsonObject, entry: ast.Field, base: str
-) -> tuple[float, JsonMember | None]:
-    """Return theta and its member: among the settings, or at the top level in older files.
-    Raise E0403 if both are given and differ.
-    """
-    within = inner.find("rope_theta") if inner else None
-    top = data.find(base)
-    values = [_read_number(m, entry) for m in (within, top) if m and not m.null]
-    if len(set(values)) > 1 and top:
-        title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
-        raise_error("E0403", title, top.value.span, others=_make_declaration_labels(entry))
-    if not values:
-        return 0.0, None
-    return values[0], within or top
-
-
-def _read_scaling_kind(table: JsonObject, entry: ast.Field) -> str:
-    """Return the scaling kind of a table; `default` if it names none."""
-    named = table.find("rope_type") or table.find("type")
-    if named is None:
-        return "default"
-    kind = named.value.value if isinstance(named.value, JsonScalar) else None
-    if isinstance(kind, str):
-        kind = SCALING_ALIASES.get(kind, kind)
-    # the first Phi-3 files have divisors under the name "yarn"
-    if kind == "yarn" and table.given("short_factor"):
-        return "longrope"
-    # Hunyuan's files have a factor of theta under the name "dynamic"
-    if kind == "dynamic" and table.given("alpha"):
-        return "ntk_alpha"
-    if isinstance(kind, str) and kind in SCALING_KINDS:
-        return kind
-    title = f"unknown RoPE scaling {named.value.span.text}"
-    raise_error("E0403", title, table.span, others=_make_declaration_labels(entry))
-
-
-def _get_settings(key: str, data: JsonObject, entry: ast.Field) -> JsonObject | None:
-    """Return the object under a key, or None if it is absent or null."""
-    member = data.given(key)
-    if member is None:
-        return None
-    if not isinstance(member.value, JsonObject):
-        raise_error(
-            "E0403",
-            f'"{key}" must be an object',
-            member.value.span,
-            others=_make_declaration_labels(entry),
-        )
-    return member.value
-
-
-def _read_number(member: JsonMember, entry: ast.Field) -> float:
-    value = get_finite_number(member.value)
-    if value is None:
-        title = f"{member.key.text} must be a number"
-        raise_error(
-            "E0403",
-            title,
-            member.value.span,
-            "expected a number",
-            others=_make_declaration_labels(entry),
-        )
-    return float(value)
+    def _read_scaling_kind(self, table: JsonObject) -> str:
+        """Return the scaling kind of a table; `default` if it has none."""
+        member = table.find("rope_type") or table.find("type")
+        if member is None:
+            return "default"
+        kind = member.value.value if isinstance(member.value, JsonScalar) else None
+        if isinstance(kind, str):
+            kind = SCALING_ALIASES.get(kind, kind)
+        # the first Phi-3 files have divisors under the name "yarn"
+        if kind == "yarn" and table.given("short_factor"):
+            return "longrope"
+        # Hunyuan's files have a factor of theta under the name "dynamic"
+        if kind == "dynamic" and table.given("alpha"):
+            return "ntk_alpha"
+        # a config file has no `axial` frequencies
+        if isinstance(kind, str) and kind in SCALING_KINDS and kind != "axial":
+            return kind
+        self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
 
 
 @dataclass(frozen=True)
 class _ScalingTable:
-    """A table of RoPE settings in the config file `data`."""
+    """A table of RoPE settings with a scaling kind."""
 
+    reader: _RopeReader
     table: JsonObject
     kind: str
-    entry: ast.Field
-    data: JsonObject
-    usual: RopeDefaults
 
-    def numbers(self) -> tuple[tuple[str, RopeNumber], ...]:
-        """Return the settings of the kind, under the names of `compute_rope_frequencies`."""
-        if self.kind == "default":
-            return ()
-        if self.kind == "longrope":
-            return self.long()
-        if self.kind == "ntk_alpha":
-            return (("alpha", self.number("alpha")),)
-        if self.kind == "proportional":
-            return _read_proportional(self)
-        numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]
-        # for `dynamic` the original length is the maximum length of the model
-        if self.kind == "dynamic":
-            numbers += [("original", self.length()), ("longest", self.length())]
-        if self.kind == "llama3":
-            numbers += [
-                ("low", self.number("low_freq_factor") or 1.0),
-                ("high", self.number("high_freq_factor") or 4.0),
-            ]
-        if self.kind == "yarn":
+    def read_parameters(self) -> tuple[tuple[str, RopeNumber], ...]:
+        """Return the parameters of the kind, by the option names of `rope`."""
+        return tuple(PARAMETER_READERS[self.kind](self).items())
+
+    def read_linear(self) -> dict[str, RopeNumber]:
+        """Return the scaling factor."""
+        return {"factor": self._read_factor()}
+
+    def read_dynamic(self) -> dict[str, RopeNumber]:
+        """Return the factor; the original length is the maximum length of the model."""
+        length = self._read_max_length()
+        return {"factor": self._read_factor(), "original": length, "longest": length}
+
+    def read_llama3(self) -> dict[str, RopeNumber]:
+        """Return the factor, the original length and the numbers with a default."""
+        parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
+        for key, default in SCALING_DEFAULTS[self.kind].items():
             # the published code treats zero as absent
-            numbers += [
-                ("fast", self.number("beta_fast") or 32.0),
-                ("slow", self.number("beta_slow") or 1.0),
-            ]
-            numbers += [("attention", self.get_attention())]
-            if _read_boolean(self, "truncate") is False:
-                numbers.append(("truncate", False))
-        if self.kind in ("llama3", "yarn"):
-            numbers.append(("original", self.original()))
-        return tuple(numbers)
+            parameters[key] = self._read_number(key) or default
+        return parameters | {"original": self._read_original_length()}
 
-    def long(self) -> tuple[tuple[str, RopeNumber], ...]:
+    def read_yarn(self) -> dict[str, RopeNumber]:
+        """Return the parameters of YaRN, with the attention factor or None."""
+        parameters = self.read_llama3() | {"attention_factor": self._read_attention_factor()}
+        if (member := self.table.given("truncate")) is None:
+            return parameters
+        value = member.value.value if isinstance(member.value, JsonScalar) else None
+        if not isinstance(value, bool):
+            title = f"{member.key.text} must be true or false"
+            self.reader.raise_invalid(title, member.value.span)
+        return parameters | {"truncate": value}
+
+    def read_longrope(self) -> dict[str, RopeNumber]:
         """Return the divisors up to the original length, and those for longer sequences."""
-        short, long = self.read_divisors("short_factor"), self.read_divisors("long_factor")
-        return (
-            ("factor", self.factor()),
-            ("divisors", short),
-            ("beyond", long),
-            ("attention", self.number(self.usual.attention)),
-            ("original", self.original()),
+        short, long = self._read_divisors("short_factor"), self._read_divisors("long_factor")
+        original = self._read_original_length()
+        return {
+            "factor": self._read_factor(),
+            "divisors": short,
+            "beyond": long,
+            "attention_factor": self._read_number(self.reader.defaults.attention_factor_key),
+            "original": original,
             # equal divisors apply at every length
-            *([] if short == long else [("longest", self.original())]),
-        )
+            **({} if short == long else {"longest": original}),
+        }
 
-    def read_divisors(self, key: str) -> tuple[float, ...]:
+    def read_proportional(self) -> dict[str, RopeNumber]:
+        """Return the optional factor, and the rotated fraction of a head."""
+        part = self._read_number("partial_rotary_factor")
+        factor = self._read_number("factor") or 1.0
+        return {"factor": factor, "part": 1.0 if part is None else part}
+
+    def _read_divisors(self, key: str) -> tuple[float, ...]:
         """Return one number per rotated pair."""
         member = self.table.given(key)
         if member is None or not isinstance(member.value, JsonList):
             title = f'RoPE scaling "longrope" needs a list "{key}"'
-            where = member.value.span if member else self.table.span
-            raise_error("E0403", title, where, others=_make_declaration_labels(self.entry))
+            span = member.value.span if member else self.table.span
+            self.reader.raise_invalid(title, span)
         items = [JsonMember(member.key, item) for item in member.value.items]
-        return tuple(_read_number(item, self.entry) for item in items)
+        return tuple(self.reader.read_number(item) for item in items)
 
-    def factor(self) -> float:
-        """Return the scaling factor. Null means the ratio of the two lengths for yarn and
-        longrope; for longrope so does a missing key.
+    def _read_factor(self) -> float:
+        """Return the scaling factor. For yarn and longrope null means the ratio of the two
+        lengths; for longrope so does a missing key.
         """
         member = self.table.find("factor")
-        if self.kind == "longrope" and (member is None or member.null):
-            return self.length() / self.original()
-        if member is None or (member.null and self.kind != "yarn"):
-            title = f'RoPE scaling "{self.kind}" needs a "factor"'
-            raise_error(
-                "E0403",
-                title,
-                self.table.span,
-                "expected the ratio of the extended to the original length",
-                others=_make_declaration_labels(self.entry),
-            )
-        return self.length() / self.original() if member.null else _read_number(member, self.entry)
+        if member and not member.null:
+            return self.reader.read_number(member)
+        if self.kind == "longrope" or (member and self.kind == "yarn"):
+            return self._read_max_length() / self._read_original_length()
+        title = f'RoPE scaling "{self.kind}" needs a "factor"'
+        label = "expected the ratio of the extended to the original length"
+        self.reader.raise_invalid(title, self.table.span, label)
 
-    def get_attention(self) -> float | None:
-        """Return the factor of cos and sin, if the file gives it (arXiv:2405.04434, authors'
-        code).
+    def _read_attention_factor(self) -> float | None:
+        """Return the factor of cos and sin, or None if the file does not determine it
+        (arXiv:2405.04434, authors' code).
         """
-        given, scale, all_dim = (
-            self.number(n) for n in (self.usual.attention, "mscale", "mscale_all_dim")
+        explicit, scale, all_dim = (
+            self._read_number(key)
+            for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")
         )
-        # the factor itself overrides the two it would be computed from
-        if given is not None or not scale or not all_dim:
-            return given
-        return compute_yarn_scale(self.factor(), scale) / compute_yarn_scale(self.factor(), all_dim)
+        # an explicit factor overrides the two scales
+        if explicit is not None or not scale or not all_dim:
+            return explicit
+        factor = self._read_factor()
+        return compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
 
-    def original(self) -> int:
+    def _read_original_length(self) -> int:
         """Return the original sequence length; it defaults to the maximum length."""
-        key = "original_max_position_embeddings"
+        defaults = self.reader.defaults
         # at the top level in some files, as in Phi-3's, which takes precedence unless
         # there are settings per layer type
-        top = None if self.usual.layers else self.data.given(key)
-        if top is None and self.usual.original is not None:
-            return int(self.usual.original)
-        member = top or self.table.given(key)
-        return self.rows(member) if member else self.length()
+        top = None if defaults.layer_type else self.reader.data.given(ORIGINAL_LENGTH_KEY)
+        if top is None and defaults.original_length is not None:
+            return int(defaults.original_length)
+        member = top or self.table.given(ORIGINAL_LENGTH_KEY)
+        return self._read_length(member) if member else self._read_max_length()
 
-    def length(self) -> int:
+    def _read_max_length(self) -> int:
         """Return the maximum sequence length."""
-        member = self.data.given("max_position_embeddings")
+        member = self.reader.data.given(MAX_LENGTH_KEY)
         if member is not None:
-            return self.rows(member)
-        if self.usual.context is None:
+            return self._read_length(member)
+        if self.reader.defaults.max_length is None:
             title = f'RoPE scaling "{self.kind}" needs the original length'
-            helps = ['add "original_max_position_embeddings" to its settings']
-            raise_error(
-                "E0403",
-                title,
-                self.table.span,
-                others=_make_declaration_labels(self.entry),
-                helps=helps,
-            )
-        return int(self.usual.context)
+            helps = (f'add "{ORIGINAL_LENGTH_KEY}" to its settings',)
+            self.reader.raise_invalid(title, self.table.span, helps=helps)
+        return int(self.reader.defaults.max_length)
 
-    def rows(self, member: JsonMember) -> int:
+    def _read_length(self, member: JsonMember) -> int:
         """Return a sequence length, at least 1."""
-        rows = int(_read_number(member, self.entry))
-        if not 0 < rows < 2**31:
+        length = int(self.reader.read_number(member))
+        if not 0 < length < 2**31:
             title = f"{member.key.text} must be a sequence length"
-            raise_error(
-                "E0403", title, member.value.span, others=_make_declaration_labels(self.entry)
-            )
-        return rows
+            self.reader.raise_invalid(title, member.value.span)
+        return length
 
-    def number(self, key: str) -> float | None:
+    def _read_number(self, key: str) -> float | None:
         """Return the number under a key, or None if it is absent or null."""
         member = self.table.given(key)
-        return None if member is None else _read_number(member, self.entry)
+        return None if member is None else self.reader.read_number(member)
 
 
-def _read_proportional(scaling: _ScalingTable) -> tuple[tuple[str, RopeNumber], ...]:
-    """Return the factor, which only this kind may omit, and the rotated fraction of a head."""
-    part = scaling.number("partial_rotary_factor")
-    factor = scaling.number("factor") or 1.0
-    return ("factor", factor), ("part", 1.0 if part is None else part)
-
-
-def _read_boolean(scaling: _ScalingTable, key: str) -> bool | None:
-    """Return the boolean under a key, or None if it is absent or null."""
-    member = scaling.table.given(key)
-    if member is None:
-        return None
-    value = member.value.value if isinstance(member.value, JsonScalar) else None
-    if not isinstance(value, bool):
-        raise_error(
-            "E0403",
-            f"{member.key.text} must be true or false",
-            member.value.span,
-            others=_make_declaration_labels(scaling.entry),
-        )
-    return value
+PARAMETER_READERS: dict[str, Callable[[_ScalingTable], dict[str, RopeNumber]]] = {
+    "default": lambda _: {},
+    "linear": _ScalingTable.read_linear,
+    "dynamic": _ScalingTable.read_dynamic,
+    "ntk_alpha": lambda table: {"alpha": table._read_number("alpha")},
+    "llama3": _ScalingTable.read_llama3,
+    "yarn": _ScalingTable.read_yarn,
+    "longrope": _ScalingTable.read_longrope,
+    "proportional": _ScalingTable.read_proportional,
+}
+"""Readers of the parameters of each scaling kind."""

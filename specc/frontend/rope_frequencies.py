@@ -1,33 +1,58 @@
 """Compute RoPE frequencies: linear, dynamic, llama3, yarn, longrope, proportional scaling."""
 
 import math
+from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
 
 from specc.frontend.spec_values import Rope, RopeNumber, RuntimeNumber
 from specc.ir.dim import Dim
+
+ScalingKind: TypeAlias = Literal[
+    "default",
+    "linear",
+    "dynamic",
+    "ntk_alpha",
+    "llama3",
+    "yarn",
+    "longrope",
+    "proportional",
+    "axial",
+]
+"""The kinds of RoPE scaling."""
+SCALING_KINDS: tuple[str, ...] = get_args(ScalingKind)
+SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "yarn": {"beta_fast": 32.0, "beta_slow": 1.0},
+    "proportional": {"factor": 1.0},
+}
+"""Defaults of the numeric parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
 """The maximum factor of theta; far beyond it no feature rotates."""
 
 
-def _find_not_positive(rope: Rope) -> str:
-    for name, value in (("theta", rope.theta), *rope.numbers):
-        for one in _list_numbers(value):
-            if isinstance(one, float | int) and not _is_positive(one):
-                return f"`{name}` is {one:g}, expected above 0"
+def _explain_not_positive(rope: Rope) -> str:
+    """Return an error text for the first number that is not positive and finite, or ""."""
+    for name, value in (("theta", rope.theta), *rope.parameters):
+        for number in _list_numbers(value):
+            if isinstance(number, bool) or not isinstance(number, float | int):
+                continue
+            if not 0 < number < math.inf:
+                return f"`{name}` is {number:g}, expected above 0"
     return ""
 
 
 def explain_invalid_rope(rope: Rope) -> str:
-    """Return why the settings are invalid, to follow "invalid RoPE settings: ", or ""."""
+    """Return the reason why RoPE settings are invalid, or ""."""
     if isinstance(rope.theta, RuntimeNumber) or _has_symbols(rope):
         return ""
-    if why := _find_not_positive(rope):
-        return why
+    if reason := _explain_not_positive(rope):
+        return reason
     # YaRN's ramp divides by log(theta)
     if rope.kind == "yarn" and rope.theta <= 1:
         return f"`theta` is {rope.theta:g}, but `yarn` needs it above 1"
-    numbers = _ScalingNumbers(rope)
-    if rope.kind == "llama3" and numbers["low"] >= numbers["high"]:
+    numbers = _ScalingParameters(rope)
+    if rope.kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         return "the low frequency factor must be below the high one"
     if rope.kind == "proportional" and numbers["part"] > 1:
         return f"`part` is {numbers['part']:g}, expected at most 1"
@@ -36,39 +61,26 @@ def explain_invalid_rope(rope: Rope) -> str:
     return ""
 
 
-def _is_positive(number: float) -> bool:
-    """Return whether a number is valid; bools always are."""
-    return isinstance(number, bool) or (math.isfinite(number) and number > 0)
-
-
-class _ScalingNumbers:
-    """The known numbers of a scaling kind."""
+class _ScalingParameters:
+    """The parameters of a scaling kind, all known."""
 
     def __init__(self, rope: Rope) -> None:
-        self._all = dict(rope.numbers)
+        self._values = dict(rope.parameters)
 
     def __getitem__(self, name: str) -> float:
-        number = self._all[name]
+        number = self._values[name]
         assert isinstance(number, float | int), f"every kind with `{name}` sets it"
         return number
 
-    def has_number(self, name: str) -> bool:
-        """Return whether the kind has a number of that name."""
-        return name in self._all
-
-    def given(self, name: str) -> float | None:
-        """Return a number, or None if it is not given."""
-        return None if self._all[name] is None else self[name]
+    def find(self, name: str) -> float | None:
+        """Return a number, or None if it is absent."""
+        return None if self._values.get(name) is None else self[name]
 
     def read_list(self, name: str) -> tuple[float, ...]:
         """Return a list of one number per pair."""
-        numbers = self._all[name]
+        numbers = self._values[name]
         assert isinstance(numbers, tuple)
         return numbers
-
-    def read_bool(self, name: str, usual: bool) -> bool:
-        """Return a bool, or `usual` if it is not given."""
-        return bool(self._all.get(name, usual))
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
@@ -92,23 +104,24 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
         return (), 1.0
     if isinstance(theta, RuntimeNumber) or _has_symbols(rope):
         return (), 1.0
-    numbers = _ScalingNumbers(rope)
+    numbers = _ScalingParameters(rope)
     if rope.kind == "dynamic":
         theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
     if rope.kind == "ntk_alpha":
         theta *= numbers["alpha"] ** (d / (d - 2))
     if rope.kind == "longrope":
         return _compute_longrope(d, theta, numbers)
-    plain = [theta ** (-2 * n / d) for n in range(d // 2)]
+    unscaled = [theta ** (-2 * n / d) for n in range(d // 2)]
     if rope.kind == "proportional":
-        turning = int(numbers["part"] * d // 2)
-        still = [0.0] * (len(plain) - turning)
-        return (*(f / numbers["factor"] for f in plain[:turning]), *still), 1.0
-    if rope.kind != "yarn":
-        return tuple(_scale_frequency(rope.kind, f, numbers) for f in plain), 1.0
-    given = numbers.given("attention")
-    usual = compute_yarn_scale(numbers["factor"])
-    return _compute_yarn(plain, d, theta, numbers), given if given is not None else usual
+        rotated = int(numbers["part"] * d // 2)
+        zeros = [0.0] * (len(unscaled) - rotated)
+        return (*(f / numbers["factor"] for f in unscaled[:rotated]), *zeros), 1.0
+    if rope.kind == "yarn":
+        return _compute_yarn(unscaled, d, theta, numbers)
+    if rope.kind == "llama3":
+        return tuple(_scale_llama3(f, numbers) for f in unscaled), 1.0
+    divisor = numbers["factor"] if rope.kind == "linear" else 1.0
+    return tuple(f / divisor for f in unscaled), 1.0
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
@@ -118,55 +131,42 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
     return tuple(rope.theta ** (-n / pairs) for pairs in sections for n in range(pairs))
 
 
-def _scale_frequency(kind: str, frequency: float, numbers: _ScalingNumbers) -> float:
-    """Scale a frequency by a kind that needs nothing else."""
-    if kind == "linear":
-        return frequency / numbers["factor"]
-    return _scale_llama3(frequency, numbers) if kind == "llama3" else frequency
-
-
 def _compute_longrope(
-    d: int, theta: float, numbers: _ScalingNumbers
+    d: int, theta: float, numbers: _ScalingParameters
 ) -> tuple[tuple[float, ...], float]:
     """Return one frequency per divisor, and the attention factor."""
-    divisors = numbers.read_list(_select_divisors(numbers))
-    made = tuple(theta ** (-2 * n / d) / by for n, by in enumerate(divisors))
-    given = numbers.given("attention")
-    usual = _compute_longrope_factor(numbers["factor"], numbers["original"])
-    return made, given if given is not None else usual
+    exceeds_original = (numbers.find("longest") or 0) > numbers["original"]
+    divisors = numbers.read_list("beyond" if exceeds_original else "divisors")
+    frequencies = tuple(theta ** (-2 * n / d) / divisor for n, divisor in enumerate(divisors))
+    attention_factor = numbers.find("attention_factor")
+    if attention_factor is None:
+        attention_factor = _compute_longrope_factor(numbers["factor"], numbers["original"])
+    return frequencies, attention_factor
 
 
 def get_max_rope_length(rope: Rope) -> int:
     """Return the maximum sequence length for which the frequencies are valid; 0 if there is
     none.
     """
-    if "longest" not in dict(rope.numbers) or _has_symbols(rope):
-        return 0
-    return int(_ScalingNumbers(rope)["longest"])
+    return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find("longest") or 0)
 
 
-def _compute_theta_stretch(numbers: _ScalingNumbers) -> float:
+def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
     """Return the factor of theta for the slowest dimension."""
     factor, original = numbers["factor"], numbers["original"]
     return factor * max(numbers["longest"], original) / original - (factor - 1)
 
 
-def _select_divisors(numbers: _ScalingNumbers) -> str:
-    """Return which divisors apply: those beyond the original length, or the others."""
-    beyond = numbers.has_number("longest") and numbers["longest"] > numbers["original"]
-    return "beyond" if beyond else "divisors"
-
-
-def compute_yarn_scale(factor: float, by: float = 1.0) -> float:
+def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
     """Return the factor of cos and sin that sharpens attention over longer contexts
     (arXiv:2309.00071, eq. 22).
     """
-    return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _has_symbols(rope: Rope) -> bool:
     """Return whether a number depends on config values that are still symbols."""
-    numbers = [one for _, value in rope.numbers for one in _list_numbers(value)]
+    numbers = [n for _, value in rope.parameters for n in _list_numbers(value)]
     return any(isinstance(number, RuntimeNumber) for number in numbers)
 
 
@@ -174,15 +174,16 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _scale_llama3(frequency: float, numbers: _ScalingNumbers) -> float:
-    wave = 2 * math.pi / frequency
-    low, high, original = numbers["low"], numbers["high"], numbers["original"]
-    # long wavelengths are divided, short ones kept, those in between interpolated
-    if wave > original / low:
+def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
+    """Divide the frequencies of long wavelengths; keep short ones and interpolate between."""
+    wavelength = 2 * math.pi / frequency
+    low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
+    original = numbers["original"]
+    if wavelength > original / low:
         return frequency / numbers["factor"]
-    if wave < original / high:
+    if wavelength < original / high:
         return frequency
-    smooth = (original / wave - low) / (high - low)
+    smooth = (original / wavelength - low) / (high - low)
     return (1 - smooth) * frequency / numbers["factor"] + smooth * frequency
 
 
@@ -194,18 +195,25 @@ def _compute_longrope_factor(factor: float, original: float) -> float:
 
 
 def _compute_yarn(
-    plain: list[float], d: int, theta: float, numbers: _ScalingNumbers
-) -> tuple[float, ...]:
+    unscaled: list[float], d: int, theta: float, numbers: _ScalingParameters
+) -> tuple[tuple[float, ...], float]:
+    """Interpolate by the number of rotations; return the frequencies and attention factor."""
+
     def find_pair(rotations: float) -> float:
         """Return the (fractional) pair with this many rotations over the original length."""
-        wave = numbers["original"] / (rotations * 2 * math.pi)
-        return d * math.log(wave) / (2 * math.log(theta))
+        wavelength = numbers["original"] / (rotations * 2 * math.pi)
+        return d * math.log(wavelength) / (2 * math.log(theta))
 
-    first, last = find_pair(numbers["fast"]), find_pair(numbers["slow"])
-    if numbers.read_bool("truncate", True):
+    first, last = find_pair(numbers["beta_fast"]), find_pair(numbers["beta_slow"])
+    truncate = numbers.find("truncate")
+    if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
-    # the published code divides by this if both ends are one pair
+    # as in the published code, which avoids a division by zero
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
-    return tuple(f / numbers["factor"] * r + f * (1 - r) for f, r in zip(plain, ramp, strict=True))
+    factor, attention_factor = numbers["factor"], numbers.find("attention_factor")
+    frequencies = (f / factor * r + f * (1 - r) for f, r in zip(unscaled, ramp, strict=True))
+    if attention_factor is None:
+        attention_factor = compute_yarn_scale(factor)
+    return tuple(frequencies), attention_factor

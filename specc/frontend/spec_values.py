@@ -107,16 +107,16 @@ class Rope:
 
     theta: float | RuntimeNumber
     kind: str = "default"
-    numbers: tuple[tuple[str, RopeNumber], ...] = ()
+    parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
-    def over(self, longest: int) -> "Rope":
+    def limit_length(self, longest: int) -> "Rope":
         """Return settings for sequences of up to `longest` tokens, if the frequencies depend
         on that.
         """
-        named = dict(self.numbers)
-        if "longest" not in named:
+        parameters = dict(self.parameters)
+        if "longest" not in parameters:
             return self
-        return replace(self, numbers=tuple({**named, "longest": longest}.items()))
+        return replace(self, parameters=tuple({**parameters, "longest": longest}.items()))
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]

@@ -110,7 +110,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 def yarn(**more: Any) -> dict[str, Any]:
     found = settings({"max_position_embeddings": 64, "rope_scaling": {**YARN, **more}})
-    return dict(found.numbers)
+    return dict(found.parameters)
 
 
 def test_the_length_before_the_scaling_is_that_of_the_model_unless_said() -> None:
@@ -119,15 +119,19 @@ def test_the_length_before_the_scaling_is_that_of_the_model_unless_said() -> Non
     assert yarn(original_max_position_embeddings=16)["original"] == 16
     outside = {"original_max_position_embeddings": 32, "max_position_embeddings": 64}
     found = settings({**outside, "rope_scaling": {**YARN, "original_max_position_embeddings": 16}})
-    assert dict(found.numbers)["original"] == 32
+    assert dict(found.parameters)["original"] == 32
     assert yarn(factor=None, original_max_position_embeddings=16)["factor"] == 4.0
 
 
 def test_the_two_scales_of_yarn_count_together_or_not_at_all() -> None:
     both = (0.1 * 0.7 * math.log(4.0) + 1) / (0.1 * 0.4 * math.log(4.0) + 1)
-    assert yarn(mscale=0.7, mscale_all_dim=0.4)["attention"] == pytest.approx(both, rel=1e-15)
-    assert yarn(mscale=0.7)["attention"] is yarn(mscale_all_dim=0.4)["attention"] is None
-    assert yarn(mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)["attention"] == 1.3
+    assert yarn(mscale=0.7, mscale_all_dim=0.4)["attention_factor"] == pytest.approx(
+        both, rel=1e-15
+    )
+    assert (
+        yarn(mscale=0.7)["attention_factor"] is yarn(mscale_all_dim=0.4)["attention_factor"] is None
+    )
+    assert yarn(mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)["attention_factor"] == 1.3
 
 
 def test_where_the_passage_begins_and_ends_may_lie_between_pairs() -> None:
@@ -153,8 +157,8 @@ def test_a_file_that_names_no_way_to_scale_has_that_of_the_default() -> None:
     usual = settings({}, STRETCHED)
     assert usual.theta == 1e5
     assert usual.kind == "yarn"
-    assert settings({"rope_theta": 7.0}, STRETCHED) == Rope(7.0, "yarn", usual.numbers)
+    assert settings({"rope_theta": 7.0}, STRETCHED) == Rope(7.0, "yarn", usual.parameters)
     shorter = settings({"original_max_position_embeddings": 16}, STRETCHED)
-    assert dict(shorter.numbers) == {**dict(usual.numbers), "original": 16.0}
+    assert dict(shorter.parameters) == {**dict(usual.parameters), "original": 16.0}
     plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
     assert settings(plain, STRETCHED) == Rope(7.0)

@@ -10,7 +10,7 @@ import pytest
 
 import specc
 from specc.diagnostics.diagnostic import Failed
-from specc.frontend.hf_activations import KNOWN_ACTIVATIONS
+from specc.frontend.foreign_names import KNOWN_ACTIVATIONS
 
 SPEC = """specc 1
 model m

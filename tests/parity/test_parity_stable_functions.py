@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from support.onnx_runtime import open_quietly
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS
+from specc.frontend.foreign_names import FOREIGN_OPERATIONS
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 
@@ -95,8 +95,8 @@ def test_gradients_agree_with_pytorch(formula: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SUGGESTED)
 def test_suggested_formulas_agree_with_what_they_replace(name: str, tmp_path: Path) -> None:
-    (fix,) = (m for m in FOREIGN_OPERATIONS if name in m.names)
-    (formula,) = re.findall(r"`([^`]*\(.*?)`", fix.text)
+    (text,) = (text for names, text in FOREIGN_OPERATIONS.items() if name in names.split())
+    (formula,) = re.findall(r"`([^`]*\(.*?)`", text)
     x = np.array(VALUES, np.float32)
     expected = SUGGESTED[name](torch.tensor(x, dtype=torch.float64)).numpy()
     check_close(compiled(formula, x, tmp_path), expected)

@@ -5,6 +5,8 @@ from typing import Literal, TypeAlias
 
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.rope_frequencies import (
+    SCALING_DEFAULTS,
+    ScalingKind,
     compute_axial_frequencies,
     compute_rope_frequencies,
     compute_yarn_scale,
@@ -66,18 +68,6 @@ def sinusoid(
     return site.one(ops.Sinusoid(dim, layout, base), at)
 
 
-ScalingKind: TypeAlias = Literal[
-    "default",
-    "linear",
-    "dynamic",
-    "ntk_alpha",
-    "llama3",
-    "yarn",
-    "longrope",
-    "proportional",
-    "axial",
-]
-"""The kinds of RoPE scaling."""
 OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -143,14 +133,14 @@ def rope(
     known: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
     lengths: dict[str, Dim] = {n: given[n] for n in LENGTH_OPTIONS if given[n] is not None}
     _check_options(site, kind, {*known, *lengths})
-    numbers = _collect_scaling_numbers(kind, known)
-    numbers |= {n: site.number(length, n) for n, length in lengths.items()}
+    parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(known)}
+    parameters |= {n: site.number(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for a maximum length
     if kind == "dynamic" or beyond is not None:
-        numbers.setdefault("longest", numbers["original"])
-    made = Rope(theta, kind, tuple(numbers.items()))
-    if why := explain_invalid_rope(made):
-        site.raise_error("E0203", f"`rope`: {why}")
+        parameters.setdefault("longest", parameters["original"])
+    made = Rope(theta, kind, tuple(parameters.items()))
+    if reason := explain_invalid_rope(made):
+        site.raise_error("E0203", f"`rope`: {reason}")
     return made
 
 
@@ -184,39 +174,17 @@ def _check_exclusive_options(site: CallSite, kind: str, given: set[str]) -> None
 MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
-def _collect_scaling_numbers(kind: str, known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
-    """Return the numbers of a kind under the names that `compute_rope_frequencies` takes,
-    without the original context length.
+def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+    """Replace `mscale` and `mscale_all_dim` by the factor of cos and sin (arXiv:2405.04434,
+    authors' code).
     """
-    if kind in ("default", "axial", "ntk_alpha"):
-        return dict(known)
-    numbers: dict[str, RopeNumber] = {"factor": known.get("factor", 1.0)}
-    if kind == "proportional":
-        numbers["part"] = known["part"]
-    if kind == "llama3":
-        numbers["low"] = known.get("low_freq_factor", 1.0)
-        numbers["high"] = known.get("high_freq_factor", 4.0)
-    if kind == "yarn":
-        numbers["fast"] = known.get("beta_fast", 32.0)
-        numbers["slow"] = known.get("beta_slow", 1.0)
-        if known.get("truncate") is False:
-            numbers["truncate"] = False
-    if kind == "longrope":
-        numbers["divisors"] = known["divisors"]
-        if "beyond" in known:
-            numbers["beyond"] = known["beyond"]
-    if kind in ("yarn", "longrope"):
-        numbers["attention"] = _compute_attention_factor(known)
-    return numbers
-
-
-def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> RopeNumber:
-    """Return the factor of cos and sin (arXiv:2405.04434, authors' code)."""
+    others = {name: value for name, value in known.items() if name not in MSCALE_OPTIONS}
     scales = [v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := known.get(n), float)]
     if len(scales) < 3:
-        return known.get("attention_factor")
+        return others
     factor, scale, all_dim = scales
-    return compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
+    ratio = compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
+    return others | {"attention_factor": ratio}
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> None:
