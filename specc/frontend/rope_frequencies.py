@@ -113,9 +113,7 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
         return _compute_longrope(d, theta, numbers)
     unscaled = [theta ** (-2 * n / d) for n in range(d // 2)]
     if rope.kind == "proportional":
-        rotated = int(numbers["part"] * d // 2)
-        zeros = [0.0] * (len(unscaled) - rotated)
-        return (*(f / numbers["factor"] for f in unscaled[:rotated]), *zeros), 1.0
+        return _compute_proportional(unscaled, d, numbers), 1.0
     if rope.kind == "yarn":
         return _compute_yarn(unscaled, d, theta, numbers)
     if rope.kind == "llama3":
@@ -129,6 +127,15 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
     if isinstance(rope.theta, RuntimeNumber):
         return ()
     return tuple(rope.theta ** (-n / pairs) for pairs in sections for n in range(pairs))
+
+
+def _compute_proportional(
+    unscaled: list[float], d: int, numbers: _ScalingParameters
+) -> tuple[float, ...]:
+    """Return the divided frequencies of the rotated pairs, and zeros for the others."""
+    rotated = int(numbers["part"] * d // 2)
+    zeros = [0.0] * (len(unscaled) - rotated)
+    return (*(f / numbers["factor"] for f in unscaled[:rotated]), *zeros)
 
 
 def _compute_longrope(
