@@ -143,7 +143,7 @@ def build_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build `graph` in ONNX. `stored` maps parameters to another storage dtype, `ties` to the
+    """Build `graph` in ONNX. `stored_types` maps parameters to another storage dtype, `ties` to the
     parameter that is stored in their place.
     """
     onnx_targets.check_opset(opset)
@@ -191,7 +191,7 @@ def finish_model(
     model = _make_model_proto(made, g.opset)
     # a protobuf list copies what is appended, so the initializers are those of the model
     placed = dict(zip(weights, model.graph.initializer, strict=False))
-    types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored}
+    types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored_types}
     return BuiltModel(
         model=model,
         graph=graph,
@@ -200,7 +200,7 @@ def finish_model(
         weights=placed,
         attentions=_collect_attention_notes(g, names),
         types=types,
-        told=g.lengths.numbers,
+        told=g.lengths.length_inputs,
         beyond=g.facts.branch_lengths,
     )
 
@@ -233,12 +233,12 @@ def add_parameters(
                 name=g.unique(own), data_type=ONNX_TYPE_CODES[dtype], dims=[d or 0 for d in sizes]
             )
         known = weights[own].name
-        g.values.stored[known] = Type(dtype, value.type.shape)
+        g.values.stored_types[known] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
             # a weight is cast in the scope that it belongs to
             g.site = LoweringSite((name.rpartition(".")[0],))
             wide = g.node("Cast", known, to=ONNX_TYPE_CODES[value.type.dtype])
-            g.values.narrow[wide], known = known, wide
+            g.values.narrow_weights[wide], known = known, wide
         g.values.parameters[name] = g.values.tensors[value] = Tensor(known, value.type, value)
     return weights
 
@@ -254,7 +254,7 @@ def _name_outputs(
         assert name not in inputs, f"{name} is an input and an output"
         result = tensor.name
         if result not in own or result in names:
-            result = g.alias(result, g.place(name))
+            result = g.alias(result, g.scoped_name(name))
         names[result] = name
     return names
 

@@ -21,12 +21,7 @@ from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy, LoopCarry, TokenDecision
 from specc_onnx.generate.generation_context import GenerationContext
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import (
-    emit_body_results,
-    make_body_graph,
-    make_branch,
-    make_value_info,
-)
+from specc_onnx.lower.emitter import emit_body_results, make_body_graph, make_branch
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
@@ -153,10 +148,8 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
     stateful = len(turn.feed) + len(turn.states)
     with g.body() as opened:
         g.site = LoweringSite(("step",))
-        iteration, going = (
-            Tensor(g.unique(g.place(n)), Type(t, ())) for n, t in (("i", "i64"), ("go", "bool"))
-        )
-        names = [Tensor(g.unique(g.place(c.wish)), c.type) for c in carries]
+        iteration, condition = g.new_loop_inputs("i")
+        names = [g.new_tensor(c.wish, c.type) for c in carries]
         inner = {c.wish: t for c, t in zip(carries[:stateful], names, strict=False)}
         told = {t.name: t.type for t in (*inner.values(), *turn.static_inputs.values())}
         # The loop is skipped for a batch of size 0.
@@ -172,9 +165,8 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
             decision = turn.chooser.step(g, logits, iteration.name, before)
             after = _list_next_carries(work, inner, decision)
         results = emit_body_results(g, [decision.more, *after])
-    inputs = [make_value_info(t.name, t.type) for t in (iteration, going, *names)]
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
-    return make_body_graph("step", opened, results, types, inputs)
+    return make_body_graph("step", opened, results, types, [iteration, condition, *names])
 
 
 def _emit_step(work: GenerationContext, turn: LoopIteration) -> str:

@@ -40,7 +40,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Return the metadata that describes how an attention is computed, and why."""
+"""Metadata key of the description of how an attention is computed, and why."""
 
 
 @lower(ops.Attend)
@@ -54,46 +54,48 @@ def attend(
     added: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend` to the result and its weights, "" where these are unused and hidden."""
+    """Lower `Attend` to its result and its weights, "" if they are not computed."""
     if is_kv_buffer(g, key):
         record_attention_note(g, query.type.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, added), ""
     parts = AttentionParts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)
-    local = _plan_attention_blocks(g, parts)
-    if isinstance(local, LocalAttention):
-        made = emit_local_attention(op, g, parts, local)
-        how = f"dense, {local}"
+    blocks = _plan_attention_blocks(g, parts)
+    if isinstance(blocks, LocalAttention):
+        result = emit_local_attention(op, g, parts, blocks)
+        form = f"dense, {blocks}"
     else:
-        made, how = emit_dense_attention(op, g, parts), f"dense: {local}"
-    record_attention_note(g, query.type.dtype, {**made.told, ATTENTION_FORM: how})
-    return emit_result_per_head(g, made, query.type.shape[1], values.type.shape[3]), made.weights
+        result, form = emit_dense_attention(op, g, parts), f"dense: {blocks}"
+    record_attention_note(g, query.type.dtype, {**result.notes, ATTENTION_FORM: form})
+    return emit_result_per_head(
+        g, result, query.type.shape[1], values.type.shape[3]
+    ), result.weights
 
 
 def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
-    """Return the blocks for blocked attention where they save work, else the reason against it."""
+    """Return the blocks for blocked attention, or the reason why it does not apply."""
     queries, keys = parts.grid[2:]
     if not g.target.blocks:
         return f"blocks are not for {g.target.name}"
-    if g.site.wanted[1]:
+    if g.site.is_used[1]:
         return "its weights are read"
     if queries != keys:
         return "queries and keys are on two axes, or of a step"
     if parts.grid[1].number is None or parts.v.type.shape[3].number is None:
         return "its width or number of heads is dynamic"
-    padded = [value for value, side in g.facts.padding_sides.items() if side]
+    padding_masks = [value for value, side in g.facts.padding_sides.items() if side]
     mask = parts.mask.value if parts.mask else None
-    found = plan_mask_blocks(mask, queries, keys, padded)
-    if found is None:
+    blocks = plan_mask_blocks(mask, queries, keys, padding_masks)
+    if blocks is None:
         return "its mask shows keys that are far away"
-    # A position table may be too short for this length.
-    most = g.facts.max_lengths.get(queries.name or "", inf)
-    if most <= found.above:
-        return f"blocks are faster above {found.above} positions, the maximum is {most}"
-    return found
+    # A position table may limit the length.
+    longest = g.facts.max_lengths.get(queries.name or "", inf)
+    if longest <= blocks.above:
+        return f"blocks are faster above {blocks.above} positions, the maximum is {longest}"
+    return blocks
 
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the sum of values weighted by `[…, q, k]` in blocks; None where blocks do not apply."""
+    """Emit the sum of values weighted by `[…, q, k]` in blocks; None if blocks do not apply."""
     local = _plan_weight_blocks(g, weights, values)
     if local is None:
         return None
@@ -103,39 +105,39 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
     axes = _get_weight_axes(weights)
 
     def add_block(queries: PositionSpan, keys: PositionSpan) -> Tensor:
-        some = recompute_slice(g, weights, axes, (queries, keys), within=local.band)
-        near = slice_positions(g, values, (values.type.rank - 2,), (keys,))
+        block_weights = recompute_slice(g, weights, axes, (queries, keys), visible_band=local.band)
+        block_values = slice_positions(g, values, (values.type.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
-        return Tensor(emit_matmul(g, some, near), Type(type.dtype, shape))
+        return Tensor(emit_matmul(g, block_weights, block_values), Type(type.dtype, shape))
 
     def add_blocks() -> list[str]:
         with set_lengths_nonempty(g, n, *type.shape[:-2]):
             return [emit_block_loop(g, n, local, add_block, "")]
 
     def add_all() -> list[str]:
-        again = recompute_slice(g, weights, axes, (None, None), within=local.band)
-        return [emit_matmul(g, again, values)]
+        recomputed = recompute_slice(g, weights, axes, (None, None), visible_band=local.band)
+        return [emit_matmul(g, recomputed, values)]
 
     then = make_branch(g, "long", [type], add_blocks)
-    otherwise = make_branch(g, "short", [type], add_all, apart=True)
+    otherwise = make_branch(g, "short", [type], add_all, isolated=True)
     return g.node("If", long, then_branch=then, else_branch=otherwise)
 
 
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
-    """Return the blocks if the weights have no other user and can be computed per block."""
+    """Return the blocks if the weights have no other user and can be recomputed per block."""
     value, width = weights.value, values.type.shape[-1].number
     if value is None or width is None or not g.target.blocks:
         return None
     # Leading axes may differ by a broadcast 1.
     if g.facts.use_counts.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:
         return None
-    local = plan_weight_blocks(value)
-    if local is None:
+    blocks = plan_weight_blocks(value)
+    if blocks is None:
         return None
     queries, keys = weights.type.shape[-2:]
-    whole = GridSlice(queries=queries, keys=keys, scope=g.site.scope, within=local.band)
-    whole.of(value, _get_weight_axes(weights))
-    return local if value not in whole.grids else None
+    grid = GridSlice(queries=queries, keys=keys, scope=g.site.scope, visible_band=blocks.band)
+    grid.slice_value(value, _get_weight_axes(weights))
+    return blocks if value not in grid.grids else None
 
 
 def _get_weight_axes(x: Tensor) -> GridAxes:
@@ -159,16 +161,15 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the one-hot of the first maximum of the visible scores."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
     lowest = g.constant(float("-inf"), dtype)
-    seen = g.node("Where", mask.name, scores.name, lowest)
-    # Masked scores are minus infinity here, like scores that are themselves -inf.
-    best = g.node(
+    visible = g.node("Where", mask.name, scores.name, lowest)
+    # A score of -inf counts as masked.
+    is_maximum = g.node(
         "And",
-        g.node("Equal", seen, emit_reduce(g, "ReduceMax", seen, axis, keep=True)),
-        g.node("Greater", seen, lowest),
+        g.node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keep=True)),
+        g.node("Greater", visible, lowest),
     )
-    # The first maximum: the one whose cumulative count is 1.
-    rank = g.node("CumSum", emit_cast(g, best, "bool", "i32"), g.constant(axis, "i64"))
-    first = g.node("And", best, g.node("Equal", rank, g.constant(1, "i32")))
+    rank = g.node("CumSum", emit_cast(g, is_maximum, "bool", "i32"), g.constant(axis, "i64"))
+    first = g.node("And", is_maximum, g.node("Equal", rank, g.constant(1, "i32")))
     return emit_cast(g, first, "bool", dtype)
 
 
@@ -176,11 +177,10 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
 def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
-    seen = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
-    # The remaining values are nonnegative, so the sum is 0 only if all are.
-    total = emit_reduce(g, "ReduceSum", seen, axis, keep=True)
+    visible = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
+    total = emit_reduce(g, "ReduceSum", visible, axis, keep=True)
     empty = g.node("Equal", total, g.constant(0, dtype))
-    return g.node("Div", seen, g.node("Where", empty, g.constant(1, dtype), total))
+    return g.node("Div", visible, g.node("Where", empty, g.constant(1, dtype), total))
 
 
 @lower(ops.Weigh)

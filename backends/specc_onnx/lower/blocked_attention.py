@@ -5,8 +5,8 @@
 
 Masks are computed inside the body, or inside an `If` for the dense form, so that a long
 sequence never has a tensor of `n · n` elements. Blocks have equal length; the last one
-overlaps its neighbor. Keys that all queries see are prepended to each block's own; queries
-that see all keys are computed separately and scattered in.
+overlaps its predecessor. Global keys are prepended to the keys of each block; global queries
+are computed separately and scattered into the result.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,25 +28,19 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import (
-    Emitter,
-    emit_body_results,
-    make_body_graph,
-    make_branch,
-    make_value_info,
-)
+from specc_onnx.lower.emitter import Emitter, emit_body_results, make_body_graph, make_branch
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_attention_parts
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""The number of keys of a block, if blocks differ in it."""
+"""Number of keys per block, if blocks differ in it."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
-"""The number of global queries, which are computed separately."""
+"""Number of global queries, which are computed separately."""
 
 BLOCKS_SCOPE = "blocks"
-"""The scope of nodes that only slice and concatenate."""
+"""Scope of the nodes that only slice and concatenate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,43 +57,47 @@ def emit_local_attention(
     """Emit attention that runs in blocks for sequences longer than `local.above`."""
     b, h, n, _ = parts.grid
     e = parts.v.type.shape[3]
-    # Both branches must have one shape: the packed one if the kernel can return it.
-    flat = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
-    type = Type(parts.q.type.dtype, (b, n, h * e) if flat else (b, h, n, e))
+    # Both branches need the same shape: packed if the kernel can return it.
+    is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
+    result_type = Type(parts.q.type.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_scope(g, BLOCKS_SCOPE):
         keys, queries = local.parts.keys, local.parts.queries
-        apart = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
-    long = emit_is_long_enough(g, b, n, local, apart)
-    plain, told = prepare_short_parts(op, g, parts, long)
-    told = {**told}
+        global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
+    long = emit_is_long_enough(g, b, n, local, global_tokens)
+    short_parts, notes = prepare_short_parts(op, g, parts, long)
+    notes = {**notes}
 
     def emit_dense() -> list[str]:
-        made = emit_dense_attention(op, g, plain)
-        told.update(made.told)
+        made = emit_dense_attention(op, g, short_parts)
+        notes.update(made.notes)
         return [made.result]
 
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.empty:
                 # No query attends to neighbors: zeros, into which the global queries are scattered.
-                rows = emit_full(g, 0, type.dtype, type.shape)
+                result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
-                rows = _emit_attention_blocks(op, g, parts, local, apart)
-            if apart.queries:
-                rows = _emit_global_queries(op, g, parts, Tensor(rows, type), apart.queries)
-            return [rows]
+                result = _emit_attention_blocks(op, g, parts, local, global_tokens)
+            if global_tokens.queries:
+                result = _emit_global_queries(
+                    op, g, parts, Tensor(result, result_type), global_tokens.queries
+                )
+            return [result]
 
-    otherwise = make_branch(g, "short", [type], emit_dense)
-    then = make_branch(g, "long", [type], attend_in_blocks)
-    result = g.node("If", long, then_branch=then, else_branch=otherwise)
-    return AttentionResult(result=result, packed=flat, weights="", told={**told, "blocks": result})
+    short_branch = make_branch(g, "short", [result_type], emit_dense)
+    long_branch = make_branch(g, "long", [result_type], attend_in_blocks)
+    result = g.node("If", long, then_branch=long_branch, else_branch=short_branch)
+    return AttentionResult(
+        result=result, packed=is_packed, weights="", notes={**notes, "blocks": result}
+    )
 
 
 def prepare_short_parts(
     op: ops.Attend, g: Emitter, parts: AttentionParts, long: str
 ) -> tuple[AttentionParts, dict[str, str]]:
-    """Return the operands of the short form, masks made inside an `If` that is unused when `long`,
-    and the names of these masks.
+    """Return the operands of dense attention, whose masks an `If` computes unless `long`, and
+    the notes with the names of these masks.
     """
     mask, add = parts.mask, parts.add
 
@@ -110,17 +108,17 @@ def prepare_short_parts(
         # Attention without a mask is not blocked.
         assert name is not None
         dtype = "bool" if add is None else add.type.dtype
-        given = [x.type.shape for x in (mask, add) if x]
-        sides = [next((d for d in ds if d != 1), ds[0]) for ds in zip(*given, strict=True)]
-        return Tensor(name, Type(dtype, (*sides[:2], *parts.grid[2:])))
+        shapes = [x.type.shape for x in (mask, add) if x]
+        lengths = [next((d for d in ds if d != 1), ds[0]) for ds in zip(*shapes, strict=True)]
+        return Tensor(name, Type(dtype, (*lengths[:2], *parts.grid[2:])))
 
     if can_fuse_attention(op, g, parts):
         key = tuple(x.value if x else None for x in (mask, add))
-        both = _emit_short_operand(g, long, key, emit_mask)
-        return replace(parts, mask=None, add=None, shown=both), {"mask": both}
+        combined = _emit_short_operand(g, long, key, emit_mask)
+        return replace(parts, mask=None, add=None, combined_mask=combined), {"mask": combined}
     mask, add = (x and _emit_short_mask(g, x, long) for x in (mask, add))
-    told = {"mask": mask and mask.name, "added": add and add.name}
-    return replace(parts, mask=mask, add=add), {n: t for n, t in told.items() if t}
+    notes = {"mask": mask and mask.name, "added": add and add.name}
+    return replace(parts, mask=mask, add=add), {n: t for n, t in notes.items() if t}
 
 
 def _recompute_whole(g: Emitter, x: Tensor | None) -> Tensor | None:
@@ -129,25 +127,30 @@ def _recompute_whole(g: Emitter, x: Tensor | None) -> Tensor | None:
 
 
 def _emit_short_mask(g: Emitter, x: Tensor, long: str) -> Tensor:
-    """Emit the mask or bias for short sequences."""
-    make = partial(recompute_mask, g, x) if x.value else lambda: x
-    return replace(x, name=_emit_short_operand(g, long, (x.value,), make))
+    """Emit a mask or bias that is computed for short sequences only."""
+    emit_operand = partial(recompute_mask, g, x) if x.value else lambda: x
+    return replace(x, name=_emit_short_operand(g, long, (x.value,), emit_operand))
 
 
 def _emit_short_operand(
-    g: Emitter, long: str, key: tuple[Value | None, ...], make: Callable[[], Tensor]
+    g: Emitter, long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> str:
-    """Emit an `If` outside the loop: the value of `make` for a short sequence, an unused
-    tensor of one element for a long one; once for all attentions that share it.
+    """Emit an `If` outside the loop: the value of `emit_operand` for a short sequence, an unused
+    one-element tensor for a long one. Attentions with the same mask share it.
     """
     if (long, *key) in g.layouts.hoisted:
         return g.layouts.hoisted[long, *key]
-    with g.body(apart=True) as short:
-        made = make()
-        results = emit_body_results(g, [made.name])
-    otherwise = make_body_graph("short", short, results, [made.type])
-    one = Type(made.type.dtype, (Dim.of(1),) * made.type.rank)
-    then = make_branch(g, "unused", [one], lambda: [emit_full(g, 0, one.dtype, one.shape)])
+    with g.body(isolated=True) as short:
+        operand = emit_operand()
+        results = emit_body_results(g, [operand.name])
+    otherwise = make_body_graph("short", short, results, [operand.type])
+    placeholder_type = Type(operand.type.dtype, (Dim.of(1),) * operand.type.rank)
+    then = make_branch(
+        g,
+        "unused",
+        [placeholder_type],
+        lambda: [emit_full(g, 0, placeholder_type.dtype, placeholder_type.shape)],
+    )
     result = g.node("If", long, then_branch=then, else_branch=otherwise)
     # Values of a loop body are visible only inside it.
     if len(g.bodies.open) == 1:
@@ -157,7 +160,7 @@ def _emit_short_operand(
 
 @contextmanager
 def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
-    """Name the nodes inside by purpose: dozens of small nodes per layer."""
+    """Emit nodes under `scope` inside the context, apart from those of the layer."""
     site, g.site = g.site, replace(g.site, scopes=(scope,))
     try:
         yield
@@ -166,47 +169,49 @@ def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
 
 
 def emit_is_long_enough(
-    g: Emitter, batch: Dim, rows: Dim, local: LocalAttention, apart: GlobalTokens
+    g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
 ) -> str:
-    """Emit whether blocks apply: many positions, few global tokens, no empty batch."""
-    if rows.name is not None:
-        g.facts.branch_lengths[rows.name] = max(
-            local.above, g.facts.branch_lengths.get(rows.name, 0)
+    """Emit whether blocks apply: a long sequence, few global tokens, a nonempty batch."""
+    if queries.name is not None:
+        g.facts.branch_lengths[queries.name] = max(
+            local.above, g.facts.branch_lengths.get(queries.name, 0)
         )
     with g.outside("lengths"):
-        long = g.node("Greater", g.dim(rows), g.constant(local.above, "i64"))
-        if not g.lengths.positive(batch):
-            some = g.node("Greater", g.dim(batch), g.constant(0, "i64"))
-            long = g.node("And", long, some)
-    for numbers in filter(None, (apart.keys, apart.queries)):
+        long = g.node("Greater", g.dim(queries), g.constant(local.above, "i64"))
+        if not g.lengths.is_positive(batch):
+            has_batch = g.node("Greater", g.dim(batch), g.constant(0, "i64"))
+            long = g.node("And", long, has_batch)
+    for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_scope(g, BLOCKS_SCOPE):
-            many = g.node("Mul", g.node("Size", numbers), g.constant(GLOBAL_TOKEN_RATIO, "i64"))
-            few = g.node("LessOrEqual", many, g.dim(rows))
-            long = g.node("And", long, few)
+            scaled_count = g.node(
+                "Mul", g.node("Size", indices), g.constant(GLOBAL_TOKEN_RATIO, "i64")
+            )
+            is_few = g.node("LessOrEqual", scaled_count, g.dim(queries))
+            long = g.node("And", long, is_few)
     return long
 
 
 def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
-    """Emit i64[n]: the positions at which a condition holds for any batch element or head."""
-    found = ""
-    for alone in conditions:
-        x = g.values.tensors[alone.value]
-        name = g.node("Not", x.name) if alone.negated else x.name
-        others = [axis for axis in range(x.type.rank) if axis != alone.axis]
-        if others:
+    """Emit the positions where a condition holds for any batch element or head, i64[n]."""
+    any_condition = ""
+    for condition in conditions:
+        x = g.values.tensors[condition.value]
+        name = g.node("Not", x.name) if condition.negated else x.name
+        other_axes = [axis for axis in range(x.type.rank) if axis != condition.axis]
+        if other_axes:
             # A sum, since the batch may be empty.
-            counted = emit_cast(g, name, "bool", "i32")
-            total = g.node("ReduceSum", counted, g.vector(*others), keepdims=0)
+            as_integers = emit_cast(g, name, "bool", "i32")
+            total = g.node("ReduceSum", as_integers, g.vector(*other_axes), keepdims=0)
             name = g.node("Greater", total, g.constant(0, "i32"))
-        found = g.node("Or", found, name) if found else name
-    return g.node("Squeeze", g.node("NonZero", found), g.vector(0)) if found else ""
+        any_condition = g.node("Or", any_condition, name) if any_condition else name
+    return g.node("Squeeze", g.node("NonZero", any_condition), g.vector(0)) if any_condition else ""
 
 
 @contextmanager
 def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
     """Treat `lengths` as nonzero for the code emitted inside the context."""
     before = g.lengths
-    g.lengths = replace(before, sure=before.sure | {*lengths})
+    g.lengths = replace(before, nonzero=before.nonzero | {*lengths})
     try:
         yield
     finally:
@@ -216,9 +221,9 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 @contextmanager
 def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
     """Bind a symbol to the i64[] `count`, which is nonzero, inside the context."""
-    numbers = {**g.lengths.numbers, str(length): count}
-    sure = g.lengths.sure | {length}
-    with g.enter_graph(replace(g.lengths, numbers=numbers, sure=sure)):
+    length_inputs = {**g.lengths.length_inputs, str(length): count}
+    sure = g.lengths.nonzero | {length}
+    with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=sure)):
         yield
 
 
@@ -226,7 +231,11 @@ def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
 
 
 def _emit_attention_blocks(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention, apart: GlobalTokens
+    op: ops.Attend,
+    g: Emitter,
+    parts: AttentionParts,
+    local: LocalAttention,
+    global_tokens: GlobalTokens,
 ) -> str:
     """Emit the blocks of an attention, concatenated."""
     b, h, n, _ = parts.grid
@@ -237,45 +246,43 @@ def _emit_attention_blocks(
         shape = (b, size, h * e) if made.packed else (b, h, size, e)
         return Tensor(made.result, Type(parts.q.type.dtype, shape))
 
-    return emit_block_loop(g, n, local, emit_partial, apart.keys)
+    return emit_block_loop(g, n, local, emit_partial, global_tokens.keys)
 
 
 def emit_block_loop(
     g: Emitter,
     n: Dim,
     local: LocalAttention,
-    make: Callable[[PositionSpan, PositionSpan], Tensor],
-    others: str,
+    emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
+    global_keys: str,
 ) -> str:
-    """`[…, n, e]`, of which `make` makes a block: some queries over their keys."""
+    """Emit `[…, n, e]` block by block; `emit_block` attends from some queries to their keys."""
     block = g.vector(local.block)
-    rows = g.shape([n])
-    up = g.node("Add", rows, g.vector(local.block - 1))
-    count = g.node("Div", up, block)
+    length = g.shape([n])
+    rounded_up = g.node("Add", length, g.vector(local.block - 1))
+    count = g.node("Div", rounded_up, block)
     with g.body() as body:
-        turn, going = (
-            Tensor(g.unique(g.place(name)), Type(dtype, ()))
-            for name, dtype in (("block", "i64"), ("go", "bool"))
-        )
+        block_index, condition = g.new_loop_inputs("block")
         with _enter_scope(g, BLOCKS_SCOPE):
-            queries = _emit_query_span(g, turn.name, rows, local)
-            keys = replace(_emit_key_span(g, queries, rows, local), others=others)
+            queries = _emit_query_span(g, block_index.name, length, local)
+            keys = replace(_emit_key_span(g, queries, length, local), global_positions=global_keys)
         with _set_key_count_known(g, queries, keys):
-            made = make(queries, keys)
-        on = g.alias(going.name, g.place("on"))
-    inputs = [make_value_info(t.name, t.type) for t in (turn, going)]
-    types = [going.type, made.type]
-    graph = make_body_graph("block", body, [on, made.name], types, inputs)
-    turns = g.node("Squeeze", count, g.vector(0))
-    stacked = g.node("Loop", turns, g.constant(True, "bool"), body=graph)
+            block_result = emit_block(queries, keys)
+        next_condition = g.alias(condition.name, g.scoped_name("on"))
+    results, types = [next_condition, block_result.name], [condition.type, block_result.type]
+    graph = make_body_graph("block", body, results, types, [block_index, condition])
+    block_count = g.node("Squeeze", count, g.vector(0))
+    stacked = g.node("Loop", block_count, g.constant(True, "bool"), body=graph)
     with _enter_scope(g, BLOCKS_SCOPE):
-        return _emit_joined_blocks(g, Tensor(stacked, made.type), count, local, n)
+        return _emit_joined_blocks(g, Tensor(stacked, block_result.type), count, local, n)
 
 
-def _emit_query_span(g: Emitter, turn: str, rows: str, local: LocalAttention) -> PositionSpan:
-    """Emit the query positions of a block; the last block ends at the end of the axis."""
-    place = g.node("Mul", g.node("Unsqueeze", turn, g.vector(0)), g.vector(local.block))
-    start = g.node("Min", place, g.node("Sub", rows, g.vector(local.block)))
+def _emit_query_span(
+    g: Emitter, block_index: str, rows: str, local: LocalAttention
+) -> PositionSpan:
+    """Emit the query positions of a block; the last block ends at the end of the sequence."""
+    first = g.node("Mul", g.node("Unsqueeze", block_index, g.vector(0)), g.vector(local.block))
+    start = g.node("Min", first, g.node("Sub", rows, g.vector(local.block)))
     stop = g.node("Add", start, g.vector(local.block))
     return PositionSpan(start, stop, Dim.of(local.block))
 
@@ -313,8 +320,8 @@ def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) 
             yield
         return
     count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), g.vector(0))
-    if keys.others:
-        count = g.node("Add", count, g.node("Size", keys.others))
+    if keys.global_positions:
+        count = g.node("Add", count, g.node("Size", keys.global_positions))
     with set_lengths_nonempty(g, queries.length), set_length_known(g, BLOCK_KEYS_DIM, count):
         yield
 
@@ -328,15 +335,15 @@ def _emit_partial_attention(
 ) -> AttentionResult:
     """Emit attention of some queries over some keys."""
     with _enter_scope(g, BLOCKS_SCOPE):
-        cut = slice_attention_parts(op, g, parts, queries, keys)
-    return emit_dense_attention(op, g, cut)
+        sliced = slice_attention_parts(op, g, parts, queries, keys)
+    return emit_dense_attention(op, g, sliced)
 
 
 def _emit_joined_blocks(
     g: Emitter, blocks: Tensor, count: str, local: LocalAttention, n: Dim
 ) -> str:
-    """Join stacked blocks; `blocks` has the type of one. The last block overlaps: of 3 blocks of 4
-    for 10 positions, which begin at 0, 4 and 6, its last two count.
+    """Concatenate stacked blocks without the overlap; `blocks` has the type of one block. With 10
+    positions and blocks of 4 at 0, 4 and 6, only the last two positions of the third are new.
     """
     lead = blocks.type.rank - 2
     width = blocks.type.shape[-1].number
@@ -344,41 +351,41 @@ def _emit_joined_blocks(
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
     is_transposed = g.node("Transpose", blocks.name, perm=order)
     side_by_side = g.node("Reshape", is_transposed, g.vector(*[0] * lead, -1, width))
-    block, at = g.vector(local.block), g.vector(lead)
-    # `before` are the positions of all blocks but the last, which starts at `begins`. In the
-    # concatenation it starts at `before`, so position r is at `before + r - begins`: the first one
-    # wanted, r = before, is at `again`.
-    before = g.node("Mul", g.node("Sub", count, g.vector(1)), block)
-    begins = g.node("Sub", g.shape([n]), block)
-    again = g.node("Sub", g.node("Add", before, before), begins)
-    stop = g.node("Add", before, block)
-    first = g.node("Slice", side_by_side, g.vector(0), before, at)
-    last = g.node("Slice", side_by_side, again, stop, at)
+    block_length, axis = g.vector(local.block), g.vector(lead)
+    # All blocks but the last have `before` positions. The last block starts at position
+    # `overlap_start`, and at index `before` of the concatenation: its position `before`, the first
+    # new one, is at index `last_start`.
+    before = g.node("Mul", g.node("Sub", count, g.vector(1)), block_length)
+    overlap_start = g.node("Sub", g.shape([n]), block_length)
+    last_start = g.node("Sub", g.node("Add", before, before), overlap_start)
+    stop = g.node("Add", before, block_length)
+    first = g.node("Slice", side_by_side, g.vector(0), before, axis)
+    last = g.node("Slice", side_by_side, last_start, stop, axis)
     return g.node("Concat", first, last, axis=lead)
 
 
-# --- global queries - ----------------------------------------------------------------
+# --- global queries -------------------------------------------------------------------
 
 
 def _emit_global_queries(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, rows: Tensor, numbers: str
+    op: ops.Attend, g: Emitter, parts: AttentionParts, result: Tensor, indices: str
 ) -> str:
-    """Emit `rows` with the global queries overwritten by one attention over all keys."""
-    axis = rows.type.rank - 2
-    count = g.node("Size", numbers)
-    some = g.node("Greater", count, g.constant(0, "i64"))
+    """Emit `result` with global queries replaced by one attention over all keys."""
+    axis = result.type.rank - 2
+    count = g.node("Size", indices)
+    has_global_queries = g.node("Greater", count, g.constant(0, "i64"))
 
     def emit_global_queries() -> list[str]:
         with set_length_known(g, GLOBAL_QUERIES_DIM, count):
-            span = PositionSpan("", "", GLOBAL_QUERIES_DIM, numbers)
-            made = _emit_partial_attention(op, g, parts, span, None).result
+            span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
+            updates = _emit_partial_attention(op, g, parts, span, None).result
         with _enter_scope(g, BLOCKS_SCOPE):
             # `ScatterElements` takes an index per element, not per row.
-            beside = [a for a in range(rows.type.rank) if a != axis]
-            places = g.node("Unsqueeze", numbers, g.vector(*beside))
-            places = g.node("Expand", places, g.node("Shape", made))
-            return [g.node("ScatterElements", rows.name, places, made, axis=axis)]
+            other_axes = [a for a in range(result.type.rank) if a != axis]
+            scatter_indices = g.node("Unsqueeze", indices, g.vector(*other_axes))
+            scatter_indices = g.node("Expand", scatter_indices, g.node("Shape", updates))
+            return [g.node("ScatterElements", result.name, scatter_indices, updates, axis=axis)]
 
-    then = make_branch(g, "apart", [rows.type], emit_global_queries)
-    otherwise = make_branch(g, "none", [rows.type], lambda: [rows.name])
-    return g.node("If", some, then_branch=then, else_branch=otherwise)
+    then = make_branch(g, "apart", [result.type], emit_global_queries)
+    otherwise = make_branch(g, "none", [result.type], lambda: [result.name])
+    return g.node("If", has_global_queries, then_branch=then, else_branch=otherwise)

@@ -1,8 +1,8 @@
 """Lower convolutions and pooling.
 
-The standard's operators take the channels second: rows are turned about on the way in
-and out, which a runtime takes away between neighbors. They refuse an axis without rows,
-so where one may have none a window's worth of zeros is put there and cut off again.
+ONNX's operators are channels-first: inputs and results are transposed, and a runtime removes
+the transposes between neighboring layers. The operators reject an empty axis, so an axis that
+may be empty is padded with one window of zeros, whose results are sliced off.
 """
 
 from collections.abc import Sequence
@@ -26,23 +26,22 @@ from specc_onnx.lower.tensor_helpers import (
 @lower(ops.Conv)
 def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     """Lower to the standard operator with explicit padding: `auto_pad` ignores dilation."""
-    slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
-    given = _emit_channels_first(g, op.kernel, slide.given(x))
-    operands = (given, weight.name, bias.name if bias else None)
-    # Depthwise: as many groups as channels.
+    guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
+    pad_input = _emit_channels_first(g, op.kernel, guard.pad_input(x))
+    operands = (pad_input, weight.name, bias.name if bias else None)
     if (
         len(op.kernel) == 1
         and op.kernel[0] >= MIN_2D_KERNEL_LENGTH
         and op.groups == x.type.shape[-1]
     ):
-        made = _emit_conv_as_2d(op, g, operands, x.type.dtype)
+        result = _emit_conv_as_2d(op, g, operands, x.type.dtype)
     else:
-        made = _emit_conv(op, g, operands, x.type.dtype)
-    return slide.finished(_emit_channels_first(g, op.kernel, made), x)
+        result = _emit_conv(op, g, operands, x.type.dtype)
+    return guard.remove_placeholder(_emit_channels_first(g, op.kernel, result), x)
 
 
 ConvOperands: TypeAlias = tuple[str, str, str | None]
-"""The names of the input, the weights and the optional bias."""
+"""Names of the input, the weights and the optional bias."""
 MIN_2D_KERNEL_LENGTH = 7
 """From this kernel length on, a depthwise 1-D convolution is faster as a 2-D convolution of height
 1, for which ONNX Runtime has faster kernels (3 times faster at length 31, equal at 3)."""
@@ -83,8 +82,8 @@ def emit_convolution(
     """Emit the standard operator `kind`; bfloat16 computes in f32 where the opset lacks it."""
     narrow = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     wide = "f32" if narrow else dtype
-    given = (name and emit_cast(g, name, dtype, wide) for name in operands)
-    return emit_cast(g, g.node(kind, *given, **attributes), wide, dtype)
+    pad_input = (name and emit_cast(g, name, dtype, wide) for name in operands)
+    return emit_cast(g, g.node(kind, *pad_input, **attributes), wide, dtype)
 
 
 @lower(ops.ConvTranspose)
@@ -94,17 +93,16 @@ def conv_transpose(
     """Lower to the standard operator; a negative crop at the end becomes `output_padding`."""
     first = _get_first_window_axis(op.kernel)
     axes = range(first, first + len(op.kernel))
-    # The operator fails on an empty axis: one position is added and its result sliced off.
-    doubtful = [a for a in axes if not g.lengths.positive(x.type.shape[a])]
-    given = x.name
+    doubtful = [a for a in axes if not g.lengths.is_positive(x.type.shape[a])]
+    pad_input = x.name
     for axis in doubtful:
-        given = emit_min_length_padding(
-            g, make_typed_tensor(given, x.type.dtype, x.type.shape), axis
+        pad_input = emit_min_length_padding(
+            g, make_typed_tensor(pad_input, x.type.dtype, x.type.shape), axis
         )
     made = emit_convolution(
         g,
         "ConvTranspose",
-        (_emit_channels_first(g, op.kernel, given), weight.name, bias.name if bias else None),
+        (_emit_channels_first(g, op.kernel, pad_input), weight.name, bias.name if bias else None),
         x.type.dtype,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
@@ -123,10 +121,12 @@ def conv_transpose(
 
 @lower(ops.MaxPool)
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
-    """Lower to the standard operator, which pads with the lowest value."""
-    slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
-    made = _emit_max_pool(g, op, _emit_channels_first(g, op.kernel, slide.given(x)), x.type.dtype)
-    return slide.finished(_emit_channels_first(g, op.kernel, made), x)
+    """Lower to `MaxPool`, whose padding is -inf."""
+    guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
+    result = _emit_max_pool(
+        g, op, _emit_channels_first(g, op.kernel, guard.pad_input(x)), x.type.dtype
+    )
+    return guard.remove_placeholder(_emit_channels_first(g, op.kernel, result), x)
 
 
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
@@ -137,8 +137,8 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     if any(op.pads):
         x = _emit_window_padding(g, op, x, float("-inf"), wide)
     sides = zip(op.kernel, op.stride, op.dilation, strict=True)
-    for axis, (count, step, apart) in enumerate(sides, 2):
-        last = (count - 1) * apart
+    for axis, (count, step, dilation) in enumerate(sides, 2):
+        last = (count - 1) * dilation
         rows = [
             g.node(
                 "Slice",
@@ -148,7 +148,7 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
                 g.vector(axis),
                 g.vector(step),
             )
-            for begin in range(0, last + 1, apart)
+            for begin in range(0, last + 1, dilation)
         ]
         x = g.node("Max", *rows) if count > 1 else rows[0]
     return emit_cast(g, x, wide, dtype)
@@ -189,60 +189,60 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, which older opsets count
     differently; padding that counts is added before as zeros.
     """
-    slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
-    given = _emit_channels_first(g, op.kernel, slide.given(x))
+    guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
+    pad_input = _emit_channels_first(g, op.kernel, guard.pad_input(x))
     before, behind, counted = op.before, op.ends, op.counted
     if counted and any(op.extra):
-        given = _emit_window_padding(g, op, given, 0.0)
+        pad_input = _emit_window_padding(g, op, pad_input, 0.0)
         before, behind, counted = (0,) * len(op.kernel), op.extra, False
-    made = g.node(
+    result = g.node(
         "AveragePool",
-        given,
+        pad_input,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         pads=[*before, *behind],
         count_include_pad=int(counted),
     )
-    return slide.finished(_emit_channels_first(g, op.kernel, made), x)
+    return guard.remove_placeholder(_emit_channels_first(g, op.kernel, result), x)
 
 
 @lower(ops.KeepRows)
 def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
-    """Lower to a max pool over the mask as floats; "all true" is computed as "none false"."""
+    """Lower to a max pool over the mask as floats; "all true" is "none false"."""
     some, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     shown = keep.name if some else g.node("Not", keep.name)
     flags = make_typed_tensor(emit_cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
-    # On an empty axis a convolution has a result, a pool has none.
-    slide = _EmptyWindowGuard(g, _make_equivalent_conv(pool), 1)
-    made = _emit_max_pool(g, pool, emit_unsqueeze(g, slide.given(flags), 1), "f32")
-    found = slide.finished(g.node("Squeeze", made, g.vector(1)), flags)
+    # A convolution allows an empty axis, a pool does not.
+    guard = _EmptyWindowGuard(g, _make_equivalent_conv(pool), 1)
+    result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
+    found = guard.remove_placeholder(g.node("Squeeze", result, g.vector(1)), flags)
     there = g.node("Greater", found, g.constant(0.5, "f32"))
     return there if some else g.node("Not", there)
 
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Sliding windows from axis `first` on over axes that may be empty, but not too short."""
+    """Padding for sliding windows from axis `first` on, whose axes may be empty at run time."""
 
     g: Emitter
     op: ops.Sliding
     first: int
 
-    def given(self, x: Tensor) -> str:
+    def pad_input(self, x: Tensor) -> str:
         """Pad `x` with zeros of a window's length if the axis is empty at run time."""
-        name = self._long_enough(x)
-        for n in self._maybe_empty(x):
+        name = self._emit_length_checks(x)
+        for n in self._list_empty_axes(x):
             needed = max(self.op.lag(n) + 1, 1)
             rows = make_typed_tensor(name, x.type.dtype, x.type.shape)
             name = emit_min_length_padding(self.g, rows, self.first + n, needed)
         return name
 
-    def _long_enough(self, x: Tensor) -> str:
-        """Emit `x` as a view that fails at run time where an axis is too short for a window."""
+    def _emit_length_checks(self, x: Tensor) -> str:
+        """Emit a reshape of `x` that fails at run time if an axis is too short for a window."""
         sides = [self.g.shape([length]) for length in x.type.shape]
         demanded = list(sides)
-        for n in set(range(len(self.op.kernel))).difference(self._maybe_empty(x)):
+        for n in set(range(len(self.op.kernel))).difference(self._list_empty_axes(x)):
             axis = self.first + n
             demanded[axis] = self._require_positions(sides[axis], x, n)
         if demanded == sides:
@@ -250,9 +250,9 @@ class _EmptyWindowGuard:
         shape = self.g.node("Concat", *demanded, axis=0)
         return self.g.node("Reshape", x.name, shape, allowzero=1)
 
-    def finished(self, made: str, x: Tensor) -> str:
+    def remove_placeholder(self, made: str, x: Tensor) -> str:
         """Return the result without the windows over the added zeros."""
-        for n in self._maybe_empty(x):
+        for n in self._list_empty_axes(x):
             axis = self.first + n
             length = self.op.rows(x.type.shape[axis], n)
             stop = self._require_positions(self.g.shape([length]), x, n)
@@ -265,13 +265,13 @@ class _EmptyWindowGuard:
         spare = self.op.spare(x.type.shape[self.first + n], n)
         return self.g.lengths.emit_length_check(self.g, number, spare)
 
-    def _maybe_empty(self, x: Tensor) -> list[int]:
-        """Return the window axes that may have length 0, where that is allowed."""
+    def _list_empty_axes(self, x: Tensor) -> list[int]:
+        """Return the window axes that may be empty, if the op allows it."""
         none = Dim.of(0)
         return [
             n
             for n in range(len(self.op.kernel))
-            if not self.g.lengths.positive(x.type.shape[self.first + n])
+            if not self.g.lengths.is_positive(x.type.shape[self.first + n])
             and (self.op.spare(none, n).number or 0) >= 0
         ]
 
@@ -287,5 +287,5 @@ def _get_first_window_axis(kernel: Sequence[int]) -> int:
 
 
 def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
-    """Transpose [b, t, c] to [b, c, t], or back; an image is unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back; images are channels-first already."""
     return g.node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

@@ -1,8 +1,8 @@
 """Attention over all queries at once: the `Attention` operator, or products and a softmax.
 
 ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias
-become one float mask; rows without a visible key give zeros. `is_causal` is not used: it
-aligns positions differently from one opset to the next.
+become one float mask; queries without visible keys give zeros. `is_causal` is not used, because
+opsets align its positions differently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParts:
-    """The operands of one attention; `shown` is its combined mask, if that exists already."""
+    """Operands of one attention; `combined_mask` if mask and bias are combined already."""
 
     q: Tensor
     k: Tensor
@@ -36,7 +36,7 @@ class AttentionParts:
     mask: Tensor | None
     add: Tensor | None
     sinks: Tensor | None
-    shown: str | None = None
+    combined_mask: str | None = None
 
     @property
     def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
@@ -52,14 +52,14 @@ class AttentionParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """The result of attention, `[b, t, h·e]` if `packed`, else `[b, h, t, e]`; `weights`, "" if
-    they are not available; `told` has the values from which they can be read.
+    """Result of attention, `[b, t, h·e]` if `packed`, else `[b, h, t, e]`; its `weights`, "" if
+    unavailable; `notes` name the values from which instrumentation can compute the weights.
     """
 
     result: str
     packed: bool
     weights: str
-    told: Mapping[str, str]
+    notes: Mapping[str, str]
 
 
 def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
@@ -71,16 +71,16 @@ def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
     """Return whether the standard operator `Attention` can compute this attention."""
-    # `Attention` has no sinks, and ONNX defines it by the square root of the scale. In f64 the CPU
-    # kernel returns NaN for a query without visible keys.
-    wanted = {parts.q.type.dtype, *(["weights"] if g.site.wanted[1] else [])}
+    # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
+    # NaN for a query without visible keys.
+    wanted = {parts.q.type.dtype, *(["weights"] if g.site.is_used[1] else [])}
     return (
         g.has("Attention") and parts.sinks is None and op.scale > 0 and wanted <= g.target.attends
     )
 
 
 def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: Dim) -> str:
-    """Emit the result as `[b, h, t, e]`, removed later if that form has no users."""
+    """Emit the result as `[b, h, t, e]`; unused nodes are removed later."""
     if not made.packed:
         return made.result
     last = -1 if width.number is None else width.number
@@ -91,54 +91,54 @@ def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: D
 
 
 def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit attention as products and a softmax. Query heads of a group share a key head by
-    broadcasting.
-    """
+    """Emit attention as products and a softmax; grouped query heads broadcast their key head."""
     dtype = parts.q.type.dtype
     b, h, q, k = parts.grid
-    shared = None if h == parts.groups else divide_dims_exactly(h, parts.groups)
+    group_size = None if h == parts.groups else divide_dims_exactly(h, parts.groups)
     queries, keys, values = (
-        _emit_grouped_heads(g, t, parts.groups, shared) for t in (parts.q, parts.k, parts.v)
+        _emit_grouped_heads(g, t, parts.groups, group_size) for t in (parts.q, parts.k, parts.v)
     )
-    rank = 4 if shared is None else 5
+    rank = 4 if group_size is None else 5
     # Keys are `[.., t, d]`; the product takes `[.., d, t]`.
     keys = g.node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
     # Queries are scaled instead of scores, which are more for long sequences.
     if op.scale != 1.0:
         queries = g.node("Mul", queries, g.constant(op.scale, dtype))
     scores = g.node("MatMul", queries, keys)
-    wide = (b, parts.groups, shared, q, k) if shared is not None else parts.grid
-    scores = emit_reshape(g, scores, wide, parts.grid)
+    grouped_scores_shape = (
+        (b, parts.groups, group_size, q, k) if group_size is not None else parts.grid
+    )
+    scores = emit_reshape(g, scores, grouped_scores_shape, parts.grid)
     if op.cap > 0:
         cap = g.constant(op.cap, dtype)
         scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
     if parts.add is not None:
         scores = g.node("Add", scores, parts.add.name)
     weights = _emit_attention_weights(g, parts, scores)
-    result = g.node("MatMul", emit_reshape(g, weights, parts.grid, wide), values)
+    result = g.node("MatMul", emit_reshape(g, weights, parts.grid, grouped_scores_shape), values)
     e = parts.v.type.shape[3]
-    narrow = (b, parts.groups, shared, q, e) if shared is not None else (b, h, q, e)
-    result = emit_reshape(g, result, narrow, (b, h, q, e))
-    told = {"weights": weights}
-    return AttentionResult(result=result, packed=False, weights=weights, told=told)
+    grouped_result_shape = (
+        (b, parts.groups, group_size, q, e) if group_size is not None else (b, h, q, e)
+    )
+    result = emit_reshape(g, result, grouped_result_shape, (b, h, q, e))
+    notes = {"weights": weights}
+    return AttentionResult(result=result, packed=False, weights=weights, notes=notes)
 
 
-def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, shared: Dim | None) -> str:
-    """`[b, h, t, d]` as `[b, g, h/g, t, d]`, keys and values as `[b, g, 1, t, d]`."""
-    if shared is None:
+def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | None) -> str:
+    """Emit `[b, h, t, d]` as `[b, g, h/g, t, d]`, keys and values as `[b, g, 1, t, d]`."""
+    if group_size is None:
         return x.name
     b, heads, t, d = x.type.shape
     if heads == groups:
         return emit_unsqueeze(g, x.name, 2)
-    return emit_reshape(g, x.name, x.type.shape, (b, groups, shared, t, d))
+    return emit_reshape(g, x.name, x.type.shape, (b, groups, group_size, t, d))
 
 
 def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
     """Emit the softmax; a sink is an additional visible key whose weight is dropped."""
     dtype = parts.q.type.dtype
     b, h, q, k = parts.grid
-    # Without a sink a query may have no visible key, for which `emit_masked_softmax` returns zeros.
-    # With one there is always the sink.
     if parts.sinks is None:
         return emit_masked_softmax(g, scores, dtype, parts.mask, parts.add is None)
     if parts.mask is not None and not is_always_true(parts.mask):
@@ -159,18 +159,22 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     packed = find_packed_heads(g, parts)
     names: list[str | None] = [t.name for t in three]
     if packed is not None:
-        # Heads merged as projections produce them: no transposes around the operator.
+        # Packed heads need no transposes around the operator.
         names = [*packed]
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
     shape = (b, q, h * e) if packed else (b, h, q, e)
-    read = g.site.wanted[1]
-    # Requested only if read: otherwise the kernel need not materialize the weights.
-    if read:
+    weights_read = g.site.is_used[1]
+    # Without users, the kernel need not materialize the weights.
+    if weights_read:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
-    names.append(parts.shown or emit_combined_mask(g, parts))
-    flat = packed is not None
+    names.append(parts.combined_mask or emit_combined_mask(g, parts))
+    is_packed = packed is not None
     return _emit_guarded_attention(
-        g, parts, AttentionCall(names=names, options=options, shape=shape, read=read, packed=flat)
+        g,
+        parts,
+        AttentionCall(
+            names=names, options=options, shape=shape, weights_read=weights_read, packed=is_packed
+        ),
     )
 
 
@@ -204,18 +208,18 @@ def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """An `Attention` node to be emitted: its inputs and outputs."""
+    """Inputs, attributes and result shape of an `Attention` node."""
 
     names: Sequence[str | None]
     options: Mapping[str, Any]
     shape: tuple[Dim, ...]
-    read: bool
+    weights_read: bool
     packed: bool
 
     @property
     def results(self) -> int:
         """Number of outputs of the node: the weights are the fourth."""
-        return 4 if self.read else 1
+        return 4 if self.weights_read else 1
 
 
 def _emit_guarded_attention(
@@ -224,19 +228,19 @@ def _emit_guarded_attention(
     """Emit the `Attention` node, inside an `If` that returns zeros where an axis may be empty."""
     dtype, grid = parts.q.type.dtype, parts.grid
     b, _, q, k = grid
-    doubtful = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.positive(d)]
-    if not doubtful:
+    maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
+    if not maybe_empty:
         result, *more = g.nodes("Attention", call.results, *call.names, **call.options)
         return AttentionResult(
             result=result,
             packed=call.packed,
             weights=more[-1] if more else "",
-            told={"node": result},
+            notes={"node": result},
         )
-    # One product tells whether any of them is 0.
+    # The product is 0 if any length is 0.
     with g.outside("lengths"):
-        something = g.node("Greater", g.dim(multiply_dims(doubtful)), g.constant(0, "i64"))
-    count = 1 + call.read
+        is_nonempty = g.node("Greater", g.dim(multiply_dims(maybe_empty)), g.constant(0, "i64"))
+    count = 1 + call.weights_read
     types = [Type(dtype, call.shape), Type(dtype, grid)][:count]
 
     def emit_attention() -> list[str]:
@@ -246,13 +250,14 @@ def _emit_guarded_attention(
     def emit_zeros() -> list[str]:
         return [emit_full(g, 0, dtype, t.shape) for t in types]
 
-    some = make_branch(g, "some", types, emit_attention)
-    none = make_branch(g, "none", types, emit_zeros)
-    # An `If` has no inputs but its condition: branches capture outer values.
-    results = g.nodes("If", count, something, then_branch=some, else_branch=none)
+    nonempty_branch = make_branch(g, "some", types, emit_attention)
+    empty_branch = make_branch(g, "none", types, emit_zeros)
+    results = g.nodes(
+        "If", count, is_nonempty, then_branch=nonempty_branch, else_branch=empty_branch
+    )
     return AttentionResult(
         result=results[0],
         packed=call.packed,
-        weights=results[1] if call.read else "",
-        told={"node": some.output[0].name, "guard": results[0]},
+        weights=results[1] if call.weights_read else "",
+        notes={"node": nonempty_branch.output[0].name, "guard": results[0]},
     )

@@ -1,8 +1,8 @@
 """Compute dynamic lengths in the ONNX graph from input shapes.
 
-A symbol is read off the first input with that axis; one inside a sum, such as
-`past + new`, is what remains when the rest is known. All is computed once in the main graph,
-as vectors of one element, of which shapes are concatenations.
+A symbol is the length of an axis of the first input that has it; inside a sum such as
+`past + new` the known terms are subtracted. Lengths are computed once in the main graph, as
+i64[1], which shapes concatenate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,53 +22,52 @@ if TYPE_CHECKING:
 
 @dataclass
 class LengthResolver:
-    """The lengths that a graph knows from its inputs' types, facts and lower bounds. `numbers` are
-    symbols given by an input i64[], `sure` lengths known to be nonzero here.
+    """Lengths that a graph can compute from its inputs' types and facts. `length_inputs` are scalar
+    inputs that hold a symbol; `nonzero` lengths are known to be nonzero in the current context.
     """
 
     inputs: Mapping[str, Type]
     facts: Mapping[str, Dim] = field(default_factory=dict)
-    least: Mapping[str, int] = field(default_factory=dict)
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    sure: frozenset[Dim] = frozenset()
+    lower_bounds: Mapping[str, int] = field(default_factory=dict)
+    length_inputs: Mapping[str, str] = field(default_factory=dict)
+    nonzero: frozenset[Dim] = frozenset()
 
     @cached_property
     def sources(self) -> Mapping[str, LengthSource]:
-        """Source of the value of each symbol."""
-        return find_length_sources(self.inputs, self.facts, self.numbers)
+        """The axis, expression or input from which each symbol is computed."""
+        return find_length_sources(self.inputs, self.facts, self.length_inputs)
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
         """Emit a length as i64[]."""
         number = Dim.of(length).number
         if number is not None:
             return g.constant(number, "i64")
-        one = self.one(g, Dim.of(length))
+        emit_length = self.emit_length(g, Dim.of(length))
         with g.outside("lengths"):
-            return g.node("Squeeze", one, g.vector(0))
+            return g.node("Squeeze", emit_length, g.vector(0))
 
     def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several lengths as i64[n]."""
-        numbers = [Dim.of(d).number for d in dims]
-        if None not in numbers:
-            return g.constant([n for n in numbers if n is not None], "i64")
-        # Adjacent constants are merged into one: fewer nodes, and shapes that ONNX's inference can
-        # evaluate.
+        length_inputs = [Dim.of(d).number for d in dims]
+        if None not in length_inputs:
+            return g.constant([n for n in length_inputs if n is not None], "i64")
+        # Adjacent constants are one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
         run: list[int] = []
-        for length, number in zip(dims, numbers, strict=True):
+        for length, number in zip(dims, length_inputs, strict=True):
             if number is not None:
                 run.append(number)
                 continue
             if run:
                 parts.append(g.vector(*run))
                 run = []
-            parts.append(self.one(g, Dim.of(length)))
+            parts.append(self.emit_length(g, Dim.of(length)))
         if run:
             parts.append(g.vector(*run))
         with g.outside("lengths"):
             return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
 
-    def one(self, g: "Emitter", length: Dim) -> str:
+    def emit_length(self, g: "Emitter", length: Dim) -> str:
         """Emit a length as i64[1]."""
         if length.number is not None:
             return g.vector(length.number)
@@ -89,7 +88,7 @@ class LengthResolver:
                 total = g.node("Sub", total, self._emit_term(g, monomial, c))
             return total
 
-    def floor_of(self, length: Dim) -> int:
+    def get_lower_bound(self, length: Dim) -> int:
         """Return a lower bound of the length."""
         total = 0
         for monomial, c in length.terms:
@@ -103,23 +102,22 @@ class LengthResolver:
         return total
 
     def emit_length_check(self, g: "Emitter", number: str, *lengths: Dim) -> str:
-        """Emit `number`, i64[1], so that the model stops if a length is below 0, by reading a
-        position that does not exist: ONNX has no assertion.
+        """Emit `number`, i64[1]; the model fails at run time if a length is negative. ONNX has no
+        assertion, so an index out of range is read instead.
         """
         with g.outside("lengths"):
             for length in lengths:
-                if not is_never_negative(length.substitute(self.facts), self.least):
-                    # With length 1, row 0 exists and row 1 does not: the cast of `below` would
-                    # select the latter for a negative length, which every runtime refuses.
-                    below = g.node("Less", self.one(g, length), g.vector(0))
+                if not is_never_negative(length.substitute(self.facts), self.lower_bounds):
+                    # Index 1 of a vector of length 1 makes every runtime fail.
+                    below = g.node("Less", self.emit_length(g, length), g.vector(0))
                     number = g.node(
                         "Gather", number, g.node("Cast", below, to=ONNX_TYPE_CODES["i64"]), axis=0
                     )
         return number
 
-    def positive(self, length: Dim) -> bool:
+    def is_positive(self, length: Dim) -> bool:
         """Return whether the length is known to be at least 1."""
-        return length in self.sure or self.floor_of(length) > 0
+        return length in self.nonzero or self.get_lower_bound(length) > 0
 
     def _emit_term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
         factors = [self._emit_atom(g, atom) for atom, power in monomial for _ in range(power)]
@@ -134,14 +132,14 @@ class LengthResolver:
         return self._emit_symbol(g, atom) if isinstance(atom, str) else self._emit_part(g, atom)
 
     def _emit_part(self, g: "Emitter", part: DimFunction) -> str:
-        """Emit one part of a length. Divisors are at least 1, since a division by 0 crashes; that
-        quotient is never used.
+        """Emit a function of lengths. A divisor of 0, whose quotient is unused, becomes 1, since a
+        division by 0 crashes.
         """
-        left, right = (self.one(g, d) for d in part.args)
+        left, right = (self.emit_length(g, d) for d in part.args)
         # Lengths are far below 2**53, up to which `Min` and `Max` are exact.
         if part.fn in ("min", "max"):
             return g.node(part.fn.capitalize(), left, right)
-        if not (part.args[1].number or self.positive(part.args[1])):
+        if not (part.args[1].number or self.is_positive(part.args[1])):
             right = g.node("Where", g.node("Equal", right, g.vector(0)), g.vector(1), right)
         if part.fn == "/":
             return emit_exact_quotient(g, left, right)
@@ -149,27 +147,27 @@ class LengthResolver:
         return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
 
     def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
-        if symbol in self.numbers:
-            return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
+        if symbol in self.length_inputs:
+            return g.node("Unsqueeze", self.length_inputs[symbol], g.vector(0))
         source = self.sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
-            return self.one(g, source)
+            return self.emit_length(g, source)
         return _read_axis(g, self, source)
 
 
 def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
-    """Compute a symbol from an axis of an input, i64[1]."""
+    """Emit a symbol computed from an axis of an input, i64[1]."""
     whole = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.rest != 0:
-        whole = g.node("Sub", whole, lengths.one(g, source.rest))
+        whole = g.node("Sub", whole, lengths.emit_length(g, source.rest))
     if source.factor == 1:
         return whole
     return emit_exact_quotient(g, whole, g.vector(source.factor))
 
 
 def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Read off an input a length such as `a * b` whose symbols have no source, i64[1]."""
+    """Emit the axis length that equals `length`, such as `a * b` without sources, i64[1]."""
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
     )
@@ -179,16 +177,15 @@ def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> s
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
     """Return a lower bound of a symbol or of a function of lengths."""
     if isinstance(atom, str):
-        # bounds from an equation apply if no stronger ones are declared
-        if atom in lengths.facts and atom not in lengths.least:
-            return lengths.floor_of(lengths.facts[atom])
-        return max(lengths.least.get(atom, 0), 0)
-    a, b = (lengths.floor_of(d) for d in atom.args)
+        if atom in lengths.facts and atom not in lengths.lower_bounds:
+            return lengths.get_lower_bound(lengths.facts[atom])
+        return max(lengths.lower_bounds.get(atom, 0), 0)
+    a, b = (lengths.get_lower_bound(d) for d in atom.args)
     if atom.fn == "//" and (divisor := atom.args[1].number or 0) > 0:
         return a // divisor
     return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
 
 
 def emit_exact_quotient(g: "Emitter", above: str, below: str) -> str:
-    """Emit `above / below`, i64[1]; the model stops where that leaves a remainder."""
+    """Emit `above / below`, i64[1]; the model fails at run time on a remainder."""
     return g.node("Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0)

@@ -1,7 +1,7 @@
 """Lower `Einsum` to transposes and matrix products.
 
-ONNX's own `Einsum` is not used where it can be helped: in ONNX Runtime 1.31 an empty
-axis ends the process.
+ONNX's `Einsum` is used only for a repeated axis in one term: with an empty axis it crashes
+ONNX Runtime 1.31.
 """
 
 import string
@@ -45,8 +45,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
     joined = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed as soon as no later operand and no result has it: intermediate results
-        # stay small.
+        # An axis is summed as soon as neither a later operand nor the result has it.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
         joined = _multiply_terms(g, joined, term, later)
     joined = _sum_unshared_axes(g, joined, set(out))
@@ -81,8 +80,8 @@ def _to_matrix(
 ) -> Tensor:
     """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
     is_transposed = _transpose_term(g, term, (*batch, *rows, *columns))
-    high, wide = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
-    shape = (*term.dims(batch), high, wide)
+    row_count, column_count = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
+    shape = (*term.dims(batch), row_count, column_count)
     name = emit_reshape(g, is_transposed.name, is_transposed.type.shape, shape)
     return make_typed_tensor(name, is_transposed.type.dtype, shape)
 
@@ -111,7 +110,6 @@ def _emit_einsum_operator(
     g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
 ) -> str:
     """Emit `Einsum`; the only operator that handles a repeated axis in one term (a diagonal)."""
-    # ONNX has one letter per axis, specc names.
     every = dict.fromkeys(n for term in names for n in term)
     letter = dict(zip(every, string.ascii_letters, strict=False))
     *given, made = ["".join(letter[n] for n in term) for term in (*names, out)]

@@ -1,8 +1,8 @@
 """Lower pointwise functions, and arithmetic where ONNX differs from the IR.
 
-ONNX Runtime's integer `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` go through floats or 32
-bits, `Mod` of the least integer by -1 crashes, and out-of-range casts depend on the machine;
-docs/language.md has the definitions.
+ONNX Runtime computes integer `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` in floats or 32 bits,
+crashes for `Mod` of the minimum integer by -1, and casts out-of-range values differently on
+each machine; docs/language.md defines the results.
 """
 
 import math
@@ -24,8 +24,8 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
-PLAIN_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
-FLOAT_OPERATORS = {**PLAIN_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
+EXACT_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
+FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
 """Functions that are one ONNX operator."""
 
 
@@ -39,8 +39,8 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
             if name
             else emit_float_division(g, op.fn, left, right)
         )
-    if op.fn in PLAIN_OPERATORS:
-        return g.node(PLAIN_OPERATORS[op.fn], left.name, right.name)
+    if op.fn in EXACT_OPERATORS:
+        return g.node(EXACT_OPERATORS[op.fn], left.name, right.name)
     return INTEGER_RULES[op.fn](g, left, right)
 
 
@@ -71,34 +71,36 @@ def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit integer floor division, 0 for a divisor of 0: `Div` truncates, which is one too many
-    where its remainder is not that of `Mod`.
+    """Emit integer floor division, 0 for a divisor of 0. `Div` truncates, so 1 is subtracted where
+    its remainder differs from that of `Mod`.
     """
-    dtype, by = x.type.dtype, find_tensor_constant(y)
+    dtype, divisor_value = x.type.dtype, find_tensor_constant(y)
     # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
     # -1 wraps around in `Mul`, while `Div` crashes the process.
-    if by in (0, -1):
+    if divisor_value in (0, -1):
         return g.node("Mul", x.name, y.name)
     divisor, special = _emit_safe_divisor(g, y)
-    cut = g.node("Div", x.name, divisor)
+    quotient = g.node("Div", x.name, divisor)
     above = _is_nonnegative_tensor(g, x)
     # For nonnegative operands the operator rounds as specified.
-    if not (above and (by or 0) > 0) and not (above and _is_nonnegative_tensor(g, y)):
-        left = g.node("Sub", x.name, g.node("Mul", cut, divisor))
-        if by is not None:
+    if not (above and (divisor_value or 0) > 0) and not (above and _is_nonnegative_tensor(g, y)):
+        remainder = g.node("Sub", x.name, g.node("Mul", quotient, divisor))
+        if divisor_value is not None:
             zero = g.constant(0, dtype)
-            over = g.node("Less", *((left, zero) if by > 0 else (zero, left)))
+            too_large = g.node(
+                "Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder))
+            )
         else:
-            # `Mod` has the sign of the divisor, the remainder of truncated division that of the
-            # dividend: they differ where the quotient is one too large.
-            over = g.node("Not", g.node("Equal", left, g.node("Mod", x.name, divisor)))
-        cut = g.node("Sub", cut, emit_cast(g, over, "bool", dtype))
-    return g.node("Where", special, g.node("Mul", x.name, y.name), cut) if special else cut
+            too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x.name, divisor)))
+        quotient = g.node("Sub", quotient, emit_cast(g, too_large, "bool", dtype))
+    return (
+        g.node("Where", special, g.node("Mul", x.name, y.name), quotient) if special else quotient
+    )
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     """Emit the divisor with 1 for 0 and -1, and the mask of those elements ("" for none)."""
-    # A known divisor that is 0 or -1 does not come here.
+    # Callers have handled the constants 0 and -1.
     if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.type.dtype
@@ -109,21 +111,20 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit an integer to a constant power by repeated squaring, since `Pow` computes in floats."""
-    times = find_tensor_constant(y)
-    assert isinstance(times, int), "the exponent of an integer is static"
-    assert times >= 0, "and not below 0"
+    """Emit an integer power by repeated squaring, since `Pow` computes in floats."""
+    exponent = find_tensor_constant(y)
+    assert isinstance(exponent, int), "the exponent of an integer is static"
+    assert exponent >= 0, "the exponent of an integer is not negative"
     one = g.constant(1, x.type.dtype)
-    # 1 in the shape of `x`.
-    if times == 0:
+    if exponent == 0:
         return g.node("Add", g.node("Mul", x.name, g.constant(0, x.type.dtype)), one)
-    made, square = "", x.name
-    while times:
-        if times % 2:
-            made = g.node("Mul", made, square) if made else square
-        times //= 2
-        square = g.node("Mul", square, square) if times else square
-    return made
+    product, square = "", x.name
+    while exponent:
+        if exponent % 2:
+            product = g.node("Mul", product, square) if product else square
+        exponent //= 2
+        square = g.node("Mul", square, square) if exponent else square
+    return product
 
 
 INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
@@ -140,34 +141,33 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
     # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
-    rest = g.node("Mod", x.name, y.name, fmod=1)
-    signs = g.node("Less", g.node("Mul", g.node("Sign", rest), g.node("Sign", y.name)), zero)
+    remainder = g.node("Mod", x.name, y.name, fmod=1)
+    signs = g.node("Less", g.node("Mul", g.node("Sign", remainder), g.node("Sign", y.name)), zero)
     if fn == "mod":
-        return g.node("Where", signs, g.node("Add", rest, y.name), rest)
+        return g.node("Where", signs, g.node("Add", remainder, y.name), remainder)
     # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
     # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
-    whole = g.node("Round", g.node("Div", g.node("Sub", x.name, rest), y.name))
-    whole = g.node("Sub", whole, emit_cast(g, signs, "bool", dtype))
+    quotient = g.node("Round", g.node("Div", g.node("Sub", x.name, remainder), y.name))
+    quotient = g.node("Sub", quotient, emit_cast(g, signs, "bool", dtype))
     # A constant nonzero divisor needs no `Where`.
     if find_tensor_constant(y):
-        return whole
-    return g.node("Where", g.node("Equal", y.name, zero), g.node("Div", x.name, y.name), whole)
+        return quotient
+    return g.node("Where", g.node("Equal", y.name, zero), g.node("Div", x.name, y.name), quotient)
 
 
 def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
     """Emit a cast that truncates towards zero; NaN becomes 0, out-of-range values saturate."""
-    least, most = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
+    lowest, highest = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
     # Casts of out-of-range values differ between machines.
-    known = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
-    return emit_cast(g, g.node("Clip", known, least, most), before, after)
+    without_nan = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
+    return emit_cast(g, g.node("Clip", without_nan, lowest, highest), before, after)
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     """Emit a 64-bit integer sum; `ReduceSum` is exact only for few small integers."""
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x.name, axis)
-    # `CumSum` has an exact integer kernel. Its last element is the sum; a zero is appended for an
-    # empty axis.
+    # The last element of the exact integer `CumSum`; an empty axis is padded with a zero.
     sums = g.node("CumSum", emit_min_length_padding(g, x, axis), g.constant(axis, "i64"))
     return g.node("Gather", sums, g.constant(-1, "i64"), axis=axis)
 

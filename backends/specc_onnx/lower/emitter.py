@@ -1,8 +1,7 @@
 """The ONNX graph under construction: nodes, constants, names, nested bodies.
 
-Equal nodes are written once, so masks, shapes and position tables are shared by all layers.
-Nodes go into the innermost open `GraphBody`; lengths are computed outside
-(`specc_onnx.lower.dynamic_shapes`).
+Equal nodes are emitted once, so layers share masks, shapes and position tables. Nodes go into
+the innermost open `GraphBody`; lengths are computed outside (`specc_onnx.lower.dynamic_shapes`).
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 
 from specc.ir.array import Array
 from specc.ir.dim import DimLike
+from specc.ir.graph import Value
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
@@ -26,6 +26,7 @@ from specc_onnx.lower.emitter_state import (
     LayoutCache,
     LoweringSite,
     NameTable,
+    Tensor,
     ValueTable,
 )
 from specc_onnx.lower.onnx_nodes import iterate_node_inputs
@@ -36,8 +37,8 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(kw_only=True)
 class Emitter:
-    """Write nodes for one target at one opset. `lengths` computes dynamic lengths, `site` is the IR
-    node being lowered, `attentions` are notes on where attention weights are.
+    """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths, `site` is
+    the IR node being lowered, `attentions` are notes on where attention weights are.
     """
 
     target: Target
@@ -52,7 +53,7 @@ class Emitter:
     attentions: list[dict[str, str]] = field(default_factory=list)
 
     def has(self, kind: str) -> bool:
-        """Return whether to use the fused operator `kind`."""
+        """Return whether target and opset have the fused operator `kind`."""
         return kind in self.target.fused and onnx_targets.is_operator_available(kind, self.opset)
 
     def lacks(self, kind: str, dtype: str) -> bool:
@@ -66,8 +67,8 @@ class Emitter:
     def nodes(
         self, kind: str, results: int, *inputs: str | None, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Emit an ONNX node; return its first `results` results. Missing inputs at the end are
-        dropped.
+        """Emit an ONNX node, or reuse an equal one; return its first `results` results. Missing
+        inputs at the end are dropped.
         """
         given = [i or "" for i in inputs]
         while given and not given[-1]:
@@ -83,14 +84,14 @@ class Emitter:
         for body in self.bodies.open[self.bodies.isolated :]:
             if (known := body.known.get(key)) is not None:
                 return known
-        name = self.unique(self.place(kind))
+        name = self.unique(self.scoped_name(kind))
         names = (name, *(self.unique(f"{name}:{n}") for n in range(1, results)))
         self.bodies.open[-1].nodes.append(make_node(kind, name, given, names, domain, kept))
         self.bodies.open[-1].known[key] = names
         return names
 
-    def place(self, word: str) -> str:
-        """Return a name under the current scope, `encoder/layers/3/Gemm`."""
+    def scoped_name(self, word: str) -> str:
+        """Return a name under the current scope, such as `encoder/layers/3/Gemm`."""
         return "/".join([self.scope_prefix, word])
 
     @property
@@ -106,17 +107,25 @@ class Emitter:
         return result
 
     def unique(self, wish: str) -> str:
-        """`wish`, or `wish_2` and so on where it is taken."""
+        """Return `wish`, or `wish_2`, `wish_3`, … if it is taken."""
         name = make_unique_name(wish, self.names.taken)
         self.names.preferred[name] = wish
         return name
 
+    def new_tensor(self, word: str, type: Type, value: Value | None = None) -> Tensor:
+        """Return a tensor with a unique name under the current scope."""
+        return Tensor(self.unique(self.scoped_name(word)), type, value)
+
+    def new_loop_inputs(self, word: str) -> tuple[Tensor, Tensor]:
+        """Return the first two inputs of a `Loop` body: iteration i64[], condition bool[]."""
+        return self.new_tensor(word, Type("i64", ())), self.new_tensor("go", Type("bool", ()))
+
     @contextmanager
-    def body(self, *, apart: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects emitted nodes; `apart`: without reuse of outer values."""
+    def body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
+        """Open a body that collects emitted nodes; `isolated`: without reuse of outer values."""
         site, opened, before = self.site, GraphBody(), self.bodies.isolated
         self.bodies.open.append(opened)
-        if apart:
+        if isolated:
             self.bodies.isolated = len(self.bodies.open) - 1
         try:
             yield opened
@@ -126,7 +135,7 @@ class Emitter:
 
     @contextmanager
     def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
-        """Lower a graph of its own into the innermost body, whose inputs tell its `lengths`."""
+        """Lower a separate graph, with its own `lengths`, into the innermost body."""
         before, root = self.lengths, self.bodies.root
         self.lengths, self.bodies.root = lengths, len(self.bodies.open) - 1
         try:
@@ -136,8 +145,8 @@ class Emitter:
 
     @contextmanager
     def outside(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Write where lengths are known, or into the main graph with `level` 0."""
-        bodies, site, apart = self.bodies.open, self.site, self.bodies.isolated
+        """Emit into the body where lengths are known, or into the main graph with `level` 0."""
+        bodies, site, isolated = self.bodies.open, self.site, self.bodies.isolated
         self.bodies.open, self.site, self.bodies.isolated = (
             bodies[: (self.bodies.root if level is None else level) + 1],
             LoweringSite((scope,)),
@@ -146,7 +155,7 @@ class Emitter:
         try:
             yield
         finally:
-            self.bodies.open, self.site, self.bodies.isolated = bodies, site, apart
+            self.bodies.open, self.site, self.bodies.isolated = bodies, site, isolated
 
     def constant(self, value: object, dtype: str) -> str:
         """Emit a constant tensor, or reuse an equal one."""
@@ -190,7 +199,7 @@ def _is_same_constant(known: TensorProto, array: Array) -> bool:
 
 
 def make_unique_name(wish: str, taken: set[str]) -> str:
-    """Return `wish`, or `wish_2` and so on if taken, found by doubling and halving, and take it."""
+    """Return `wish`, or `wish_2`, … if taken, by binary search, and add it to `taken`."""
     name = wish
     if name in taken:
         low, high = 1, 2  # a used name, and one to try
@@ -230,7 +239,7 @@ def make_tensor_proto(name: str, array: Array, dtype: str) -> TensorProto:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Make a ValueInfoProto; a dynamic length is written as its formula."""
+    """Return a ValueInfoProto; a dynamic length is written as its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     made: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return made
@@ -241,7 +250,7 @@ def make_body_graph(
     body: GraphBody,
     results: Sequence[str],
     types: Sequence[Type],
-    inputs: Sequence[ValueInfoProto] = (),
+    inputs: Sequence[Tensor] = (),
 ) -> GraphProto:
     """Return a finished body as a graph without unused nodes."""
     outputs = [make_value_info(r, t) for r, t in zip(results, types, strict=True)]
@@ -249,7 +258,7 @@ def make_body_graph(
     return GraphProto(
         name=name,
         node=body.nodes,
-        input=inputs,
+        input=[make_value_info(t.name, t.type) for t in inputs],
         output=outputs,
         value_info=list_value_infos(body, results),
     )
@@ -263,7 +272,7 @@ def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in results:
         own = name in made and name not in found
-        found.append(name if own else g.alias(name, g.place("result")))
+        found.append(name if own else g.alias(name, g.scoped_name("result")))
     return found
 
 
@@ -273,16 +282,16 @@ def make_branch(
     types: Sequence[Type],
     write: Callable[[], Sequence[str]],
     *,
-    apart: bool = False,
+    isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If` with what `write` emits; `apart` as in `Emitter.body`."""
-    with g.body(apart=apart) as body:
+    """Return a branch of an `If` with what `write` emits; `isolated` as in `Emitter.body`."""
+    with g.body(isolated=isolated) as body:
         results = emit_body_results(g, write())
     return make_body_graph(name, body, results, types)
 
 
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:
-    """Return the types of the values of a body, without its results."""
+    """Return the types of the values of a body except its results."""
     made = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
     return [make_value_info(name, body.types[name]) for name in made if name not in results]
 
@@ -301,9 +310,7 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 class _IdentityKey:
-    """A hash key equal only to itself. It keeps the graph alive: the id of a freed object may be
-    reused.
-    """
+    """A hash key that compares graphs by identity, and keeps them alive so that ids are unique."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
@@ -323,7 +330,7 @@ def _make_hashable(value: Any) -> Hashable:
 
 
 def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
-    """Record where the weights of this attention can be read; not possible inside a loop."""
+    """Record where the weights of an attention outside loops can be read."""
     if len(g.bodies.open) == 1:
         g.attentions += (
             {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)

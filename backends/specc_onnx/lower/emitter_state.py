@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value by its name in the ONNX graph; `value` is the IR's."""
+    """A value of the ONNX graph by its name; `value` is its IR value, if it has one."""
 
     name: str
     type: Type
@@ -24,11 +24,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LoweringSite:
-    """The IR node being lowered: its scope paths, the types of its results, and which are read."""
+    """The IR node being lowered: its scope paths, result types, and which results are used."""
 
     scopes: tuple[str, ...] = ()
     types: tuple[Type, ...] = ()
-    wanted: tuple[bool, ...] = ()
+    is_used: tuple[bool, ...] = ()
 
     @property
     def scope(self) -> str:
@@ -38,8 +38,8 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """Emitted nodes by their key, and the types of their values, which ONNX's own
-    inference would lose.
+    """Nodes of a graph or subgraph, their results by hash key (`known`), and the IR types of these,
+    which ONNX's shape inference would lose.
     """
 
     nodes: list[NodeProto] = field(default_factory=list)
@@ -49,8 +49,8 @@ class GraphBody:
 
 @dataclass(slots=True)
 class NameTable:
-    """Names in use (`taken`), the name each would have (`preferred`, written by `Emitter.unique`,
-    read by `specc_onnx.emit.onnx_graph`), and that of the graph.
+    """Names in use (`taken`), their preferred names (set by `Emitter.unique`, read by
+    `specc_onnx.emit.onnx_graph`), and the name of the graph.
     """
 
     taken: set[str]
@@ -60,16 +60,16 @@ class NameTable:
 
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
-    """IR values and their names: `tensors` by `lower_nodes`, shared `constants`, `parameters` by
-    the spec's names, their `stored` types, `narrow` 16-bit initializers by their widened values,
-    and KV `buffers` that attention appends to.
+    """IR values and their names: `tensors` set by `lower_nodes`, shared `constants`, `parameters`
+    by the spec's names, their `stored_types`, `narrow_weights` (widened values to their 16-bit
+    initializers), and KV `buffers` that attention appends to.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: dict[str, TensorProto] = field(default_factory=dict)
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    stored: dict[str, Type] = field(default_factory=dict)
-    narrow: dict[str, str] = field(default_factory=dict)
+    stored_types: dict[str, Type] = field(default_factory=dict)
+    narrow_weights: dict[str, str] = field(default_factory=dict)
     buffers: set[Value] = field(default_factory=set)
 
 
@@ -86,15 +86,15 @@ class BodyStack:
 
 @dataclass(slots=True)
 class LayoutCache:
-    """The same values in another layout: `packed` heads `[b, t, h*d]` of `[b, h, t, d]`,
-    `recurrent` layers' masks and packed sequences, `hoisted` values that one `If` makes, and `near`
-    attention weights that are zero elsewhere (local-p).
+    """Values in another layout: `packed` heads `[b, t, h*d]` of `[b, h, t, d]`; padding mask and
+    packed output of `recurrent` layers; `hoisted` masks; `near_keys` outside which attention
+    weights are zero (local-p).
     """
 
     packed: dict[str, str] = field(default_factory=dict)
     recurrent: dict[str, tuple[str, str]] = field(default_factory=dict)
     hoisted: dict[Hashable, str] = field(default_factory=dict)
-    near: dict[str, "NearKeys"] = field(default_factory=dict)
+    near_keys: dict[str, "NearKeys"] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -106,6 +106,6 @@ class GraphFacts:
 
     padding_sides: dict[Value, str] = field(default_factory=dict)
     use_counts: dict[Value, int] = field(default_factory=dict)
-    pieces: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    split_ends: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_lengths: dict[str, int] = field(default_factory=dict)

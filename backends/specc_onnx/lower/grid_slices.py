@@ -1,8 +1,8 @@
 """Slices of query-key grids and of attention operands, recomputed per block.
 
 Ops that are elementwise along queries and keys commute with slicing, so `j <= i` over 32
-queries and 95 keys compares 32 position ids with 95. Values with one of the two axes, or
-made in another way, are leaves: the caller says what stands for them.
+queries and 95 keys compares 32 position ids with 95. Values with only one of the two axes and
+values of other ops are leaves, which the caller slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,50 +32,51 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 
 @dataclass(kw_only=True)
 class GridSlice:
-    """Slices of grids over `queries` and `keys`, with `leaf` at their ends; `grids` are leaves with
-    both axes. `one_axis` also recomputes values with one axis, up to heavy ops other than products.
-    Weights are recomputed for some keys only if their mask shows keys `within` the slice alone.
+    """Recomputed slices of grids of `queries` and `keys`. `leaf` slices their leaves; `grids`
+    collects the leaves with both axes. With `recompute_single_axis`, values with one axis are
+    recomputed too, up to heavy ops other than products. Attention weights are recomputed only if
+    their mask hides all keys outside `visible_band`.
     """
 
     queries: Dim
     keys: Dim
     leaf: LeafFunction = lambda value, axes: value
     scope: str = ""
-    one_axis: bool = False
-    within: Interval = EMPTY_INTERVAL
+    recompute_single_axis: bool = False
+    visible_band: Interval = EMPTY_INTERVAL
     builder: Builder = field(default_factory=Builder)
     grids: list[Value] = field(default_factory=list)
-    _made: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
+    _slices: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
 
-    def of(self, value: Value, axes: GridAxes) -> Value:
+    def slice_value(self, value: Value, axes: GridAxes) -> Value:
         """Return the slice of a value, recomputed."""
-        todo = [(value, axes)]
-        # An explicit stack: masks may consist of thousands of nodes.
-        while todo:
-            at = todo[-1]
-            if at in self._made:
-                todo.pop()
+        stack = [(value, axes)]
+        # An explicit stack, because masks may consist of thousands of nodes.
+        while stack:
+            key = stack[-1]
+            if key in self._slices:
+                stack.pop()
                 continue
-            operands = self._slice_all_operands(*at)
+            operands = self._slice_all_operands(*key)
             if operands is None:
-                self._made[at] = self._end(*at)
+                self._slices[key] = self._slice_leaf(*key)
                 continue
-            missing = [o for o in operands if o and o not in self._made]
+            missing = [o for o in operands if o and o not in self._slices]
             if missing:
-                todo += missing
+                stack += missing
                 continue
-            made = [self._made[o] if o else None for o in operands]
-            self._made[at] = self._recompute_node(*at, made) or self._end(*at)
-        return self._made[value, axes]
+            operand_slices = [self._slices[o] if o else None for o in operands]
+            self._slices[key] = self._recompute_node(*key, operand_slices) or self._slice_leaf(*key)
+        return self._slices[value, axes]
 
     def graph(self, value: Value) -> Graph:
-        """Return the nodes of a slice; their inputs exist outside."""
+        """Return the graph that computes a slice from values of the outer graph."""
         return self.builder.finish("portion", {"portion": value})
 
     def _slice_all_operands(
         self, value: Value, axes: GridAxes
     ) -> list[tuple[Value, GridAxes] | None] | None:
-        """Slice all operands of a node by their query and key axes; None for a leaf."""
+        """Return the operands of a node with their query and key axes; None for a leaf."""
         node = value.node
         there = [axis for axis in axes if axis is not None]
         if node is None or not self._should_recompute(node.op, len(there)):
@@ -91,23 +92,23 @@ class GridSlice:
         ]
 
     def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return whether to recompute the results of an op that has so many of the two axes."""
+        """Return whether to recompute a result that has `axes` (1 or 2) of the grid axes."""
         if isinstance(op, ops.Scan):
             return False
-        return axes == 2 or (axes == 1 and self.one_axis and _is_cheap_op(op))
+        return axes == 2 or (axes == 1 and self.recompute_single_axis and _is_cheap_op(op))
 
     def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
-        """Return whether these are weights of keys that are all taken."""
+        """Return whether the slice contains all keys that these weights can be nonzero for."""
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
             return False
         mask = op.mask(node)
         last = op.scores(node).type.rank - 1
-        seen = find_band_interval(mask, mask.type.rank - 2, mask.type.rank - 1)
-        inside = self.within.lo <= seen.lo and seen.hi <= self.within.hi
-        return inside and axes == (last - 1, last)
+        band = find_band_interval(mask, mask.type.rank - 2, mask.type.rank - 1)
+        is_inside = self.visible_band.lo <= band.lo and band.hi <= self.visible_band.hi
+        return is_inside and axes == (last - 1, last)
 
-    def _end(self, value: Value, axes: GridAxes) -> Value:
+    def _slice_leaf(self, value: Value, axes: GridAxes) -> Value:
         if axes == (None, None):
             return value
         if None not in axes:
@@ -117,25 +118,25 @@ class GridSlice:
     def _recompute_node(
         self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Recompute a node for the sliced positions; None if the result would not be the slice."""
+        """Recompute a node for the slice; None if its result does not have the sliced shape."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
-        wanted = list(value.type.shape)
+        shape = list(value.type.shape)
         for axis, length in zip(axes, (self.queries, self.keys), strict=True):
             if axis is not None:
-                wanted[axis] = length
+                shape[axis] = length
         op = node.op
         if isinstance(op, ops.Expand) and op.axis in axes:
-            op = replace(op, length=wanted[op.axis])
+            op = replace(op, length=shape[op.axis])
         try:
             made = self.builder.add(op, *operands, scope=self.scope)[value.index]
         except ShapeError:
             return None
-        return made if made.type.shape == tuple(wanted) else None
+        return made if made.type.shape == tuple(shape) else None
 
 
 def _find_result_dependences(node: Node, result: int) -> list[Dependence]:
-    """Return how one result of a node depends on its operands."""
+    """Return the dependences of one result of a node on its operands."""
     types = tuple(a.type if a else None for a in node.args)
     found = find_op_dependences(node.op, types, node.op.infer(*types))
     return [link for link in found if link.result == result]
@@ -180,14 +181,14 @@ def _map_operand_axis(links: Sequence[Dependence], operand: int, axis: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """Positions from `start` up to `stop`, each i64[1], none if these are ""; before them the
-    positions `others`, i64[n]. `length` is their total number.
+    """Positions `global_positions`, i64[n], followed by `start` to `stop` (exclusive), i64[1]
+    each, "" for none. `length` is the total count.
     """
 
     start: str
     stop: str
     length: Dim
-    others: str = ""
+    global_positions: str = ""
 
 
 def slice_attention_parts(
@@ -201,7 +202,7 @@ def slice_attention_parts(
     mask, add = (
         recompute_mask(g, x, queries, keys) if x and x.value else x for x in (parts.mask, parts.add)
     )
-    if mask is not None and keys is not None and keys.others:
+    if mask is not None and keys is not None and keys.global_positions:
         mask = replace(mask, name=g.node("And", mask.name, _emit_not_duplicated(g, keys)))
     q, k, v = _slice_operands(op, g, parts, (queries, keys, keys))
     return replace(parts, q=q, k=k, v=v, mask=mask, add=add)
@@ -226,11 +227,11 @@ def recompute_slice(
     axes: GridAxes,
     spans: tuple[PositionSpan | None, PositionSpan | None],
     *,
-    one_axis: bool = False,
-    within: Interval = EMPTY_INTERVAL,
+    recompute_single_axis: bool = False,
+    visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
-    """`x` of the queries and keys of two spans, or of all, made again in the innermost body;
-    `axes` are its own of the two. Other arguments are those of `GridSlice`.
+    """Recompute `x` in the innermost body for the queries and keys of two spans, None for all;
+    `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 
@@ -247,18 +248,16 @@ def recompute_slice(
         span.length if span else x.type.shape[0 if axis is None else axis]
         for span, axis in zip(spans, axes, strict=True)
     )
-    portion = GridSlice(
+    grid = GridSlice(
         queries=queries,
         keys=keys,
         leaf=slice_value,
         scope=g.site.scope,
-        one_axis=one_axis,
-        within=within,
+        recompute_single_axis=recompute_single_axis,
+        visible_band=visible_band,
     )
-    value = portion.of(x.value, axes)
-    site = g.site
-    lower_nodes(g, portion.graph(value))
-    g.site = site
+    value = grid.slice_value(x.value, axes)
+    lower_nodes(g, grid.graph(value))
     return g.values.tensors[value]
 
 
@@ -272,21 +271,21 @@ def recompute_mask(
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for global keys that are also in the window."""
-    before = g.node("Less", keys.others, keys.start)
-    behind = g.node("GreaterOrEqual", keys.others, keys.stop)
-    near = g.node("Sub", keys.stop, keys.start)
-    all_near = g.node("Expand", g.constant(True, "bool"), near)
-    return g.node("Concat", g.node("Or", before, behind), all_near, axis=0)
+    """Emit a mask that is false for global keys inside the window, which are there twice."""
+    is_before = g.node("Less", keys.global_positions, keys.start)
+    is_after = g.node("GreaterOrEqual", keys.global_positions, keys.stop)
+    window_length = g.node("Sub", keys.stop, keys.start)
+    in_window = g.node("Expand", g.constant(True, "bool"), window_length)
+    return g.node("Concat", g.node("Or", is_before, is_after), in_window, axis=0)
 
 
 def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None) -> Tensor:
-    """Slice `[b, h, t, d]`, or its packed form where the kernel reads that."""
+    """Slice `[b, h, t, d]`, or its packed form if the kernel reads that."""
     if span is None or packed is None:
         return slice_positions(g, x, (2,), (span,))
     b, h, t, d = x.type.shape
     rows = slice_positions(g, Tensor(packed, Type(x.type.dtype, (b, t, h * d))), (1,), (span,))
-    name = g.unique(g.place("heads"))
+    name = g.unique(g.scoped_name("heads"))
     g.layouts.packed[name] = rows.name
     return Tensor(name, _set_axis_length(x.type, 2, span.length))
 
@@ -294,34 +293,34 @@ def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str |
 def slice_positions(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Slice a tensor along axes with a span; unchanged without spans."""
-    chosen = [
+    """Slice a tensor along each axis with a span."""
+    axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)
         if axis is not None and span is not None
     ]
-    if not chosen:
+    if not axis_spans:
         return x
     name, type = x.name, x.type
-    if near := [(axis, span) for axis, span in chosen if not span.others]:
-        starts = _emit_index_vector(g, [span.start for _, span in near])
-        stops = _emit_index_vector(g, [span.stop for _, span in near])
-        name = g.node("Slice", name, starts, stops, g.vector(*(a for a, _ in near)))
-    for axis, span in chosen:
+    if contiguous := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
+        starts = _emit_index_vector(g, [span.start for _, span in contiguous])
+        stops = _emit_index_vector(g, [span.stop for _, span in contiguous])
+        name = g.node("Slice", name, starts, stops, g.vector(*(a for a, _ in contiguous)))
+    for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
-        if span.others:
+        if span.global_positions:
             name = _gather_positions(g, name, axis, span)
     g.bodies.open[-1].types[name] = type
     return Tensor(name, type)
 
 
 def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Gather consecutive positions by index."""
-    others = g.node("Gather", x, span.others, axis=axis)
+    """Emit the global positions of an axis, followed by those of the span."""
+    global_positions = g.node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
-        return others
+        return global_positions
     near = g.node("Slice", x, span.start, span.stop, g.vector(axis))
-    return g.node("Concat", others, near, axis=axis)
+    return g.node("Concat", global_positions, near, axis=axis)
 
 
 def _emit_index_vector(g: Emitter, numbers: Sequence[str]) -> str:

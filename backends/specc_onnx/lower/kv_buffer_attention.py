@@ -1,7 +1,7 @@
 """Attention over in-place KV buffers (`GroupQueryAttention`).
 
-ONNX Runtime's `GroupQueryAttention` writes the new rows into the buffer it is given;
-`specc_onnx.emit.kv_buffers` decides where it serves, and says why.
+ONNX Runtime's `GroupQueryAttention` writes new keys and values into its buffer operand;
+`specc_onnx.emit.kv_buffers` selects the attentions that use it.
 """
 
 from collections.abc import Sequence
@@ -33,31 +33,29 @@ def get_buffer_type(type: Type) -> Type:
 
 
 MASKED_BIAS = float("-inf")
-"""The bias of a masked key, below that of any visible one. Rows without visible keys are set to
-zero afterwards."""
+"""The bias of a masked key. Results without visible keys are set to zero afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
-    """Keys or values of an attention: a buffer and new positions, which the kernel appends, and
-    quantizes if there is a `scale`.
+    """Keys or values of an attention: a buffer and `new_positions`, which the kernel appends,
+    quantized if there is a `scale`.
     """
 
     joined: Value
     past: Tensor
-    fresh: Tensor
+    new_positions: Tensor
     scale: Tensor | None = None
 
     @classmethod
-    def of(cls, g: Emitter, x: Tensor) -> "_AppendedBuffer":
-        # `caches_of` selected them: a concatenation of a buffer and new positions
+    def from_value(cls, g: Emitter, x: Tensor) -> "_AppendedBuffer":
         assert x.value is not None
         scale, joined = _split_scale(x.value)
-        past, fresh = _get_two_operands(joined)
+        past, new_positions = _get_two_operands(joined)
         if scale is not None:
-            fresh, _ = _get_two_operands(fresh)
+            new_positions, _ = _get_two_operands(new_positions)
         units = None if scale is None else g.values.tensors[scale]
-        return cls(joined, g.values.tensors[past], g.values.tensors[fresh], units)
+        return cls(joined, g.values.tensors[past], g.values.tensors[new_positions], units)
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
@@ -77,7 +75,7 @@ def _split_scale(value: Value) -> tuple[Value | None, Value]:
 
 
 def _get_two_operands(value: Value) -> tuple[Value, Value]:
-    """Return the two operands of a concatenation."""
+    """Return the two operands of a binary node."""
     assert value.node is not None
     first, second = value.node.args
     assert first is not None
@@ -95,44 +93,44 @@ def emit_kv_buffer_attention(
     add: Tensor | None,
 ) -> str:
     """Emit a `GroupQueryAttention` whose written buffers replace `k` and `v`. With 5 positions in
-    the buffers and 2 new ones, capacity is at least 7, `filled` 6 and `total` 7.
+    the buffers and 2 new ones, capacity is at least 7, `fill_counts` 6 and `total` 7.
     """
-    b, h, asked, d = q.type.shape
-    keys, values = _AppendedBuffer.of(g, k), _AppendedBuffer.of(g, v)
-    count, whole = keys.fresh.type.shape[2], k.type.shape[2]
+    b, h, query_count, d = q.type.shape
+    keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
+    new_count, total_length = keys.new_positions.type.shape[2], k.type.shape[2]
     query = _emit_packed_heads(g, q)
-    # The kernel takes a query for every new key. A step that returns only the newest position after
-    # several were given has fewer: placeholders are added here and sliced off below.
-    fewer = asked != count
-    if fewer:
-        query = _emit_padded_queries(g, query, (b, count - asked, h * d), q.type.dtype)
-    grown = (keys, values)
+    # The kernel takes one query per new key. A step that returns only the newest position has fewer
+    # queries: placeholders are prepended, and sliced off the result.
+    needs_placeholders = query_count != new_count
+    if needs_placeholders:
+        query = _emit_padded_queries(g, query, (b, new_count - query_count, h * d), q.type.dtype)
+    buffers = (keys, values)
     call = _GroupQueryCall(
         op=op,
         heads=(h, k.type.shape[1]),
-        grown=grown,
-        rows=(query, *(_emit_packed_heads(g, x.fresh) for x in grown)),
-        filled=_emit_fill_counts(g, b, whole),
-        result=Type(q.type.dtype, (b, count, h * d)),
+        buffers=buffers,
+        rows=(query, *(_emit_packed_heads(g, x.new_positions) for x in buffers)),
+        fill_counts=_emit_fill_counts(g, b, total_length),
+        result=Type(q.type.dtype, (b, new_count, h * d)),
     )
-    masked = mask is not None and not is_always_true(mask)
-    if g.target.unmasked and mask is not None and masked and add is None:
-        plain = _emit_is_causal_mask(g, mask, (asked, whole))
-        result, *written = _emit_unbiased_if_causal(g, call, plain, mask)
+    has_mask = mask is not None and not is_always_true(mask)
+    if g.target.unmasked and mask is not None and has_mask and add is None:
+        is_causal = _emit_is_causal_mask(g, mask, (query_count, total_length))
+        result, *written_buffers = _emit_unbiased_if_causal(g, call, is_causal, mask)
     else:
-        bias = _emit_attention_bias(g, q.type.dtype, (count, whole), mask, add)
-        result, *written = call.emit_call(g, bias)
-    for each, name in zip(grown, written, strict=True):
+        bias = _emit_attention_bias(g, q.type.dtype, (new_count, total_length), mask, add)
+        result, *written_buffers = call.emit_call(g, bias)
+    for each, name in zip(buffers, written_buffers, strict=True):
         g.values.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
-    if fewer:
-        result = emit_slice(g, result, 1, count - asked, count)
-    if mask is not None and masked:
+    if needs_placeholders:
+        result = emit_slice(g, result, 1, new_count - query_count, new_count)
+    if mask is not None and has_mask:
         result = _emit_zeros_for_masked(g, result, mask, q.type.dtype)
     return _emit_unpacked_heads(g, result, h, d)
 
 
 def _emit_fill_counts(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
-    """Emit the last position of each sequence, and the number of positions including new ones."""
+    """Emit the last position of each sequence, i32[b], and the total length, i32[]."""
     with g.outside("lengths"):
         total = emit_cast(g, g.dim(whole), "i64", "i32")
         last = emit_cast(g, g.dim(whole - 1), "i64", "i32")
@@ -141,26 +139,26 @@ def _emit_fill_counts(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """A `GroupQueryAttention` to be: heads of queries, and of keys and values; queries
-    and new keys and values; how much of the buffers is `filled`; the type of its result.
+    """Operands of a `GroupQueryAttention` node: numbers of query and key/value `heads`, `buffers`,
+    packed `rows` of queries, new keys and values, and `fill_counts` of the buffers.
     """
 
     op: ops.Attend
     heads: tuple[Dim, Dim]
-    grown: tuple[_AppendedBuffer, _AppendedBuffer]
+    buffers: tuple[_AppendedBuffer, _AppendedBuffer]
     rows: tuple[str, ...]
-    filled: tuple[str, str]
+    fill_counts: tuple[str, str]
     result: Type
 
     def emit_call(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
         """Return the attention result and the updated buffers."""
-        rotation = [None, None, None]  # the kernel's own names, which no spec uses
-        buffers = [x.past.name for x in self.grown]
-        scales, kinds = _get_int8_operands(*self.grown)
+        rotation = [None, None, None]  # optional rotary operands
+        buffers = [x.past.name for x in self.buffers]
+        scales, kinds = _get_int8_operands(*self.buffers)
         return g.nodes(
             "GroupQueryAttention",
             3,
-            *(*self.rows, *buffers, *self.filled, *rotation, bias, *scales),
+            *(*self.rows, *buffers, *self.fill_counts, *rotation, bias, *scales),
             domain=CONTRIB_DOMAIN,
             num_heads=self.heads[0].number,
             kv_num_heads=self.heads[1].number,
@@ -171,30 +169,30 @@ class _GroupQueryCall:
 
 
 def _emit_unbiased_if_causal(
-    g: Emitter, call: _GroupQueryCall, plain: str, mask: Tensor
+    g: Emitter, call: _GroupQueryCall, is_causal: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Emit attention without a bias, which is faster, if the mask is causal at run time."""
-    types = (call.result, *(get_buffer_type(x.past.type) for x in call.grown))
-    grid = call.result.shape[1], call.grown[0].joined.type.shape[2]
+    """Emit attention without bias, which is faster, if the mask is causal at run time."""
+    types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
+    grid = call.result.shape[1], call.buffers[0].joined.type.shape[2]
 
     def attend_with_bias() -> tuple[str, ...]:
         return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
 
     without = make_branch(g, "plain", types, lambda: call.emit_call(g, None))
     with_bias = make_branch(g, "masked", types, attend_with_bias)
-    return g.nodes("If", 3, plain, then_branch=without, else_branch=with_bias)
+    return g.nodes("If", 3, is_causal, then_branch=without, else_branch=with_bias)
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
     """Emit whether a mask shows every key up to the query itself, bool[]."""
     queries, keys = grid
     with g.outside("lengths"):
-        before = g.dim(keys - queries)
-        query = emit_unsqueeze(g, g.node("Add", emit_arange(g, queries), before), 1)
+        offset = g.dim(keys - queries)
+        query = emit_unsqueeze(g, g.node("Add", emit_arange(g, queries), offset), 1)
         later = g.node("Greater", emit_arange(g, keys), query)
-    shown = g.node("Or", mask.name, later)
-    least = g.node("ReduceMin", emit_cast(g, shown, "bool", "i32"), keepdims=0)
-    return g.node("Equal", least, g.constant(1, "i32"))
+    is_visible = g.node("Or", mask.name, later)
+    minimum = g.node("ReduceMin", emit_cast(g, is_visible, "bool", "i32"), keepdims=0)
+    return g.node("Equal", minimum, g.constant(1, "i32"))
 
 
 def _get_int8_operands(
@@ -205,7 +203,7 @@ def _get_int8_operands(
         return [], {}
     kinds: dict[str, str | int] = {"kv_cache_bit_width": 8}
     kinds |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # the sinks operand precedes the scales; none are given
+    # operands: no sinks, then the scales
     return [None, keys.scale.name, values.scale.name], kinds
 
 
@@ -218,7 +216,7 @@ def _emit_unpacked_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str
 
 
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
-    """`[b, h, t, d]` as `[b, t, h·d]`."""
+    """Emit `[b, h, t, d]` as `[b, t, h·d]`."""
     if (known := g.layouts.packed.get(x.name)) is not None:
         return known
     _, h, _, d = x.type.shape
@@ -234,14 +232,14 @@ def _emit_padded_queries(g: Emitter, query: str, shape: Sequence[Dim], dtype: st
 def _emit_attention_bias(
     g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, add: Tensor | None
 ) -> str | None:
-    """Emit mask and bias as one full-size bias; the kernel itself is causal."""
+    """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
     if mask is not None and not is_always_true(mask):
         zero = add.name if add else g.constant(0.0, dtype)
-        shown = g.node("Where", mask.name, zero, g.constant(MASKED_BIAS, dtype))
-        sides = mask.type.shape
+        masked = g.node("Where", mask.name, zero, g.constant(MASKED_BIAS, dtype))
+        shape = mask.type.shape
         if add is not None:
-            sides = tuple(m if a == 1 else a for m, a in zip(sides, add.type.shape, strict=True))
-        bias = make_typed_tensor(shown, dtype, sides)
+            shape = tuple(m if a == 1 else a for m, a in zip(shape, add.type.shape, strict=True))
+        bias = make_typed_tensor(masked, dtype, shape)
     elif add is not None:
         bias = add
     else:
@@ -251,7 +249,11 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Zero the rows of `[b, t, h·d]` that see no key; the mask is that of all heads."""
-    seen = g.node("ReduceMax", emit_cast(g, mask.name, "bool", "f32"), g.vector(3), keepdims=0)
-    some = g.node("Transpose", seen, perm=[0, 2, 1])
-    return g.node("Where", emit_cast(g, some, "f32", "bool"), result, g.constant(0, dtype))
+    """Zero the queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
+    visible_count = g.node(
+        "ReduceMax", emit_cast(g, mask.name, "bool", "f32"), g.vector(3), keepdims=0
+    )
+    has_visible_key = g.node("Transpose", visible_count, perm=[0, 2, 1])
+    return g.node(
+        "Where", emit_cast(g, has_visible_key, "f32", "bool"), result, g.constant(0, dtype)
+    )

@@ -1,8 +1,7 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
-What the body captures it reads from outside by name. ONNX Runtime's Scan refuses length
-0, so where that may happen one row of zeros is scanned instead and everything it did is
-taken back.
+The body reads captured values of the outer graph by name. ONNX Runtime's Scan rejects length
+0, so an axis that may be empty is padded with one position, whose results are removed.
 """
 
 from collections.abc import Sequence
@@ -10,20 +9,14 @@ from collections.abc import Sequence
 from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recurrence
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input, Value, collect_needed_nodes
+from specc.ir.graph import Builder, Value, collect_needed_nodes
 from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_in_chunks
 from specc_onnx.lower.blocked_attention import set_lengths_nonempty
-from specc_onnx.lower.emitter import (
-    Emitter,
-    emit_body_results,
-    make_body_graph,
-    make_branch,
-    make_value_info,
-)
+from specc_onnx.lower.emitter import Emitter, emit_body_results, make_body_graph, make_branch
 from specc_onnx.lower.emitter_state import Tensor
-from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_full,
@@ -37,91 +30,84 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower(ops.Scan)
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """Lower to a loop over positions, and to one over chunks where that is possible."""
-    found = match_linear_recurrence(op, [a.value for a in args])
-    rows = op.parts(args).rows[0].type.shape[op.axis]
-    if found is None or (rows.number or MAX_LOOP_LENGTH + 1) <= MAX_LOOP_LENGTH:
+    """Lower to a loop over positions, or over chunks for long linear recurrences."""
+    recurrence = match_linear_recurrence(op, [a.value for a in args])
+    length = op.parts(args).rows[0].type.shape[op.axis]
+    if recurrence is None or (length.number or MAX_LOOP_LENGTH + 1) <= MAX_LOOP_LENGTH:
         return emit_scan(op, g, *args)
-    if rows.number is not None:
-        return _emit_chunks(op, g, args, found)
-    if rows.name is not None:
-        known = g.facts.branch_lengths.get(rows.name, 0)
-        g.facts.branch_lengths[rows.name] = max(MAX_LOOP_LENGTH, known)
+    if length.number is not None:
+        return _emit_chunks(op, g, args, recurrence)
+    if length.name is not None:
+        known = g.facts.branch_lengths.get(length.name, 0)
+        g.facts.branch_lengths[length.name] = max(MAX_LOOP_LENGTH, known)
     with g.outside("lengths"):
-        long = g.node("Greater", g.dim(rows), g.constant(MAX_LOOP_LENGTH, "i64"))
-    site = g.site
+        is_long = g.node("Greater", g.dim(length), g.constant(MAX_LOOP_LENGTH, "i64"))
 
     def compute_chunks() -> tuple[str, ...]:
-        with set_lengths_nonempty(g, rows):
-            return _emit_chunks(op, g, args, found)
+        with set_lengths_nonempty(g, length):
+            return _emit_chunks(op, g, args, recurrence)
 
-    then = make_branch(g, "chunks", site.types, compute_chunks)
-    g.site = site
-    otherwise = make_branch(g, "positions", site.types, lambda: emit_scan(op, g, *args))
-    g.site = site
-    return g.nodes("If", len(site.types), long, then_branch=then, else_branch=otherwise)
+    types = g.site.types
+    then = make_branch(g, "chunks", types, compute_chunks)
+    otherwise = make_branch(g, "positions", types, lambda: emit_scan(op, g, *args))
+    return g.nodes("If", len(types), is_long, then_branch=then, else_branch=otherwise)
 
 
 def _emit_chunks(
-    op: ops.Scan, g: Emitter, args: Sequence[Tensor], found: LinearRecurrence
+    op: ops.Scan, g: Emitter, args: Sequence[Tensor], recurrence: LinearRecurrence
 ) -> tuple[str, ...]:
-    b = Builder()
-    inner = [b.input(f"x{n}", Input(a.type)) for n, a in enumerate(args)]
-    results = compute_in_chunks(b, op, inner, found)
-    # A separate graph is lowered into the current one: its inputs are the operands.
-    g.values.tensors.update(zip(inner, args, strict=True))
-    site = g.site
-    lower_nodes(g, b.finish("chunks", {f"y{n}": v for n, v in enumerate(results)}))
-    g.site = site
-    return tuple(g.values.tensors[v].name for v in results)
+    def add_chunks(b: Builder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return compute_in_chunks(b, op, [x for x in inputs if x], recurrence)
+
+    return lower_expansion(g, args, add_chunks)
 
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Lower to `Scan`, or to `Loop` for early exit and targets that need it."""
     if op.until != -1 or g.target.loops == "loop":
         return emit_loop_node(op, g, *args)
-    given = op.parts(args)
-    scanned, axes = _emit_scanned_operands(op, g, given)
-    body = _build_scan_body(op, g, given.keep, given.starts, given.captured)
-    backwards = [int(op.reverse)]
+    operands = op.parts(args)
+    scanned, axes = _emit_scanned_operands(op, g, operands)
+    body = _build_scan_body(op, g, operands.keep, operands.starts, operands.captured)
+    directions = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries
     results = g.nodes(
         "Scan",
         len(op.body.outputs),
-        *(c.name for c in given.starts),
+        *(c.name for c in operands.starts),
         *scanned,
         body=body,
         num_scan_inputs=len(scanned),
         scan_input_axes=axes,
-        scan_input_directions=backwards * len(scanned),
-        scan_output_directions=backwards * collected if collected else None,
+        scan_input_directions=directions * len(scanned),
+        scan_output_directions=directions * collected if collected else None,
     )
     stacked = [emit_collected_axis(op, g, r, t.rank) for r, t in _list_collected(op, g, results)]
     results = (*results[: op.carries], *stacked)
-    length = given.rows[0].type.shape[op.axis]
-    if g.lengths.positive(length):
+    length = operands.rows[0].type.shape[op.axis]
+    if g.lengths.is_positive(length):
         return results
-    return _emit_without_placeholder(op, g, results, given.starts, length)
+    return _emit_without_placeholder(op, g, results, operands.starts, length)
 
 
 def _emit_scanned_operands(
-    op: ops.Scan, g: Emitter, given: Loop[Tensor]
+    op: ops.Scan, g: Emitter, operands: Loop[Tensor]
 ) -> tuple[list[str], list[int]]:
-    """Emit the scanned values, padded to at least one position, and their scan axes."""
-    tensors, axes = [*given.rows], [op.axis] * op.scanned
-    # `keep` is `[b, t]`: its time axis is 1, whatever that of the others is.
-    if given.keep is not None:
-        tensors, axes = [given.keep, *tensors], [1, *axes]
+    """Emit the scanned inputs, padded to at least one position, and their scan axes."""
+    tensors, axes = [*operands.rows], [op.axis] * op.scanned
+    # `keep` is `[b, t]`: its time axis is always 1.
+    if operands.keep is not None:
+        tensors, axes = [operands.keep, *tensors], [1, *axes]
     names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
-        if any(not g.lengths.positive(d) for d in x.type.shape[axis + 1 :]):
+        if any(not g.lengths.is_positive(d) for d in x.type.shape[axis + 1 :]):
             names[n], axes[n] = _emit_axis_first(g, names[n], axis, x.type.rank), 0
     return names, axes
 
 
 def _emit_axis_first(g: Emitter, x: str, axis: int, rank: int) -> str:
-    """Move the loop's axis to the front. `scan_input_axes` would do so, but ONNX Runtime 1.31
-    crashes if an axis after it is empty, as in an empty cache.
+    """Move the scan axis to the front: with `scan_input_axes` ONNX Runtime 1.31 crashes if a later
+    axis is empty, as in an empty cache.
     """
     order = [axis, *(n for n in range(rank) if n != axis)]
     return x if axis == 0 else g.node("Transpose", x, perm=order)
@@ -132,59 +118,60 @@ def _list_collected(op: ops.Scan, g: Emitter, results: tuple[str, ...]) -> list[
 
 
 def emit_collected_axis(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
-    """Move the axis of collected values; `scan_output_axes` crashes for an empty batch (ONNX
-    Runtime 1.31).
+    """Move the scan axis of collected values from the front to its place; `scan_output_axes`
+    crashes for an empty batch (ONNX Runtime 1.31).
     """
-    # ONNX stacks outputs along the first axis.
     order = [*range(1, op.axis + 1), 0, *range(op.axis + 1, rank)]
     return stacked if op.axis == 0 else g.node("Transpose", stacked, perm=order)
 
 
 def _emit_without_placeholder(
-    op: ops.Scan, g: Emitter, results: tuple[str, ...], carried: Sequence[Tensor], length: Dim
+    op: ops.Scan,
+    g: Emitter,
+    results: tuple[str, ...],
+    initial_carries: Sequence[Tensor],
+    length: Dim,
 ) -> tuple[str, ...]:
     """Return the results without the placeholder position of an empty axis."""
-    some = g.node("Greater", g.dim(length), g.constant(0, "i64"))
-    ends = [
-        emit_where(g, start.type.dtype, some, end, start.name)
-        for start, end in zip(carried, results[: op.carries], strict=True)
+    has_positions = g.node("Greater", g.dim(length), g.constant(0, "i64"))
+    final_carries = [
+        emit_where(g, start.type.dtype, has_positions, end, start.name)
+        for start, end in zip(initial_carries, results[: op.carries], strict=True)
     ]
     stacked = [emit_slice(g, r, op.axis, Dim.of(0), length) for r in results[op.carries :]]
-    return (*ends, *stacked)
+    return (*final_carries, *stacked)
 
 
 def _build_scan_body(
     op: ops.Scan,
     g: Emitter,
     keep: Tensor | None,
-    carried: Sequence[Tensor],
+    initial_carries: Sequence[Tensor],
     captured: Sequence[Tensor],
 ) -> object:
     """Build the body graph with ONNX's input order: carries, then `keep`, then scanned values."""
     inner = list(op.body.inputs.items())
     rows, carries = inner[: op.scanned], inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
-        kept = None
+        position_mask = None
         if keep is not None:
-            kept = Tensor(g.unique(g.place("keep")), remove_axis(keep.type, 1))
+            position_mask = g.new_tensor("keep", remove_axis(keep.type, 1))
         inputs = [add_body_input(g, name, value) for name, value in carries]
-        inputs += [kept] if kept else []
+        inputs += [position_mask] if position_mask else []
         inputs += [add_body_input(g, name, value) for name, value in rows]
-        results = lower_scan_body(op, g, captured, kept)
+        results = lower_scan_body(op, g, captured, position_mask)
     types = [v.type for v in op.body.outputs.values()]
-    return make_body_graph(
-        g.place("body"), opened, results, types, [make_value_info(t.name, t.type) for t in inputs]
-    )
+    return make_body_graph(g.scoped_name("body"), opened, results, types, inputs)
 
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
     """Add an input with a unique name to a body."""
-    g.values.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
+    g.values.tensors[value] = g.new_tensor(name, value.type, value)
     return g.values.tensors[value]
 
 
 def lower_scan_body(
-    op: ops.Scan, g: Emitter, captured: Sequence[Tensor], kept: Tensor | None
+    op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[str]:
     """Lower the body for given positions and carries; return the results of an iteration."""
     inputs = list(op.body.inputs.values())
@@ -192,30 +179,27 @@ def lower_scan_body(
     g.values.tensors.update(zip(outer, captured, strict=True))
     for name, value in op.body.parameters.items():
         g.values.tensors[value] = g.values.parameters[name]
-    site = g.site
-    # Nodes of the body set the site to their own.
     if op.lasting:
         made = _lower_lasting_body(op, g)
     else:
         lower_nodes(g, op.body)
         made = [g.values.tensors[value].name for value in op.body.outputs.values()]
-    g.site = site
-    return _emit_iteration_results(op, g, made, kept)
+    return _emit_iteration_results(op, g, made, position_mask)
 
 
 def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower what every iteration makes, and under an `If` what only unfinished rows need."""
+    """Lower the outputs of every iteration, and the others under an `If` for unfinished rows."""
     values = list(op.body.outputs.values())
-    ending = values[: len(values) - op.lasting]
-    always = collect_needed_nodes(values[len(ending) :])
-    lower_nodes(g, op.body, always)
+    conditional_outputs = values[: len(values) - op.lasting]
+    unconditional = collect_needed_nodes(values[len(conditional_outputs) :])
+    lower_nodes(g, op.body, unconditional)
     starts = op.inner().starts
-    left = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
-    types = [v.type for v in ending]
+    any_unfinished = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
+    types = [v.type for v in conditional_outputs]
 
     def lower_body() -> list[str]:
-        lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - always)
-        return [g.values.tensors[v].name for v in ending]
+        lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - unconditional)
+        return [g.values.tensors[v].name for v in conditional_outputs]
 
     def emit_unchanged() -> list[str]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
@@ -223,110 +207,110 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
 
     results = g.nodes(
         "If",
-        len(ending),
-        left,
-        then_branch=make_branch(g, g.place("going"), types, lower_body),
-        else_branch=make_branch(g, g.place("over"), types, emit_unchanged),
+        len(conditional_outputs),
+        any_unfinished,
+        then_branch=make_branch(g, g.scoped_name("going"), types, lower_body),
+        else_branch=make_branch(g, g.scoped_name("over"), types, emit_unchanged),
     )
-    return [*results, *(g.values.tensors[v].name for v in values[len(ending) :])]
+    return [*results, *(g.values.tensors[v].name for v in values[len(conditional_outputs) :])]
 
 
 def _emit_iteration_results(
-    op: ops.Scan, g: Emitter, made: Sequence[str], kept: Tensor | None
+    op: ops.Scan, g: Emitter, outputs: Sequence[str], position_mask: Tensor | None
 ) -> list[str]:
-    """Return the results of a step; a masked position changes no carry and collects zeros."""
+    """Return the results of an iteration; masked positions keep carries and collect zeros."""
     body = op.body
-    before = list(body.inputs.values())[op.scanned : op.scanned + op.carries]
+    carries = list(body.inputs.values())[op.scanned : op.scanned + op.carries]
     names: list[str] = []
-    for n, (value, result) in enumerate(zip(body.outputs.values(), made, strict=True)):
-        if kept is not None:
+    for n, (value, result) in enumerate(zip(body.outputs.values(), outputs, strict=True)):
+        if position_mask is not None:
             dtype, carried = value.type.dtype, n < op.carries
-            old = g.values.tensors[before[n]].name if carried else g.constant(0, dtype)
-            result = emit_where(g, dtype, _emit_broadcast_keep(g, kept, value.type), result, old)
+            previous = g.values.tensors[carries[n]].name if carried else g.constant(0, dtype)
+            result = emit_where(
+                g, dtype, _emit_broadcast_keep(g, position_mask, value.type), result, previous
+            )
         names.append(result)
     return emit_body_results(g, names)
 
 
-def _emit_broadcast_keep(g: Emitter, kept: Tensor, type: Type) -> str:
+def _emit_broadcast_keep(g: Emitter, position_mask: Tensor, type: Type) -> str:
     """Emit `keep` at one position, `[b]`, with as many axes as `type`."""
-    shape = (*kept.type.shape, *[Dim.of(1)] * (type.rank - kept.type.rank))
-    return emit_reshape(g, kept.name, kept.type.shape, shape)
+    shape = (*position_mask.type.shape, *[Dim.of(1)] * (type.rank - position_mask.type.rank))
+    return emit_reshape(g, position_mask.name, position_mask.type.shape, shape)
 
 
 def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """Emit a `Loop` node that runs to the last position, or until all elements are done."""
-    given = op.parts(args)
-    length = given.rows[0].type.shape[op.axis]
-    turns = g.dim(length)
-    body = _build_loop_body(op, g, given, turns)
-    ends = _has_early_exit(op)
-    more = _emit_any_unfinished(g, given.starts[op.until].name) if ends else None
-    carried = [c.name for c in given.starts]
+    """Emit a `Loop` node that runs to the last position, or until all sequences are done."""
+    operands = op.parts(args)
+    length = operands.rows[0].type.shape[op.axis]
+    iterations = g.dim(length)
+    body = _build_loop_body(op, g, operands, iterations)
+    has_early_exit = _has_early_exit(op)
+    condition = _emit_any_unfinished(g, operands.starts[op.until].name) if has_early_exit else None
+    carried = [c.name for c in operands.starts]
     count = len(op.body.outputs)
-    results = g.nodes("Loop", count, turns, more, *carried, body=body)
+    results = g.nodes("Loop", count, iterations, condition, *carried, body=body)
     # if all iterations run and there is at least one, no output is missing
-    whole = not ends and g.lengths.positive(length)
+    has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
     for rows, type in _list_collected(op, g, results):
-        every = rows if whole else _emit_zero_filled(op, g, rows, type, turns)
-        stacked.append(emit_collected_axis(op, g, _emit_scan_order(op, g, every), type.rank))
+        complete = rows if has_all_iterations else _emit_zero_filled(op, g, rows, type, iterations)
+        stacked.append(emit_collected_axis(op, g, _emit_scan_order(op, g, complete), type.rank))
     return (*results[: op.carries], *stacked)
 
 
-def _build_loop_body(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
-    """Emit the body in the form of `Loop`: iteration index, condition, carries."""
+def _build_loop_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor], iterations: str) -> object:
+    """Build the body graph with the inputs of `Loop`: iteration, condition, carries."""
     inner = list(op.body.inputs.items())
     starts = inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
-        number = Tensor(g.unique(g.place("turn")), Type("i64", ()))
-        going = Tensor(g.unique(g.place("go")), Type("bool", ()))
-        inputs = [number, going, *(add_body_input(g, name, v) for name, v in starts)]
-        at = number.name
+        iteration, condition = g.new_loop_inputs("turn")
+        inputs = [iteration, condition, *(add_body_input(g, name, v) for name, v in starts)]
+        position = iteration.name
         if op.reverse:
-            last = g.node("Sub", turns, g.constant(1, "i64"))
-            at = g.node("Sub", last, at)
-        for (_, value), x in zip(inner, given.rows, strict=False):
-            row = g.node("Gather", x.name, at, axis=op.axis)
+            last = g.node("Sub", iterations, g.constant(1, "i64"))
+            position = g.node("Sub", last, position)
+        for (_, value), x in zip(inner, operands.rows, strict=False):
+            row = g.node("Gather", x.name, position, axis=op.axis)
             g.values.tensors[value] = Tensor(row, value.type, value)
-        kept = None
-        if given.keep is not None:
-            name = g.node("Gather", given.keep.name, at, axis=1)
-            kept = Tensor(name, remove_axis(given.keep.type, 1))
-        results = lower_scan_body(op, g, given.captured, kept)
-        # an input name must not be an output name
-        more = (
+        position_mask = None
+        if operands.keep is not None:
+            name = g.node("Gather", operands.keep.name, position, axis=1)
+            position_mask = Tensor(name, remove_axis(operands.keep.type, 1))
+        results = lower_scan_body(op, g, operands.captured, position_mask)
+        # ONNX forbids an output with the name of an input.
+        next_condition = (
             _emit_any_unfinished(g, results[op.until])
             if _has_early_exit(op)
-            else g.alias(going.name, g.place("on"))
+            else g.alias(condition.name, g.scoped_name("on"))
         )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
-    declared = [make_value_info(t.name, t.type) for t in inputs]
-    return make_body_graph(g.place("body"), opened, [more, *results], types, declared)
+    return make_body_graph(g.scoped_name("body"), opened, [next_condition, *results], types, inputs)
 
 
 def _has_early_exit(op: ops.Scan) -> bool:
-    """Return whether iterations after the last active element are skipped."""
+    """Return whether the loop stops once all sequences are done."""
     return op.until != -1 and not op.lasting
 
 
 def _emit_any_unfinished(g: Emitter, done: str) -> str:
-    """Emit whether an element is not done: a sum, since the minimum of no elements is undefined."""
-    left = emit_cast(g, g.node("Not", done), "bool", "i32")
-    count = g.node("ReduceSum", left, keepdims=0)
+    """Emit whether any sequence is not done, as a sum, which is defined for an empty batch."""
+    unfinished = emit_cast(g, g.node("Not", done), "bool", "i32")
+    count = g.node("ReduceSum", unfinished, keepdims=0)
     return g.node("Greater", count, g.constant(0, "i32"))
 
 
-def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str) -> str:
+def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
     """Emit collected values by iteration, with zeros for iterations that did not run."""
-    rest = remove_axis(type, op.axis).shape
-    run = g.node("Shape", stacked, start=0, end=1)
-    # With zero iterations ONNX Runtime returns no shape for the outputs either.
-    shape = g.node("Concat", run, g.shape(rest), axis=0)
-    known = g.node("Reshape", stacked, shape, allowzero=1)
-    missing = g.node("Sub", emit_unsqueeze(g, turns, 0), run)
-    shape = g.node("Concat", missing, g.shape(rest), axis=0)
+    element_shape = remove_axis(type, op.axis).shape
+    run_count = g.node("Shape", stacked, start=0, end=1)
+    # After zero iterations ONNX Runtime returns outputs of the wrong shape.
+    shape = g.node("Concat", run_count, g.shape(element_shape), axis=0)
+    collected = g.node("Reshape", stacked, shape, allowzero=1)
+    missing = g.node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
+    shape = g.node("Concat", missing, g.shape(element_shape), axis=0)
     zeros = g.node("Expand", g.constant(0, type.dtype), shape)
-    return g.node("Concat", known, zeros, axis=0)
+    return g.node("Concat", collected, zeros, axis=0)
 
 
 def _emit_scan_order(op: ops.Scan, g: Emitter, stacked: str) -> str:

@@ -21,10 +21,9 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower(ops.Linear)
 def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None) -> str:
-    """`x @ w.T + b`, with the weight in whatever layout it is stored."""
+    """Lower to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and weight layout."""
     w, is_transposed = _find_stored_weight(g, w)
     shape = x.type.shape
-    # `Gemm` takes matrices only.
     if len(shape) == 1:
         sides = (w.name, x.name) if is_transposed else (x.name, w.name)
         return _emit_bias_add(g, g.node("MatMul", *sides), bias)
@@ -38,7 +37,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
 
 
 def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
-    """Return a weight as it is stored, and whether that is `[out, in]`."""
+    """Return the stored weight, and whether its layout is `[out, in]`."""
     match w.value:
         case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as lying,))):
             return g.values.tensors[lying], False
@@ -59,8 +58,8 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) 
 
 
 def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
-    """`[n, d]` as `shape`, the opposite of `emit_flatten`."""
-    # A symbol of no graph, so that this axis is never copied.
+    """Emit `[n, d]` as `shape`, the inverse of `emit_flatten`."""
+    # A symbol that no graph has, so that `Reshape` never copies this axis.
     before = (Dim.symbol("rows before unflattening"), shape[-1])
     return emit_reshape(g, x, before, shape)
 
@@ -87,14 +86,14 @@ def layer_norm(
 
 
 def _emit_norm_input(g: Emitter, x: Tensor) -> str:
-    """Return the input of a norm. A sum that no other node reads is a `Sum` where the runtime would
-    join an `Add` with the norm, into a kernel that is slower than both.
+    """Return the input of a norm. An addition without other users becomes a `Sum`, because the
+    runtime would fuse an `Add` with the norm into a slower kernel.
     """
     value = x.value
     if not g.target.joins_norms or value is None or value.type.dtype != "f32":
         return x.name
     match value.node:
-        # the runtime does not fuse a sum that is read again or one that broadcasts an operand
+        # the runtime fuses neither additions with other users nor broadcasting ones
         case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
             terms = [a for a in args if a is not None and a.type == value.type]
             if len(terms) == 2:
@@ -110,7 +109,6 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> st
             "RMSNormalization", x.name, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps
         )
     last = x.type.rank - 1
-    # Before opset 23.
     mean = emit_reduce(g, "ReduceMean", g.node("Mul", x.name, x.name), last, keep=True)
     root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.type.dtype)))
     result = g.node("Div", x.name, root)
@@ -121,7 +119,7 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     if scale is not None:
         return scale.name
     width = x.type.shape[-1]
-    # The operator requires a scale; the IR has none for a norm without weights.
+    # The operator requires a scale.
     if width.number is not None:
         return g.constant([1.0] * width.number, x.type.dtype)
     return g.node("Expand", g.constant(1.0, x.type.dtype), g.shape([width]))
@@ -129,7 +127,7 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
 
 @lower(ops.Dropout)
 def dropout(op: ops.Dropout, g: Emitter, x: Tensor) -> str:
-    """The identity: ONNX models are for inference."""
+    """Lower to the identity: ONNX models are for inference."""
     return x.name
 
 
@@ -142,15 +140,15 @@ def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
 def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
-    """Emit a softmax over the visible keys of the last axis; zeros if none is visible or all scores
-    are -inf, which `finite` excludes. Masked scores become -inf; only rows of -inf give NaN.
+    """Emit a softmax over the visible keys of the last axis: zeros if no key is visible or all
+    scores are -inf, which `finite` excludes.
     """
     shown = mask is not None and not is_always_true(mask)
     lowest = g.constant(float("-inf"), dtype)
     if mask is not None and shown:
         scores = g.node("Where", mask.name, scores, lowest)
     weights, zero = g.node("Softmax", scores, axis=-1), g.constant(0, dtype)
-    # Added scores may be -inf, so a query may see nothing although the mask shows some keys.
+    # A bias of -inf hides keys too.
     if not finite:
         wide = "f32" if g.lacks("Equal", dtype) else dtype
         least = g.constant(float("-inf"), wide)

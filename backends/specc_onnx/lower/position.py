@@ -1,8 +1,7 @@
 """Lower position encodings.
 
-Angles are taken in double precision in the graph and rounded once: ONNX Runtime has
-double kernels for `Mul`, `Sin` and `Cos`. Layers share the tables, because equal nodes
-are one node.
+Angles, sines and cosines are computed in double precision and rounded once. Layers share the
+tables, because the emitter reuses equal nodes.
 """
 
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     assert op.dim.number is not None, "the width is static"
     half = op.dim.number // 2
     places = np.arange(half, dtype=np.float64)
-    # fairseq's last frequency is 1 / base; the paper's is larger, since it divides by the number of
-    # frequencies instead of the number of steps between them.
+    # fairseq's last frequency is 1 / base: it divides by half - 1 instead of half.
     if op.layout == "fairseq":
         frequencies = op.base ** (-places / max(half - 1, 1))
     else:
@@ -76,17 +74,16 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     """Lower to `RotaryEmbedding` if it has a kernel (not for double), else to its formula."""
     if g.has("RotaryEmbedding") and x.type.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
-    # A table has one value per pair. If these are fewer than the head size, later features are not
-    # rotated (partial rotary embeddings).
-    is_transposed = 2 * cosines.type.shape[-1]
+    # Features after the rotated ones are unchanged (partial rotary embeddings).
+    rotated_width = 2 * cosines.type.shape[-1]
     width = x.type.shape[-1]
     c, s = emit_unsqueeze(g, cosines.name, 1), emit_unsqueeze(g, sines.name, 1)
-    head = x.name if is_transposed == width else emit_slice(g, x.name, 3, Dim.of(0), is_transposed)
-    turn = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
-    result = turn(g, head, c, s, is_transposed)
-    if is_transposed == width:
+    head = x.name if rotated_width == width else emit_slice(g, x.name, 3, Dim.of(0), rotated_width)
+    emit_rotation = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
+    result = emit_rotation(g, head, c, s, rotated_width)
+    if rotated_width == width:
         return result
-    return g.node("Concat", result, emit_slice(g, x.name, 3, is_transposed, width), axis=3)
+    return g.node("Concat", result, emit_slice(g, x.name, 3, rotated_width, width), axis=3)
 
 
 def _emit_rotary_embedding(
@@ -101,8 +98,7 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": partial,
     }
     result = g.node("RotaryEmbedding", x.name, *tables, **options)
-    # An attention may take merged heads as they come from the projection: if they are rotated in
-    # this layout too, the transposes to heads and back become unused.
+    # Attention may read packed heads: rotating these too makes the transposes unused.
     packed = g.layouts.packed.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
@@ -126,7 +122,7 @@ def _emit_rotate_interleaved(g: Emitter, x: str, c: str, s: str, width: Dim) -> 
 
 
 def _emit_rotated_pair(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
-    """`(a·c − b·s, b·c + a·s)`."""
+    """Emit `(a·c − b·s, b·c + a·s)`."""
     first = g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s))
     second = g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s))
     return first, second

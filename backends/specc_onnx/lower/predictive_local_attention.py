@@ -2,9 +2,9 @@
 
     abs(float(j) - center[i]) <= reach
 
-A step has one query per sequence. Only the keys between the least and the greatest center,
-widened by the reach, are scored and summed where they are less than half of all; the other
-weights are zeros.
+A step has one query per sequence. If the keys between the minimum and the maximum center,
+widened by the reach, are less than half of all keys, only these are scored and summed; the
+other weights are zeros.
 """
 
 from collections.abc import Callable
@@ -34,10 +34,10 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class NearKeys:
-    """The keys inside the window, and the condition under which only these are read."""
+    """Keys inside the window, and `is_few_keys`: whether only these are read, bool[]."""
 
     keys: PositionSpan
-    few: str
+    is_few_keys: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
@@ -50,43 +50,46 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
     """Match `abs(j - center) <= reach`; return center and reach."""
-    todo = [mask]
-    # Of several conditions that must all hold, any may be the comparison.
-    while todo:
-        value = _find_outer_value(g, todo.pop())
+    conditions = [mask]
+    # The comparison may be any term of a conjunction.
+    while conditions:
+        value = _find_outer_value(g, conditions.pop())
         match value and value.node:
-            case Node(ops.And(), both):
-                todo += both
+            case Node(ops.And(), operands):
+                conditions += operands
             case Node(
                 ops.Compare(fn="le" | "lt"),
-                (Value(node=Node(ops.Pointwise(fn="abs"), (apart,))), reach),
+                (Value(node=Node(ops.Pointwise(fn="abs"), (difference,))), reach),
             ):
-                sides = apart.node.args if apart and apart.node else ()
-                center = _match_center(g, apart, sides, keys)
+                sides = difference.node.args if difference and difference.node else ()
+                center = _match_center(g, difference, sides, keys)
                 if center is not None and reach and keys not in reach.type.shape:
                     return center, reach
             case Node(op, (inner,)) if op.view:
-                todo.append(inner)
+                conditions.append(inner)
     return None
 
 
 def _match_center(
-    g: Emitter, apart: Value | None, sides: tuple[Value | None, ...], keys: Dim
+    g: Emitter, difference: Value | None, operands: tuple[Value | None, ...], keys: Dim
 ) -> Value | None:
-    """Return what is subtracted from the key positions, or what they are subtracted from."""
-    is_difference = apart and apart.node and apart.node.op == ops.Arith("sub")
-    if not is_difference or len(sides) != 2:
+    """Return the center of a difference of key positions and center, in either order."""
+    is_difference = difference and difference.node and difference.node.op == ops.Arith("sub")
+    if not is_difference or len(operands) != 2:
         return None
-    # A distance is symmetric.
-    for rows, center in (sides, sides[::-1]):
-        if center and keys not in center.type.shape and _are_key_ids(g, rows, keys):
+    for positions, center in (operands, operands[::-1]):
+        if center and keys not in center.type.shape and _are_key_ids(g, positions, keys):
             return center
     return None
 
 
-def _are_key_ids(g: Emitter, rows: Value | None, keys: Dim) -> bool:
+def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
     """Return whether a value is the key positions along its last axis."""
-    return rows is not None and rows.type.shape[-1:] == (keys,) and _are_position_ids(g, rows)
+    return (
+        positions is not None
+        and positions.type.shape[-1:] == (keys,)
+        and _are_position_ids(g, positions)
+    )
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:
@@ -111,43 +114,48 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
 
 
 def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearKeys:
-    """Emit the span from the least to the greatest center, widened by the radius and 1."""
-    ends = {}
-    far = g.node("Ceil", _emit_extreme(g, reach, "ReduceMax", 0))
-    far = g.node("Add", far, g.constant(1.0, "f32"))
+    """Emit the span from the minimum to the maximum center, widened by the radius plus 1."""
+    span_ends = {}
+    radius = g.node("Ceil", _emit_extreme(g, reach, "ReduceMax", 0))
+    radius = g.node("Add", radius, g.constant(1.0, "f32"))
     length = g.node("Cast", g.dim(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # An empty batch has no centers; the placeholder is at the other end, which makes the span
-        # minimal.
-        none = length if kind == "ReduceMin" else g.constant(0.0, "f32")
-        end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, none), far))
+        # A placeholder at the other end makes the span of an empty batch minimal.
+        placeholder = length if kind == "ReduceMin" else g.constant(0.0, "f32")
+        end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, placeholder), radius))
         inside = g.node("Min", g.node("Max", end, g.constant(0.0, "f32")), length)
-        ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "f32", "i64"), g.vector(0))
+        span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "f32", "i64"), g.vector(0))
     one, all_keys = g.vector(1), g.shape([keys])
-    start = g.node("Min", ends["ReduceMin"], g.node("Sub", all_keys, one))
-    stop = g.node("Add", g.node("Max", ends["ReduceMax"], start), one)
+    start = g.node("Min", span_ends["ReduceMin"], g.node("Sub", all_keys, one))
+    stop = g.node("Add", g.node("Max", span_ends["ReduceMax"], start), one)
     stop = g.node("Min", stop, all_keys)
-    read = g.node("Sub", stop, start)
-    few = g.node("Less", g.node("Add", read, read), all_keys)
-    return NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), g.node("Squeeze", few, g.vector(0)))
+    span_length = g.node("Sub", stop, start)
+    is_few_keys = g.node("Less", g.node("Add", span_length, span_length), all_keys)
+    return NearKeys(
+        PositionSpan(start, stop, NEAR_KEYS_DIM), g.node("Squeeze", is_few_keys, g.vector(0))
+    )
 
 
-def _emit_extreme(g: Emitter, value: Value, kind: str, none: str | int) -> str:
-    """Emit the minimum or maximum of a value, as f32[]."""
+def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
+    """Emit the minimum or maximum of a value and a placeholder, as f32[]."""
     x = g.values.tensors[value]
     numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), g.vector(-1))
-    other = g.constant(float(none), "f32") if isinstance(none, int) else none
-    other = g.node("Unsqueeze", other, g.vector(0))
-    return emit_reduce(g, kind, g.node("Concat", numbers, other, axis=0), 0)
+    placeholder_value = (
+        g.constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
+    )
+    placeholder_value = g.node("Unsqueeze", placeholder_value, g.vector(0))
+    return emit_reduce(g, kind, g.node("Concat", numbers, placeholder_value, axis=0), 0)
 
 
 def emit_near_weights(
-    g: Emitter, center: tuple[Value, Value], given: tuple[Tensor, Tensor], make: WeightFunction
+    g: Emitter,
+    center: tuple[Value, Value],
+    operands: tuple[Tensor, Tensor],
+    emit_weights: WeightFunction,
 ) -> str:
-    """Emit weights `[…, 1, k]`, zeros far from the center without computing them."""
+    """Emit weights `[…, 1, k]`; weights far from the center are zeros without scores."""
     type = g.site.types[0]
     keys = type.shape[-1]
-    # Computed once, outside the branches.
     with g.outside("lengths"):
         many = g.node("Greater", g.dim(keys), g.constant(MIN_KEYS, "i64"))
     number = Type("i64", (Dim.of(1),))
@@ -155,56 +163,58 @@ def emit_near_weights(
 
     def weigh_near() -> tuple[str, ...]:
         near = _emit_near_keys(g, *center, keys)
-        made = _emit_few_key_weights(g, near, given, make)
-        return made, near.keys.start, near.keys.stop, near.few
+        made = _emit_few_key_weights(g, near, operands, emit_weights)
+        return made, near.keys.start, near.keys.stop, near.is_few_keys
 
     def emit_all_weights() -> tuple[str, ...]:
-        made = _emit_all_key_weights(g, given, make)
+        made = _emit_all_key_weights(g, operands, emit_weights)
         return made, g.vector(0), g.vector(0), g.constant(False, "bool")
 
-    then = make_branch(g, "many", types, weigh_near, apart=True)
-    otherwise = make_branch(g, "few", types, emit_all_weights, apart=True)
-    result, start, stop, few = g.nodes("If", 4, many, then_branch=then, else_branch=otherwise)
-    g.layouts.near[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), few)
+    then = make_branch(g, "many", types, weigh_near, isolated=True)
+    otherwise = make_branch(g, "few", types, emit_all_weights, isolated=True)
+    result, start, stop, is_few_keys = g.nodes(
+        "If", 4, many, then_branch=then, else_branch=otherwise
+    )
+    g.layouts.near_keys[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), is_few_keys)
     return result
 
 
 def _emit_few_key_weights(
-    g: Emitter, near: NearKeys, given: tuple[Tensor, Tensor], make: WeightFunction
+    g: Emitter, near: NearKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the weights of the keys near the center, if these are few."""
+    """Emit the weights of near keys only if these are few, else those of all keys."""
     type = g.site.types[0]
-    front = g.vector(*[0] * (type.rank - 1))
+    zero_starts = g.vector(*[0] * (type.rank - 1))
 
     def weigh_near() -> list[str]:
         with _set_near_count_known(g, near):
-            made = make(g, *(_recompute_keys(g, x, near.keys) for x in given))
-            behind = g.node("Sub", g.shape([type.shape[-1]]), near.keys.stop)
-            ends = g.node("Concat", front, near.keys.start, front, behind, axis=0)
-            return [g.node("Pad", made, ends)]
+            weights = emit_weights(g, *(_recompute_keys(g, x, near.keys) for x in operands))
+            keys_after = g.node("Sub", g.shape([type.shape[-1]]), near.keys.stop)
+            ends = g.node("Concat", zero_starts, near.keys.start, zero_starts, keys_after, axis=0)
+            return [g.node("Pad", weights, ends)]
 
     def emit_all_weights() -> list[str]:
-        return [_emit_all_key_weights(g, given, make)]
+        return [_emit_all_key_weights(g, operands, emit_weights)]
 
     then = make_branch(g, "near", [type], weigh_near)
-    otherwise = make_branch(g, "all", [type], emit_all_weights, apart=True)
-    return g.node("If", near.few, then_branch=then, else_branch=otherwise)
+    otherwise = make_branch(g, "all", [type], emit_all_weights, isolated=True)
+    return g.node("If", near.is_few_keys, then_branch=then, else_branch=otherwise)
 
 
-def _emit_all_key_weights(g: Emitter, given: tuple[Tensor, Tensor], make: WeightFunction) -> str:
+def _emit_all_key_weights(
+    g: Emitter, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
+) -> str:
     """Emit the weights of all keys in the innermost body."""
-    return make(g, *(_recompute_keys(g, x, None) for x in given))
+    return emit_weights(g, *(_recompute_keys(g, x, None) for x in operands))
 
 
 def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
     """Recompute scores or mask for some or all keys in the innermost body."""
-    return recompute_slice(g, x, (None, x.type.rank - 1), (None, keys), one_axis=True)
+    return recompute_slice(g, x, (None, x.type.rank - 1), (None, keys), recompute_single_axis=True)
 
 
 def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum of values over the keys near the center; None if other weights may be
-    nonzero.
-    """
+    """Emit the weighted sum over the keys near the center; None if other weights may be nonzero."""
     near = _find_near_keys(g, weights.value)
     if near is None:
         return None
@@ -212,25 +222,23 @@ def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
     def add_near() -> list[str]:
         with _set_near_count_known(g, near):
-            few = slice_positions(g, weights, (weights.type.rank - 1,), (near.keys,))
+            is_few_keys = slice_positions(g, weights, (weights.type.rank - 1,), (near.keys,))
             some = slice_positions(g, values, (values.type.rank - 2,), (near.keys,))
-            return [emit_matmul(g, few, some)]
+            return [emit_matmul(g, is_few_keys, some)]
 
     then = make_branch(g, "near", [type], add_near)
     otherwise = make_branch(g, "all", [type], lambda: [emit_matmul(g, weights, values)])
-    return g.node("If", near.few, then_branch=then, else_branch=otherwise)
+    return g.node("If", near.is_few_keys, then_branch=then, else_branch=otherwise)
 
 
 def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
-    """Return the keys near the center of a window that weights were computed with, also after
-    multiplication by other factors.
-    """
+    """Return the near keys that attention weights, or one of their factors, were computed with."""
     todo = [value]
     while todo:
         value = todo.pop()
         if value is None or value not in g.values.tensors:
             continue
-        if (near := g.layouts.near.get(g.values.tensors[value].name)) is not None:
+        if (near := g.layouts.near_keys.get(g.values.tensors[value].name)) is not None:
             return near
         match value.node:
             case Node(ops.Arith(fn="mul"), both):

@@ -1,14 +1,14 @@
 """Lower layers with quantized weights.
 
 int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
-`MatMulInteger`. ONNX Runtime 1.31 makes a `MatMulIntegerToFloat`, which multiplies a bias by
-the scale, of a product with both scales, so scales are applied one after the other.
+`MatMulInteger`. Weight and activation scales are applied one after the other: ONNX Runtime
+1.31 would fuse a product with both into `MatMulIntegerToFloat`, which scales the bias too.
 Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.dim import multiply_dims as multiplied
+from specc.ir.dim import multiply_dims as multiply_dims
 from specc.ir.ops.quantized import count_groups
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
@@ -28,24 +28,24 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MIN_ROW_MAXIMUM = 1e-30
-"""Minimum absolute maximum of a row, so that the scale of a zero row is not 0."""
+"""Lower bound of the absolute maximum of a token, so that the scale of zeros is not 0."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
-"""The accuracy level at which `MatMulNBits` quantizes activations per block; 1 does not."""
+"""The accuracy level at which `MatMulNBits` quantizes activations per block."""
 
 
 @lower(ops.LinearQ)
 def linear_q(
     op: ops.LinearQ, g: Emitter, x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None
 ) -> str:
-    """`x' @ w'.T + b`, for matrices: other axes are flattened."""
+    """Lower `x @ w.T + b` with quantized weights."""
     shape = x.type.shape if x.type.rank > 1 else (Dim.of(1), *x.type.shape)
     rows = make_typed_tensor(emit_reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
-    made = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _emit_quantized_product(op, g, rows, weights, scales, made)
+    result_shape = (*shape[:-1], g.site.types[0].shape[-1])
+    product = _emit_quantized_product(op, g, rows, weights, scales, result_shape)
     product = product if bias is None else g.node("Add", product, bias.name)
-    return emit_reshape(g, product, made, g.site.types[0].shape)
+    return emit_reshape(g, product, result_shape, g.site.types[0].shape)
 
 
 def _emit_quantized_product(
@@ -54,35 +54,34 @@ def _emit_quantized_product(
     rows: Tensor,
     weights: Tensor,
     scales: Tensor,
-    made: tuple[Dim, ...],
+    result_shape: tuple[Dim, ...],
 ) -> str:
-    """`x' @ w'.T` in the best form that the target has for these weights."""
+    """Emit `x @ w.T` with the fastest kernel that the target has for this quantization."""
     dtype = rows.type.dtype
     kernel = dtype == "f32" or dtype in g.target.computes
     if op.block and op.layout == "rows" and g.target.rounded and kernel:
-        return _emit_matmul_nbits(op, g, rows, weights, scales, made)
-    # One scale for all rows is part of the semantics: it is applied even if there is no kernel for
-    # the type.
+        return _emit_matmul_nbits(op, g, rows, weights, scales, result_shape)
+    # Per-tensor scales change the result, so they apply even without a kernel for the type.
     if op.rounding == "tensor":
         x, own = _emit_float32(g, rows), _emit_float32(g, scales)
         return emit_cast(g, _emit_per_tensor_product(op, g, x, weights, own), "f32", dtype)
     if op.rounding == "row" and not op.block and kernel:
         x, own = _emit_float32(g, rows), _emit_float32(g, scales)
-        return emit_cast(g, _emit_integer_product(op, g, x, weights, own, made), "f32", dtype)
+        return emit_cast(
+            g, _emit_integer_product(op, g, x, weights, own, result_shape), "f32", dtype
+        )
     return _emit_dequantized_product(op, g, rows, weights, scales)
 
 
 def _emit_float32(g: Emitter, x: Tensor) -> Tensor:
-    """Cast a tensor to f32, in which rows are quantized."""
+    """Cast a tensor to f32, the type in which activations are quantized."""
     return make_typed_tensor(emit_cast(g, x.name, x.type.dtype, "f32"), "f32", x.type.shape)
 
 
 def _emit_matmul_nbits(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, made: tuple[Dim, ...]
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, result_shape: tuple[Dim, ...]
 ) -> str:
-    """Emit `MatMulNBits` (block-quantized weights). It crashes for an operand without rows, so
-    these are handled separately.
-    """
+    """Emit `MatMulNBits` (group-wise quantized weights)."""
     if op.rounding == "row":
         x = _emit_rounded_rows(g, x)
     name = g.node(
@@ -92,99 +91,99 @@ def _emit_matmul_nbits(
         scales.name,
         domain=CONTRIB_DOMAIN,
         K=x.type.shape[-1].number,
-        N=made[-1].number,
+        N=result_shape[-1].number,
         bits=op.bits,
         block_size=op.block,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies.open[-1].types[name] = make_typed_tensor(name, x.type.dtype, made).type
+    g.bodies.open[-1].types[name] = make_typed_tensor(name, x.type.dtype, result_shape).type
     return name
 
 
 def _emit_integer_product(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, made: tuple[Dim, ...]
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, result_shape: tuple[Dim, ...]
 ) -> str:
-    """Emit an integer matrix product, scaled by columns of weights, then by rows."""
-    own, units = _emit_row_scales(g, x)
-    # Codes are quantized with scale 1: the operator takes one scale per tensor or per index of an
-    # axis, but here each row has its own. CUDA has only signed products, and no `QGemm`.
+    """Emit an integer matrix product with per-channel, then per-token scales."""
+    row_scales, scaled_rows = _emit_row_scales(g, x)
+    # `QuantizeLinear` has no per-token scales, so it gets scaled rows and scale 1. CUDA has only
+    # signed products, and no `QGemm`.
     signed = g.target.rounded == "weights"
-    middle = g.constant(0, "i8") if signed else g.constant(128, "u8")
-    whole = g.node("QuantizeLinear", units, g.constant(1.0, "f32"), middle)
+    zero_point = g.constant(0, "i8") if signed else g.constant(128, "u8")
+    codes = g.node("QuantizeLinear", scaled_rows, g.constant(1.0, "f32"), zero_point)
     if op.layout == "rows" and g.target.rounded == "rows":
-        flat = emit_flatten(g, whole, x.type.shape)
-        one, none = g.constant(1.0, "f32"), g.constant(0, "i8")
-        given = (flat, one, middle, w.name, one, none)
+        flat_codes = emit_flatten(g, codes, x.type.shape)
+        unit_scale, no_zero_point = g.constant(1.0, "f32"), g.constant(0, "i8")
+        given = (flat_codes, unit_scale, zero_point, w.name, unit_scale, no_zero_point)
         product = g.node("QGemm", *given, domain=CONTRIB_DOMAIN, transB=1)
-        flat_type = Type("f32", (multiplied(made[:-1]), made[-1]))
+        flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
         g.bodies.open[-1].types[product] = flat_type
-        sums = product if len(made) == 2 else emit_unflatten(g, product, made)
+        sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
     else:
         is_transposed = w.name
         if op.layout == "rows":
             is_transposed = g.node("Transpose", w.name, perm=[1, 0])
-        product = g.node("MatMulInteger", whole, is_transposed, None if signed else middle)
+        product = g.node("MatMulInteger", codes, is_transposed, None if signed else zero_point)
         sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
-    return g.node("Mul", g.node("Mul", sums, scales.name), own)
+    return g.node("Mul", g.node("Mul", sums, scales.name), row_scales)
 
 
 def _emit_per_tensor_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
     """Emit an integer product with one activation scale, in the form ONNX Runtime fuses."""
-    whole, scale, middle = g.nodes("DynamicQuantizeLinear", 3, x.name)
+    codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x.name)
     is_transposed = w.name
     if op.layout == "rows":
         is_transposed = g.node("Transpose", w.name, perm=[1, 0])
-    product = g.node("MatMulInteger", whole, is_transposed, middle)
+    product = g.node("MatMulInteger", codes, is_transposed, zero_point)
     sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
     return g.node("Mul", sums, g.node("Mul", scale, scales.name))
 
 
 def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
     """Emit the scale of each row, and the rows divided by it, from -127 to 127."""
-    own = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.type.dtype))
-    return own, g.node("Div", x.name, own)
+    scale = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.type.dtype))
+    return scale, g.node("Div", x.name, scale)
 
 
 def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
-    """Emit the maximum magnitude of each row; a tiny number for zeros."""
+    """Emit the absolute maximum of each row, at least `MIN_ROW_MAXIMUM`."""
     last, dtype = x.type.rank - 1, x.type.dtype
-    most = emit_reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
-    # The maximum over zero rows has the width of the row here, not 1.
-    if not all(g.lengths.positive(d) for d in x.type.shape):
-        most = emit_slice(g, most, last, Dim.of(0), Dim.of(1))
-    return g.node("Max", most, g.constant(MIN_ROW_MAXIMUM, dtype))
+    maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
+    # Over an empty axis, ONNX Runtime's `ReduceMax` keeps the width instead of 1.
+    if not all(g.lengths.is_positive(d) for d in x.type.shape):
+        maximum = emit_slice(g, maximum, last, Dim.of(0), Dim.of(1))
+    return g.node("Max", maximum, g.constant(MIN_ROW_MAXIMUM, dtype))
 
 
 def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
-    """Quantize each row with its own scale."""
-    own, units = _emit_row_scales(g, x)
-    ends = g.constant(-128, x.type.dtype), g.constant(127, x.type.dtype)
-    whole = g.node("Clip", g.node("Round", units), *ends)
-    return make_typed_tensor(g.node("Mul", whole, own), x.type.dtype, x.type.shape)
+    """Quantize and dequantize each row with its own scale."""
+    scale, scaled = _emit_row_scales(g, x)
+    limits = g.constant(-128, x.type.dtype), g.constant(127, x.type.dtype)
+    codes = g.node("Clip", g.node("Round", scaled), *limits)
+    return make_typed_tensor(g.node("Mul", codes, scale), x.type.dtype, x.type.shape)
 
 
 def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
-    """Quantize each block of a row with its own scale."""
+    """Quantize and dequantize each block of a row with its own scale."""
     *lead, wide = x.type.shape
     count = count_groups(wide.number or 0, block)
     full = Dim.of(count * block)
     name, dtype = x.name, x.type.dtype
     if full != wide:
-        ends = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
-        name = g.node("Pad", name, g.vector(*ends))
+        pads = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
+        name = g.node("Pad", name, g.vector(*pads))
     shape = (*lead, Dim.of(count), Dim.of(block))
-    pieces = make_typed_tensor(emit_reshape(g, name, (*lead, full), shape), dtype, shape)
-    most = _emit_row_maximum(g, pieces)
-    own = g.node("Div", most, g.constant(127, dtype))
-    # The kernel multiplies by the reciprocal, which is not the same as dividing by the scale.
-    part = g.node("Div", g.constant(127, dtype), most)
-    whole = g.node("Round", g.node("Mul", pieces.name, part))
-    back = emit_reshape(g, g.node("Mul", whole, own), shape, (*lead, full))
+    blocks = make_typed_tensor(emit_reshape(g, name, (*lead, full), shape), dtype, shape)
+    maximum = _emit_row_maximum(g, blocks)
+    scale = g.node("Div", maximum, g.constant(127, dtype))
+    # Like the kernel: multiplying by the reciprocal rounds differently from dividing.
+    inverse_scale = g.node("Div", g.constant(127, dtype), maximum)
+    codes = g.node("Round", g.node("Mul", blocks.name, inverse_scale))
+    rows = emit_reshape(g, g.node("Mul", codes, scale), shape, (*lead, full))
     if full != wide:
-        back = emit_slice(g, back, len(lead), Dim.of(0), wide)
-    return make_typed_tensor(back, dtype, x.type.shape)
+        rows = emit_slice(g, rows, len(lead), Dim.of(0), wide)
+    return make_typed_tensor(rows, dtype, x.type.shape)
 
 
 def _emit_dequantized_product(
@@ -212,17 +211,17 @@ def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scal
     flat = emit_reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
     is_transposed = op.layout == "columns"
     rows = _emit_picked_groups(g, table, flat, count, axis=1 if is_transposed else 0)
-    # A token has scales for its blocks (in columns), or a single one.
-    by_block = is_transposed and scales.type.rank > 1
-    own = _emit_picked_groups(g, scales, flat, count, axis=1 if by_block else 0)
-    made = _emit_dequantized_matrix(op, g, rows, own, op.width)
+    # A token has one scale, or one per group if the table is stored by columns.
+    has_block_scales = is_transposed and scales.type.rank > 1
+    row_scales = _emit_picked_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
+    values = _emit_dequantized_matrix(op, g, rows, row_scales, op.width)
     if is_transposed:
-        made = g.node("Transpose", made, perm=[1, 0])
-    return emit_reshape(g, made, (count, op.width), shape) if rank != 1 else made
+        values = g.node("Transpose", values, perm=[1, 0])
+    return emit_reshape(g, values, (count, op.width), shape) if rank != 1 else values
 
 
 def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
-    """Return the positions of an axis for the tokens."""
+    """Gather the token positions of an axis of a quantized table."""
     shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
     return make_typed_tensor(g.node("Gather", x.name, places, axis=axis), x.type.dtype, shape)
 
@@ -230,7 +229,7 @@ def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: in
 def _emit_gather_block_quantized(
     op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
-    """Look up block-quantized rows and dequantize them, without the padding of blocks."""
+    """Emit `GatherBlockQuantized`, without the padding of the last group."""
     out, count, _ = table.type.shape
     flat = g.node("Reshape", table.name, g.vector(out.number or 0, -1))
     made = g.node(
@@ -252,7 +251,7 @@ def _emit_gather_block_quantized(
 
 @lower(ops.Quantize)
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Lower to Div, Round and Clip: `QuantizeLinear` takes scales along one axis only."""
+    """Lower to Div, Round and Clip: `QuantizeLinear` has scales along one axis only."""
     dtype = x.type.dtype
     units = g.node("Round", g.node("Div", x.name, scale.name))
     ends = g.constant(-128, dtype), g.constant(127, dtype)
@@ -261,7 +260,7 @@ def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
 
 @lower(ops.Dequantize)
 def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Lower dequantization."""
+    """Lower to a cast and `Mul`."""
     numbers = g.node("Cast", x.name, to=ONNX_TYPE_CODES[scale.type.dtype])
     return g.node("Mul", numbers, scale.name)
 
@@ -270,40 +269,39 @@ def _emit_dequantized_matrix(
     op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
 ) -> str:
     """Dequantize a matrix in its stored layout."""
-    kind, block = scales.type.dtype, op.block
+    dtype, block = scales.type.dtype, op.block
     if not block:
-        whole = g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind])
+        codes = g.node("Cast", w.name, to=ONNX_TYPE_CODES[dtype])
         # a scale per output: along the last axis if stored by columns, else along the first
         in_columns = op.layout == "columns"
-        each = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
-        return g.node("Mul", whole, each)
+        per_output = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
+        return g.node("Mul", codes, per_output)
     if op.layout == "columns":
         return _emit_dequantized_columns(g, w, scales, wide, block)
     if op.bits == 4:
         w = _emit_unpacked_int4(g, w)
     out, count = scales.type.shape
     shape = (out, count, Dim.of(block))
-    # Block-quantized codes are stored unsigned, with 0 in the middle of the range.
-    middle = g.constant(float(2 ** (op.bits - 1)), kind)
-    whole = g.node("Sub", g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind]), middle)
-    made = g.node("Mul", whole, emit_unsqueeze(g, scales.name, 2))
+    # Group-wise codes are stored unsigned, with 0 in the middle of the range.
+    zero_point = g.constant(float(2 ** (op.bits - 1)), dtype)
+    codes = g.node("Sub", g.node("Cast", w.name, to=ONNX_TYPE_CODES[dtype]), zero_point)
+    values = g.node("Mul", codes, emit_unsqueeze(g, scales.name, 2))
     full = count * block
-    flat = emit_reshape(g, made, shape, (out, full))
+    flat = emit_reshape(g, values, shape, (out, full))
     return flat if full == wide else emit_slice(g, flat, 1, Dim.of(0), wide)
 
 
 def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
-    """Dequantize columns in blocks by one operator where the opset has it."""
+    """Dequantize a matrix with group-wise scales along its first axis."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.type.dtype == "f32":
-        # ONNX Runtime refuses a model whose weight is outside the loop that dequantizes it: its
-        # optimizer expects both in one graph.
+        # ONNX Runtime's optimizer rejects a weight outside the body that dequantizes it.
         with g.outside(g.site.scope, level=0):
             return g.node("DequantizeLinear", w.name, scales.name, axis=0, block_size=block)
-    # Older opsets have no blocks: each scale is repeated for the rows of its block.
-    each = g.node("Expand", emit_unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
+    # Without group-wise `DequantizeLinear`: repeat each scale for the rows of its group.
+    repeated = g.node("Expand", emit_unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
     count, out = scales.type.shape
     full = count * block
-    flat = emit_reshape(g, each, (count, Dim.of(block), out), (full, out))
+    flat = emit_reshape(g, repeated, (count, Dim.of(block), out), (full, out))
     if full != wide:
         flat = emit_slice(g, flat, 0, Dim.of(0), wide)
     return g.node("Mul", g.node("Cast", w.name, to=ONNX_TYPE_CODES[scales.type.dtype]), flat)

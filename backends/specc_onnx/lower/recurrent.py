@@ -1,8 +1,7 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-The operators want time first, gates in an order of their own, and padding on the right
-(`specc_onnx.lower.recurrent`). Weights are reordered by nodes of constants only, which
-a runtime folds when it loads the model.
+The operators need time-major input, ONNX's gate order and right padding. The nodes that
+reorder weights have constant inputs only, so a runtime folds them when it loads the model.
 """
 
 from collections.abc import Sequence
@@ -10,11 +9,10 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.graph import Builder, Input
 from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.emitter_state import Tensor
-from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.registry import lower, lower_expansion
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
@@ -29,7 +27,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @dataclass(frozen=True, slots=True)
 class PackedSequence:
-    """The two axes of a layer, and its padding mask, `[b, t]`."""
+    """Batch and time axes of a recurrent layer, and its padding mask, bool[b, t]."""
 
     g: Emitter
     keep: Tensor | None
@@ -37,8 +35,8 @@ class PackedSequence:
     length: Dim
 
     @property
-    def is_front_packed(self) -> bool:
-        """Return whether valid positions are at the front already."""
+    def is_right_padded(self) -> bool:
+        """Return whether all padding is on the right, as the operators require."""
         if self.keep is None:
             return True
         value = self.keep.value
@@ -46,86 +44,88 @@ class PackedSequence:
 
     @property
     def padding_mask(self) -> str:
-        """Return the padding mask; "" if there is no padding."""
+        """Return the name of the padding mask; "." without padding."""
         return self.keep.name if self.keep else "."
 
-    def in_front(self, x: Tensor, *, cleared: bool = False) -> str:
-        """Return `[b, t, d]` as packed `[t, b, d]`, with zeros at padding if `cleared`."""
+    def pack_sequence(self, x: Tensor, *, zero_padding: bool = False) -> str:
+        """Return `[b, t, d]` as right-padded `[t, b, d]`, zeros at padding if `zero_padding`."""
         if known := _find_packed_operand(self, x):
             return known
-        name = self._clear_padding(x) if cleared and self.keep else x.name
-        moved = (
+        name = self._zero_padding(x) if zero_padding and self.keep else x.name
+        packed = (
             name
-            if self.is_front_packed
-            else _emit_reordered(self.g, name, _emit_source_positions(self))
+            if self.is_right_padded
+            else _gather_positions(self.g, name, _emit_source_positions(self))
         )
-        filled = self.pad(moved, x.type.shape)
-        return self.g.node("Transpose", filled, perm=[1, 0, 2])
+        padded = self.pad_empty_axes(packed, x.type.shape)
+        return self.g.node("Transpose", padded, perm=[1, 0, 2])
 
-    def _clear_padding(self, x: Tensor) -> str:
-        """`x` with zeros where no row is."""
+    def _zero_padding(self, x: Tensor) -> str:
+        """Emit `x` with zeros at padded positions."""
         g = self.g
         assert self.keep is not None
         there = emit_unsqueeze(g, self.keep.name, 2)
         return emit_where(g, x.type.dtype, there, x.name, g.constant(0.0, x.type.dtype))
 
-    def restore(self, out: str) -> str:
-        """Return results at their original positions, zeros at padding."""
-        out = self.unpad(out, (self.batch, self.length))
+    def unpack_sequence(self, out: str) -> str:
+        """Return results at their original positions, with zeros at padding."""
+        out = self.remove_placeholder(out, (self.batch, self.length))
         return (
             out
-            if self.is_front_packed
-            else _emit_reordered(self.g, out, _emit_target_positions(self))
+            if self.is_right_padded
+            else _gather_positions(self.g, out, _emit_target_positions(self))
         )
 
-    def pad(self, x: str, shape: Sequence[Dim]) -> str:
-        """Pad empty batch or time axes of `x` with one position: ONNX Runtime 1.31 crashes."""
+    def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
+        """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on it)."""
         g = self.g
         # A feature axis is never padded, even if its symbol is that of the batch.
-        doubtful = [
-            n < 2 and length in (self.batch, self.length) and not g.lengths.positive(length)
+        may_be_empty = [
+            n < 2 and length in (self.batch, self.length) and not g.lengths.is_positive(length)
             for n, length in enumerate(shape)
         ]
-        if not any(doubtful):
+        if not any(may_be_empty):
             return x
         zero = g.vector(0)
-        behind = [
-            _emit_placeholder_count(g, d) if doubt else zero
-            for d, doubt in zip(shape, doubtful, strict=True)
+        ends = [
+            _emit_placeholder_count(g, d) if is_empty else zero
+            for d, is_empty in zip(shape, may_be_empty, strict=True)
         ]
-        return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *behind, axis=0))
+        return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *ends, axis=0))
 
-    def unpad(self, x: str, shape: Sequence[Dim]) -> str:
-        """`x` without what `pad` added; `shape` are its first axes."""
+    def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
+        """Remove the positions that `pad_empty_axes` added; `shape` is the leading axes of `x`."""
         g = self.g
-        if all(g.lengths.positive(d) for d in shape):
+        if all(g.lengths.is_positive(d) for d in shape):
             return x
         axes = range(len(shape))
         return g.node("Slice", x, g.vector(*[0 for _ in axes]), g.shape(shape), g.vector(*axes))
 
-    def lengths(self) -> str | None:
+    def emit_lengths(self) -> str | None:
         """Emit the number of valid positions, i32[b]; None if all are valid."""
         if self.keep is None:
             return None
         kept = emit_cast(self.g, self.keep.name, "bool", "i32")
         return emit_reduce(self.g, "ReduceSum", kept, 1)
 
-    def counts(self, lengths: str) -> str:
-        """Return `lengths` with the padding of `pad`; CUDA has no `Pad` for i32."""
+    def pad_lengths(self, lengths: str) -> str:
+        """Pad `lengths` as `pad_empty_axes` pads the batch; CUDA has no `Pad` for i32."""
         g = self.g
-        if g.lengths.positive(self.batch):
+        if g.lengths.is_positive(self.batch):
             return lengths
-        none = g.node("Expand", g.constant(0, "i32"), _emit_placeholder_count(g, self.batch))
-        return g.node("Concat", lengths, none, axis=0)
+        placeholder = g.node("Expand", g.constant(0, "i32"), _emit_placeholder_count(g, self.batch))
+        return g.node("Concat", lengths, placeholder, axis=0)
 
-    def end(self, end: str, start: Tensor | None, lengths: str | None, dtype: str) -> str:
-        """A final state: the first one where there was no row at all."""
+    def select_final_state(
+        self, end: str, start: Tensor | None, lengths: str | None, dtype: str
+    ) -> str:
+        """Emit a final state; it is the initial state for sequences of length 0."""
         g = self.g
-        # The operator ran over the position that `pad` added, and ONNX leaves the result
+        # The operator ran over the position that `pad_empty_axes` added, and ONNX leaves the result
         # undefined for a sequence of length 0.
         if lengths is not None:
             some = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
-        elif not g.lengths.positive(self.length):
+        elif not g.lengths.is_positive(self.length):
             some = g.node("Greater", g.dim(self.length), g.constant(0, "i64"))
         else:
             return end
@@ -133,61 +133,61 @@ class PackedSequence:
         return emit_where(g, dtype, some, end, before)
 
 
-def _find_packed_operand(steps: PackedSequence, x: Tensor) -> str | None:
-    """Return the packed output of the layer below, or of both its directions."""
-    g = steps.g
-    kept, known = g.layouts.recurrent.get(x.name, ("", ""))
-    if known:
-        # Positions moved by another mask are elsewhere.
-        return known if kept == steps.padding_mask else None
+def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
+    """Return the time-major output of the previous layer, or of its two directions."""
+    g = sequence.g
+    mask, packed = g.layouts.recurrent.get(x.name, ("", ""))
+    if packed:
+        # Another mask moves positions differently.
+        return packed if mask == sequence.padding_mask else None
     node = x.value.node if x.value else None
     if node is None or node.op != ops.Concat(2):
         return None
-    sides = [
+    directions = [
         g.layouts.recurrent.get(g.values.tensors[a].name, ("", ""))
         for a in node.args
         if a in g.values.tensors
     ]
-    if len(sides) < len(node.args):
+    if len(directions) < len(node.args):
         return None
-    if any(kept != steps.padding_mask or not known for kept, known in sides):
+    if any(mask != sequence.padding_mask or not packed for mask, packed in directions):
         return None
-    return g.node("Concat", *(known for _, known in sides), axis=2)
+    return g.node("Concat", *(packed for _, packed in directions), axis=2)
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
-    """[1] where a length is 0, otherwise [0]."""
+    """Emit [1] if a length is 0, else [0]."""
     return g.node("Max", g.node("Sub", g.vector(1), g.shape([length])), g.vector(0))
 
 
-def _emit_target_positions(steps: PackedSequence) -> str:
-    """Emit the target of each position: valid ones to the front, in order, the others after
-    them, in order. With rows `x . y` (the second is padding) that is 0 2 1.
+def _emit_target_positions(sequence: PackedSequence) -> str:
+    """Emit the target index of each position: valid positions first, then padded ones, each in
+    order. For `x . y`, where the second position is padding, the indices are 0 2 1.
     """
-    g, keep = steps.g, steps.keep
+    g, keep = sequence.g, sequence.keep
     assert keep is not None
     axis, one = g.constant(1, "i64"), g.constant(1, "i64")
-    here = emit_cast(g, keep.name, "bool", "i64")
-    there = emit_cast(g, g.node("Not", keep.name), "bool", "i64")
-    before = g.node("Sub", g.node("CumSum", here, axis), one)
-    count = g.node("ReduceSum", here, g.vector(1), keepdims=True)
-    behind = g.node("Add", g.node("Sub", g.node("CumSum", there, axis), one), count)
-    return g.node("Where", keep.name, before, behind)
+    valid = emit_cast(g, keep.name, "bool", "i64")
+    padded = emit_cast(g, g.node("Not", keep.name), "bool", "i64")
+    front = g.node("Sub", g.node("CumSum", valid, axis), one)
+    count = g.node("ReduceSum", valid, g.vector(1), keepdims=True)
+    back = g.node("Add", g.node("Sub", g.node("CumSum", padded, axis), one), count)
+    return g.node("Where", keep.name, front, back)
 
 
-def _emit_source_positions(steps: PackedSequence) -> str:
-    """Emit the source of each position, the inverse of `_emit_target_positions`."""
-    g, shape = steps.g, (steps.batch, steps.length)
-    numbers = emit_expand(
-        g, make_typed_tensor(emit_arange(g, steps.length), "i64", shape[1:]), shape
+def _emit_source_positions(sequence: PackedSequence) -> str:
+    """Emit the source index of each position, the inverse of `_emit_target_positions`."""
+    g, shape = sequence.g, (sequence.batch, sequence.length)
+    positions = emit_expand(
+        g, make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:]), shape
     )
-    # Every position is written exactly once, so the initial zeros do not matter.
+    # Each position is written exactly once, so the initial zeros do not matter.
     zeros = emit_full(g, 0, "i64", shape)
-    return g.node("ScatterElements", zeros, _emit_target_positions(steps), numbers, axis=1)
+    return g.node("ScatterElements", zeros, _emit_target_positions(sequence), positions, axis=1)
 
 
-def _emit_reordered(g: Emitter, x: str, places: str) -> str:
-    return g.node("GatherND", x, emit_unsqueeze(g, places, 2), batch_dims=1)
+def _gather_positions(g: Emitter, x: str, positions: str) -> str:
+    return g.node("GatherND", x, emit_unsqueeze(g, positions, 2), batch_dims=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ def emit_ordered_weights(
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
 ) -> list[str | None]:
-    """Emit `W`, `U` and both biases with ONNX's gate order, outside of any loop."""
-    own = {t.name for t in g.values.parameters.values()}
+    """Emit `W`, `U` and the biases in ONNX's gate order, outside any loop if possible."""
+    parameter_names = {t.name for t in g.values.parameters.values()}
     # Weights computed inside a loop body are not visible outside.
-    if all(w.name in own for w in (*weights, *biases) if w):
+    if all(w.name in parameter_names for w in (*weights, *biases) if w):
         with g.outside(g.site.scope, level=0):
             return _emit_ordered_matrices(g, cell, weights, biases, axis)
     return _emit_ordered_matrices(g, cell, weights, biases, axis)
@@ -223,17 +223,17 @@ def _emit_ordered_matrices(
 ) -> list[str | None]:
     bias = None
     if any(biases):
-        # ONNX has both in one operand: zeros replace a missing one.
-        size = weights[0].type.shape[axis].number or 0
+        # ONNX concatenates both biases; zeros replace a missing one.
+        gate_length = weights[0].type.shape[axis].number or 0
         dtype = next(b.type.dtype for b in biases if b)
-        zeros = g.constant([0.0] * size, dtype)
-        both = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
-        bias = emit_unsqueeze(g, g.node("Concat", *both, axis=0), 0)
+        zeros = g.constant([0.0] * gate_length, dtype)
+        parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
+        bias = emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
     return [*(emit_unsqueeze(g, emit_gates_in_order(g, w, cell, axis), 0) for w in weights), bias]
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int = 0) -> str:
-    """Reorder the gates, concatenated along `axis` of a weight, to ONNX's order."""
+    """Emit a weight whose gates, concatenated along `axis`, are in ONNX's order."""
     count = len(cell.order)
     if count == 1:
         return weights.name
@@ -257,11 +257,11 @@ LayerOperands = tuple[Tensor | None, ...]
 
 @lower(ops.Rnn)
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """`RNN`."""
-    layer = _LoweredLayer.of(g, op, args, GateOrder((0,)))
+    """Lower to `RNN`."""
+    layer = _RecurrentLayer.build(g, op, args, GateOrder((0,)))
     # Not every runtime supports non-default activations.
-    beyond = "" if op.activation == "tanh" else "activation"
-    if not layer.is_fusible(beyond):
+    optional_feature = "" if op.activation == "tanh" else "activation"
+    if not layer.is_fusible(optional_feature):
         return _lower_as_loop(layer)
     return _emit_fused_layer(layer, "RNN", activations=[op.activation.capitalize()])
 
@@ -270,20 +270,20 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `GRU`; an update gate for the new state negates its weights."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without another operator
-    layer = _LoweredLayer.of(
+    layer = _RecurrentLayer.build(
         g, op, args, GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
     )
-    beyond = "" if op.reset == "after" else "reset before"
-    if not layer.is_fusible(beyond):
+    optional_feature = "" if op.reset == "after" else "reset before"
+    if not layer.is_fusible(optional_feature):
         return _lower_as_loop(layer)
-    return _emit_fused_layer(layer, "GRU", linear_before_reset=int(not beyond))
+    return _emit_fused_layer(layer, "GRU", linear_before_reset=int(not optional_feature))
 
 
 @lower(ops.Lstm)
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `LSTM`, which has no projection."""
-    layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
-    if not layer.is_fusible("peepholes" if layer.given.peepholes else ""):
+    layer = _RecurrentLayer.build(g, op, args, GateOrder(LSTM_GATE_ORDER))
+    if not layer.is_fusible("peepholes" if layer.operands.peepholes else ""):
         return _lower_as_loop(layer)
     return _emit_fused_layer(layer, "LSTM")
 
@@ -293,107 +293,118 @@ def lstm_q(op: ops.LstmQ, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes all time steps as one tensor;
     padded ones are zeros, which do not change the scale.
     """
-    layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
+    layer = _RecurrentLayer.build(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LoweredLayer:
+class _RecurrentLayer:
     """One layer with its operands; quantized weights are `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.LstmQ
     args: LayerOperands
     cell: GateOrder
-    given: ops.RecurrentOperands[Tensor]
+    operands: ops.RecurrentOperands[Tensor]
     steps: PackedSequence
 
     @classmethod
-    def of(
+    def build(
         cls, g: Emitter, op: RecurrentOp | ops.LstmQ, args: LayerOperands, cell: GateOrder
-    ) -> "_LoweredLayer":
-        given = ops.RecurrentOperands.of(args, quantized=isinstance(op, ops.LstmQ))
-        steps = PackedSequence(g, given.keep, *given.rows.type.shape[:2])
-        return cls(g=g, op=op, args=args, cell=cell, given=given, steps=steps)
+    ) -> "_RecurrentLayer":
+        operands = ops.RecurrentOperands.of(args, quantized=isinstance(op, ops.LstmQ))
+        steps = PackedSequence(g, operands.keep, *operands.rows.type.shape[:2])
+        return cls(g=g, op=op, args=args, cell=cell, operands=operands, steps=steps)
 
-    def is_fusible(self, beyond: str) -> bool:
-        """Return True if ONNX's operator can compute the layer; `beyond` is an optional feature."""
-        if self.given.projection or self.given.rows.type.dtype not in FUSED_LAYER_DTYPES:
+    def is_fusible(self, optional_feature: str) -> bool:
+        """Return whether ONNX's operator can compute the layer with this feature, "" for none."""
+        if self.operands.projection or self.operands.rows.type.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.steps.keep else ""
-        return all(not need or need in self.g.target.cells for need in (beyond, lengths))
+        return all(not need or need in self.g.target.cells for need in (optional_feature, lengths))
 
 
 def _emit_fused_layer(
-    layer: _LoweredLayer,
+    layer: _RecurrentLayer,
     kind: str,
     *,
     activations: list[str] | None = None,
     linear_before_reset: int | None = None,
 ) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
-    g, steps, given = layer.g, layer.steps, layer.given
-    firsts = given.start, given.first_cell
-    lengths = steps.lengths()
-    counts = steps.counts(lengths) if lengths else None
+    g, sequence, operands = layer.g, layer.steps, layer.operands
+    initial_states = operands.start, operands.first_cell
+    lengths = sequence.emit_lengths()
+    sequence_lengths = sequence.pad_lengths(lengths) if lengths else None
     # ONNX has a directions axis before every state, here of length 1: two directions are two
     # layers.
-    starts = [emit_unsqueeze(g, steps.pad(s.name, s.type.shape), 0) if s else None for s in firsts]
-    rows = steps.in_front(given.rows, cleared=given.scales is not None)
-    matrices, biases = (given.weights, given.state_weights), (given.bias, given.state_bias)
-    axis = 1 if given.scales else 0
+    initial_inputs = [
+        emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.type.shape), 0) if s else None
+        for s in initial_states
+    ]
+    packed = sequence.pack_sequence(operands.rows, zero_padding=operands.scales is not None)
+    matrices, biases = (
+        (operands.weights, operands.state_weights),
+        (operands.bias, operands.state_bias),
+    )
+    axis = 1 if operands.scales else 0
     weights = emit_ordered_weights(g, layer.cell, matrices, biases, axis)
-    inputs = [rows, *weights, counts, *starts, _emit_peepholes(layer), *_emit_scales(layer)]
-    finals = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
-    every, *ends = g.nodes(
+    inputs = [
+        packed,
+        *weights,
+        sequence_lengths,
+        *initial_inputs,
+        _emit_peepholes(layer),
+        *_emit_scales(layer),
+    ]
+    state_count = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
+    hidden_states, *final_states = g.nodes(
         kind,
-        1 + finals,
+        1 + state_count,
         *inputs,
-        domain=CONTRIB_DOMAIN if given.scales else "",
-        hidden_size=given.state_weights.type.shape[1 - axis].number,
+        domain=CONTRIB_DOMAIN if operands.scales else "",
+        hidden_size=operands.state_weights.type.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         activations=activations,
         linear_before_reset=linear_before_reset,
     )
-    stacked = g.node("Squeeze", every, g.vector(1))
-    out = steps.restore(g.node("Transpose", stacked, perm=[1, 0, 2]))
+    stacked = g.node("Squeeze", hidden_states, g.vector(1))
+    out = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer takes the time-major layout as it is: two transposes between layers would
     # cancel out.
-    g.layouts.recurrent[out] = steps.padding_mask, stacked
-    cut = [steps.unpad(g.node("Squeeze", e, g.vector(0)), (steps.batch,)) for e in ends]
-    finished = (
-        steps.end(end, start, lengths, given.rows.type.dtype)
-        for end, start in zip(cut, firsts, strict=False)
+    g.layouts.recurrent[out] = sequence.padding_mask, stacked
+    unpadded = [
+        sequence.remove_placeholder(g.node("Squeeze", e, g.vector(0)), (sequence.batch,))
+        for e in final_states
+    ]
+    finals = (
+        sequence.select_final_state(end, start, lengths, operands.rows.type.dtype)
+        for end, start in zip(unpadded, initial_states, strict=False)
     )
-    return (out, *finished)
+    return (out, *finals)
 
 
-def _emit_peepholes(layer: _LoweredLayer) -> str | None:
-    """One number a feature and gate; there is none of the cell's own gate."""
-    if layer.given.peepholes is None:
+def _emit_peepholes(layer: _RecurrentLayer) -> str | None:
+    """Emit peephole weights [1, 3·h] in ONNX's order; the cell gate has none."""
+    if layer.operands.peepholes is None:
         return None
     cell = GateOrder(PEEPHOLE_ORDER, layer.cell.negated)
-    return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.given.peepholes, cell), 0)
+    return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.operands.peepholes, cell), 0)
 
 
-def _emit_scales(layer: _LoweredLayer) -> list[str]:
-    """The scales of both weights, one a gate, each with the middle of its numbers."""
+def _emit_scales(layer: _RecurrentLayer) -> list[str]:
+    """Emit per-channel scales and zero points of both weight matrices."""
     g = layer.g
-    found: list[str] = []
-    for scales in layer.given.scales or ():
+    results: list[str] = []
+    for scales in layer.operands.scales or ():
         # signed codes have zero point 0
-        own = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
-        found += own, g.constant([0], "i8")
-    return found
+        reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
+        results += reordered, g.constant([0], "i8")
+    return results
 
 
-def _lower_as_loop(layer: _LoweredLayer) -> tuple[str, ...]:
+def _lower_as_loop(layer: _RecurrentLayer) -> tuple[str, ...]:
     """Lower the layer as an equivalent loop."""
-    g, b = layer.g, Builder()
-    assert not isinstance(layer.op, ops.LstmQ), "targets without it plan none"
-    inner = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)]
-    results = expand_to_scan(b, layer.op, inner, g.site.scope)
-    # A separate graph is lowered into the current one: its inputs are the operands.
-    g.values.tensors.update((v, t) for v, t in zip(inner, layer.args, strict=True) if v and t)
-    lower_nodes(g, b.finish("layer", {f"y{n}": v for n, v in enumerate(results)}))
-    return tuple(g.values.tensors[v].name for v in results)
+    op, scope = layer.op, layer.g.site.scope
+    assert not isinstance(op, ops.LstmQ), "quantization plans check that the target has LstmQ"
+    return lower_expansion(layer.g, layer.args, lambda b, x: expand_to_scan(b, op, x, scope))

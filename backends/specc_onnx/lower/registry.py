@@ -1,8 +1,7 @@
 """The table of lowering rules, and lowering of all nodes of a graph.
 
-A rule takes the op, the emitter and one `Tensor` per operand (None where an optional
-one is missing) and gives the names of the results. What it needs to know of the results
-is in `g.site`.
+A rule takes the op, the emitter and one `Tensor` per operand (None for a missing optional
+operand) and returns the names of the results, whose types are in `g.site`.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +13,7 @@ from onnx import NodeProto
 
 from specc.diagnostics.render import extract_docstring_summary
 from specc.ir import ops
-from specc.ir.graph import Graph, Node, NodeOrigin, Value
+from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor
@@ -27,11 +26,12 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or `only` some of them."""
+    """Lower the nodes of `graph`, or `only` some of them, and restore the emitter's site."""
+    site = g.site
     used = _count_users(graph)
-    # Costs of the whole graph also hold if a part of it is recomputed.
+    # The counts of the whole graph also apply to recomputed parts.
     g.facts.use_counts.update({v: n for v, n in used.items() if v not in g.facts.use_counts})
-    g.facts.pieces.update(_find_tilings(graph))
+    g.facts.split_ends.update(_find_tilings(graph))
     for node, results in graph.nodes:
         if only is not None and node not in only:
             continue
@@ -50,6 +50,21 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
                 nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.scope_prefix
             )
         _record_results(g, results, (names,) if isinstance(names, str) else names)
+    g.site = site
+
+
+def lower_expansion(
+    g: Emitter,
+    args: Sequence[Tensor | None],
+    add_nodes: Callable[[Builder, Sequence[Value | None]], Sequence[Value]],
+) -> tuple[str, ...]:
+    """Lower the IR nodes that `add_nodes` builds for an op with these operands."""
+    b = Builder()
+    inputs = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
+    results = add_nodes(b, inputs)
+    g.values.tensors.update((v, t) for v, t in zip(inputs, args, strict=True) if v and t)
+    lower_nodes(g, b.finish("expansion", {f"y{n}": v for n, v in enumerate(results)}))
+    return tuple(g.values.tensors[v].name for v in results)
 
 
 def _record_results(g: Emitter, results: Sequence[Value], names: Sequence[str]) -> None:
@@ -59,14 +74,14 @@ def _record_results(g: Emitter, results: Sequence[Value], names: Sequence[str]) 
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, directory: str) -> None:
-    """Document an operation on its first node that is in its scope."""
+    """Set the doc string of an operation on its first node in its scope."""
     own = [n for n in nodes if n.name.rpartition("/")[0] == directory]
     for node in (own or nodes)[:1]:
         node.doc_string = doc
 
 
 def _count_users(graph: Graph) -> Counter[Value]:
-    """The values that something reads, and how often."""
+    """Count the users of each value."""
     read = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
     read.update(graph.outputs.values())
     return read
@@ -78,7 +93,6 @@ def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
     for node, _ in graph.nodes:
         match node.op, node.args:
             case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
-                # an unknown position is not a start or an end of a slice
                 ends = (start.number, stop.number)
                 begin, end = (-1 if n is None else n for n in ends)
                 cuts[x, axis].add((begin, end))

@@ -54,8 +54,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return whether every sampled position is exact in single precision."""
     if op.align_corners:
         return False
-    # by the lengths that `Resize` gets: half of an odd number of positions is not its rounded
-    # length
+    # computed from the lengths: factor 0.5 of an odd length gives a rounded length
     lengths = zip(x.type.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -79,7 +78,7 @@ def _is_power_of_two(factor: float) -> bool:
 
 
 def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
-    """Return `[n, 1, …]` with the resized axes last: one axis is an image of height 1."""
+    """Emit `Resize` over `[n, 1, …]`; a single axis is resized as an image of height 1."""
     count, rank = len(op.sizes), x.type.rank
     changed = range(op.axis, op.axis + count)
     order = [*(n for n in range(rank) if n not in changed), *changed]
@@ -111,7 +110,7 @@ LINEAR_GRID_SINCE = 20
 
 @lower(ops.GridSample)
 def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
-    """Lower to `GridSample` over points as a grid of one column; 16-bit floats compute in f32."""
+    """Lower to `GridSample` over a grid of one column; 16-bit floats compute in f32."""
     batch, channels = x.type.shape[:2]
     count = multiply_dims(grid.type.shape[1:-1])
     points = (batch, count, Dim.of(1), Dim.of(2))
@@ -136,9 +135,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, rows: int, size: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return, offset by offset, the source positions of all `size` points under the filter, and
-    their weights.
-    """
+    """Return source positions and weights of the `size` points, one pair per filter tap."""
     step = rows / size
     wide = max(step, 1.0)
     reach = wide if mode == "bilinear" else 2 * wide
@@ -154,7 +151,7 @@ def compute_antialias_weights(
 
 
 def _evaluate_cubic(far: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Keys 1981, with a = -0.5."""
+    """Evaluate the cubic kernel of Keys (1981) with a = -0.5."""
     inside = 1.5 * far**3 - 2.5 * far**2 + 1
     outside = -0.5 * far**3 + 2.5 * far**2 - 4 * far + 2
     shares: NDArray[np.float64] = np.select([far < 1, far < 2], [inside, outside])
@@ -170,7 +167,7 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Sampling of one axis, number `number` of the resized ones, from `length` to `size`."""
+    """Emitter that resizes one axis, the `number`-th resized one, from `length` to `size`."""
 
     g: Emitter
     op: ops.Resize
@@ -179,7 +176,7 @@ class _AxisSampler:
     number: int
 
     def emit_nearest(self) -> str:
-        """The rows that are taken: `⌊i · n / m⌋`, in single precision as PyTorch has it."""
+        """Emit nearest positions `⌊i · n / m⌋`, in single precision as in PyTorch."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f32")
         if self.op.mode == "nearest_exact":
@@ -187,12 +184,12 @@ class _AxisSampler:
         if self.op.factors:
             step = g.constant(1 / self.op.factors[self.number], "f32")
         else:
-            step = self._ratio("f32", self.length, self.size)
+            step = self._emit_ratio("f32", self.length, self.size)
         taken = g.node("Floor", g.node("Mul", points, step))
         return self._clamp_positions(emit_cast(g, taken, "f32", "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
-        """Emit weighted sums over all source positions, with weights computed from the lengths."""
+        """Emit sums over source positions with constant weights; lengths are static."""
         g, rows_, size = self.g, self.length.number, self.size.number
         assert rows_ is not None, "`resize` requires static lengths here"
         assert size is not None, "of both"
@@ -210,7 +207,7 @@ class _AxisSampler:
         return total
 
     def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
-        """The rows around each place, weighed."""
+        """Emit linear or cubic interpolation between neighboring positions."""
         g, at = self.g, self._emit_positions()
         if self.op.mode == "bilinear":
             at = g.node("Max", at, g.constant(0.0, "f64"))
@@ -230,12 +227,12 @@ class _AxisSampler:
         return self._emit_weighted_sum(parts)
 
     def _emit_positions(self) -> str:
-        """The places, in double precision."""
+        """Emit the sampled positions, in double precision."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f64")
         half = g.constant(0.5, "f64")
         if self.op.align_corners:
-            # a single point has no other corner
+            # a single point has no second corner
             most = g.node("Max", g.dim(self.size - 1), g.constant(1, "i64"))
             whole = emit_cast(g, g.dim(self.length - 1), "i64", "f64")
             step = g.node("Div", whole, emit_cast(g, most, "i64", "f64"))
@@ -243,13 +240,15 @@ class _AxisSampler:
         if self.op.factors:
             step = g.constant(1 / self.op.factors[self.number], "f64")
         else:
-            step = self._ratio("f64", self.length, self.size)
+            step = self._emit_ratio("f64", self.length, self.size)
         return g.node("Sub", g.node("Mul", g.node("Add", points, half), step), half)
 
-    def _ratio(self, dtype: str, above: Dim, below: Dim) -> str:
-        """`above / below`."""
+    def _emit_ratio(self, dtype: str, numerator: Dim, denominator: Dim) -> str:
+        """Emit `numerator / denominator` as floats."""
         g = self.g
-        return g.node("Div", *(emit_cast(g, g.dim(d), "i64", dtype) for d in (above, below)))
+        return g.node(
+            "Div", *(emit_cast(g, g.dim(d), "i64", dtype) for d in (numerator, denominator))
+        )
 
     def _emit_row(self, x: str, axis: int, first: str, step: int) -> str:
         """Emit the positions `step` after the first, clamped to the border."""
@@ -263,7 +262,7 @@ class _AxisSampler:
         return self.g.node("Min", at, self.g.dim(self.length - 1))
 
     def _emit_weight(self, share: str, step: int) -> str:
-        """The cubic that weighs a row at the distance `|share - step|`."""
+        """Emit the cubic kernel at distance `|share - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
 
         def emit_constant(value: float) -> str:

@@ -32,7 +32,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
 
 @lower(ops.Stride)
 def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
-    """One operator."""
+    """Lower to `Slice` with a step."""
     length = x.type.shape[op.axis]
     start = g.lengths.emit_length_check(g, g.shape([op.start]), op.start, op.stop - op.start)
     stop = g.lengths.emit_length_check(g, g.shape([op.stop]), length - op.stop, op.step - 1)
@@ -41,7 +41,7 @@ def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Roll)
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
-    """Swap the positions after and before the shift."""
+    """Lower to `Concat` of two slices."""
     length = x.type.shape[op.axis]
     # with length 0 nothing moves; the undefined remainder by 0 does not matter
     by = op.by if length == 0 else mod_dims(op.by, length)
@@ -54,7 +54,7 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Pad)
 def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
-    """One operator, with a number for either end of every axis."""
+    """Lower to `Pad` with widths for both ends of every axis."""
     if op.before == 0 == op.after:
         return x.name
     length = x.type.shape[op.axis]
@@ -74,12 +74,10 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
 def group_norm(
     op: ops.GroupNorm, g: Emitter, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
 ) -> str:
-    """Groups as rows of a layer norm: ONNX's own operator takes the variance as a
-    difference of two means, of which nothing is left where the mean is large.
+    """Lower to a layer norm over groups: ONNX's `GroupNormalization` computes the variance as a
+    difference of two means, which cancels for large means.
     """
     rank, dtype = x.type.rank, x.type.dtype
-    # Channels become the second axis, so that those of a group are adjacent with all their
-    # positions.
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
     in_order = order == [*range(rank)]
     shape = [x.type.shape[n] for n in order]
@@ -87,7 +85,7 @@ def group_norm(
     size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
     grouped = (shape[0], op.groups, size)
     name = emit_reshape(g, name, shape, grouped)
-    if g.lengths.positive(size):
+    if g.lengths.is_positive(size):
         ones = emit_full(g, 1.0, dtype, [size])
         name = g.node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
     else:
@@ -104,7 +102,7 @@ def group_norm(
 
 def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:
     """`(x - mean) / sqrt(var + eps)` over the last axis of three, which may be empty."""
-    centred = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keep=True))
-    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centred, centred), 2, keep=True)
+    centered = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keep=True))
+    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centered, centered), 2, keep=True)
     spread = g.node("Sqrt", g.node("Add", variance, g.constant(eps, dtype)))
-    return g.node("Div", centred, spread)
+    return g.node("Div", centered, spread)

@@ -56,7 +56,7 @@ COMPARE_OPERATORS = {
 
 @lower(ops.Compare)
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """One operator; `ne` and `same_group` have none."""
+    """Lower to one operator; `ne` and `same_group` need several."""
     if op.fn == "same_group":
         positive = g.node("Greater", left.name, g.constant(0, left.type.dtype))
         return g.node("And", g.node("Equal", left.name, right.name), positive)
@@ -66,11 +66,11 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
 
 @lower(ops.Cast)
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
-    """The values in another element type."""
+    """Lower to `Cast`; float to integer saturates."""
     before = x.type.dtype
-    # A weight that is stored in this type is cast for its other readers.
-    stored = g.values.narrow.get(x.name)
-    if stored is not None and g.values.stored[stored].dtype == op.to:
+    # A weight stored in this type needs no cast.
+    stored = g.values.narrow_weights.get(x.name)
+    if stored is not None and g.values.stored_types[stored].dtype == op.to:
         return stored
     if op.to in INTEGER_DTYPES and before in FLOAT_DTYPES:
         return emit_float_to_integer(g, x.name, before, op.to)
@@ -79,7 +79,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Transpose)
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
-    """Permute axes and remember heads split off `[b, t, h·d]`, which some kernels read."""
+    """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for kernels."""
     result = g.node("Transpose", x.name, perm=list(op.order))
     node = x.value.node if x.value else None
     if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
@@ -91,7 +91,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Merge)
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
-    """Several axes as one; heads that a kernel left packed are merged already."""
+    """Lower to a reshape; heads with a packed form are merged already."""
     node = x.value.node if x.value else None
     joins_heads = op.axis == 2 and op.count == 2
     if joins_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
@@ -112,10 +112,10 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Concat)
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
-    """Concatenate; positions behind a KV buffer are appended by the attention that reads it."""
-    # a name that no node produces: its reader gets the buffer from the attention
+    """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
+    # a placeholder name: attention replaces it by the written buffer
     if parts[0].value in g.values.buffers:
-        return g.unique(g.place("buffer"))
+        return g.unique(g.scoped_name("buffer"))
     if len(parts) == 1:
         return parts[0].name
     return g.node("Concat", *(p.name for p in parts), axis=op.axis)
@@ -123,10 +123,10 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
 
 @lower(ops.Slice)
 def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
-    """Some neighboring rows."""
+    """Lower to `Slice`, or to one `Split` for slices that partition an axis."""
     if op.start == 0 and op.stop == x.type.shape[op.axis]:
         return x.name
-    ends = g.facts.pieces.get(x.value, {}).get(op.axis) if x.value else None
+    ends = g.facts.split_ends.get(x.value, {}).get(op.axis) if x.value else None
     if ends:
         return _emit_split_piece(op, g, x, ends)
     length = x.type.shape[op.axis]
@@ -136,7 +136,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
 
 
 def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
-    """One of the pieces that an axis is cut into without a rest: all by one node."""
+    """Emit a `Split` into all pieces of a partitioned axis; return one piece."""
     begins = [0, *ends[:-1]]
     sizes = [b - a for a, b in zip(begins, ends, strict=True)]
     pieces = g.nodes("Split", len(ends), x.name, g.vector(*sizes), axis=op.axis)
@@ -145,7 +145,7 @@ def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int])
 
 @lower(ops.Index)
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
-    """One row."""
+    """Lower to `Gather` of one position."""
     if op.at.number is not None:
         return g.node("Gather", x.name, g.dim(op.at), axis=op.axis)
     at = g.lengths.emit_length_check(g, g.shape([op.at]), op.at)
@@ -154,7 +154,7 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Gather)
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
-    """Gather by index, separately for each leading axis."""
+    """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
         return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
     # GatherND copies single elements: five times slower
@@ -169,7 +169,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
 
 @lower(ops.Flip)
 def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
-    """Rows from the last to the first."""
+    """Lower to `Gather` with descending positions."""
     length = x.type.shape[op.axis]
     numbers = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
     return g.node("Gather", x.name, numbers, axis=op.axis)
@@ -177,7 +177,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Delay)
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend positions and drop as many at the end; correct also for shorter axes."""
+    """Prepend `by` positions and drop as many at the end, also of a shorter axis."""
     if op.by == 0:
         return x.name
     shape = list(x.type.shape)
@@ -189,7 +189,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Reduce)
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
-    """Sums of booleans stand for `any` and `all`: they are right for empty axes at every opset."""
+    """Lower to a reduction; `any` and `all` count booleans, which is valid for empty axes."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.type.dtype in INTEGER_DTYPES:
         return emit_integer_sum(g, x, op.axis)
@@ -204,7 +204,6 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 @lower(ops.ArgMax)
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """Emit the first index of the maximum."""
-    # Only the maximum, the first of equals, as `TopK` is defined too.
     if g.lacks("ArgMax", x.type.dtype):
         _, place = g.nodes("TopK", 2, x.name, g.vector(1), axis=op.axis)
         return g.node("Squeeze", place, g.vector(op.axis))
