@@ -5,6 +5,7 @@ reorder weights have constant inputs only, so a runtime folds them when it loads
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from specc.ir import ops
@@ -207,29 +208,19 @@ def emit_ordered_weights(
 ) -> list[str | None]:
     """Emit `W`, `U` and the biases in ONNX's gate order, outside any loop if possible."""
     parameter_names = {t.name for t in g.values.parameters.values()}
+    is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights computed inside a loop body are not visible outside.
-    if all(w.name in parameter_names for w in (*weights, *biases) if w):
-        with g.outside(g.site.scope, level=0):
-            return _emit_ordered_matrices(g, cell, weights, biases, axis)
-    return _emit_ordered_matrices(g, cell, weights, biases, axis)
-
-
-def _emit_ordered_matrices(
-    g: Emitter,
-    cell: GateOrder,
-    weights: tuple[Tensor, Tensor],
-    biases: tuple[Tensor | None, Tensor | None],
-    axis: int,
-) -> list[str | None]:
-    bias = None
-    if any(biases):
-        # ONNX concatenates both biases; zeros replace a missing one.
-        gate_length = weights[0].type.shape[axis].number or 0
-        dtype = next(b.type.dtype for b in biases if b)
-        zeros = g.constant([0.0] * gate_length, dtype)
-        parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
-        bias = emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
-    return [*(emit_unsqueeze(g, emit_gates_in_order(g, w, cell, axis), 0) for w in weights), bias]
+    with g.outside(g.site.scope, level=0) if is_static else nullcontext():
+        bias = None
+        if any(biases):
+            # ONNX concatenates both biases; zeros replace a missing one.
+            length = weights[0].type.shape[axis].number or 0
+            dtype = next(b.type.dtype for b in biases if b)
+            zeros = g.constant([0.0] * length, dtype)
+            parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
+            bias = emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
+        ordered = (emit_gates_in_order(g, w, cell, axis) for w in weights)
+        return [*(emit_unsqueeze(g, w, 0) for w in ordered), bias]
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int = 0) -> str:
@@ -259,33 +250,26 @@ LayerOperands = tuple[Tensor | None, ...]
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `RNN`."""
     layer = _RecurrentLayer.build(g, op, args, GateOrder((0,)))
-    # Not every runtime supports non-default activations.
-    optional_feature = "" if op.activation == "tanh" else "activation"
-    if not layer.is_fusible(optional_feature):
-        return _lower_as_loop(layer)
-    return _emit_fused_layer(layer, "RNN", activations=[op.activation.capitalize()])
+    # Not every runtime supports other activations.
+    feature = "" if op.activation == "tanh" else "activation"
+    return _emit_layer(layer, "RNN", feature, activations=[op.activation.capitalize()])
 
 
 @lower(ops.Gru)
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `GRU`; an update gate for the new state negates its weights."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without another operator
-    layer = _RecurrentLayer.build(
-        g, op, args, GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
-    )
-    optional_feature = "" if op.reset == "after" else "reset before"
-    if not layer.is_fusible(optional_feature):
-        return _lower_as_loop(layer)
-    return _emit_fused_layer(layer, "GRU", linear_before_reset=int(not optional_feature))
+    gates = GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
+    feature = "" if op.reset == "after" else "reset before"
+    layer = _RecurrentLayer.build(g, op, args, gates)
+    return _emit_layer(layer, "GRU", feature, linear_before_reset=int(not feature))
 
 
 @lower(ops.Lstm)
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `LSTM`, which has no projection."""
     layer = _RecurrentLayer.build(g, op, args, GateOrder(LSTM_GATE_ORDER))
-    if not layer.is_fusible("peepholes" if layer.operands.peepholes else ""):
-        return _lower_as_loop(layer)
-    return _emit_fused_layer(layer, "LSTM")
+    return _emit_layer(layer, "LSTM", "peepholes" if layer.operands.peepholes else "")
 
 
 @lower(ops.LstmQ)
@@ -306,82 +290,69 @@ class _RecurrentLayer:
     args: LayerOperands
     cell: GateOrder
     operands: ops.RecurrentOperands[Tensor]
-    steps: PackedSequence
+    sequence: PackedSequence
 
     @classmethod
     def build(
         cls, g: Emitter, op: RecurrentOp | ops.LstmQ, args: LayerOperands, cell: GateOrder
     ) -> "_RecurrentLayer":
         operands = ops.RecurrentOperands.of(args, quantized=isinstance(op, ops.LstmQ))
-        steps = PackedSequence(g, operands.keep, *operands.rows.type.shape[:2])
-        return cls(g=g, op=op, args=args, cell=cell, operands=operands, steps=steps)
+        sequence = PackedSequence(g, operands.keep, *operands.rows.type.shape[:2])
+        return cls(g=g, op=op, args=args, cell=cell, operands=operands, sequence=sequence)
 
-    def is_fusible(self, optional_feature: str) -> bool:
+    def is_fusible(self, feature: str) -> bool:
         """Return whether ONNX's operator can compute the layer with this feature, "" for none."""
         if self.operands.projection or self.operands.rows.type.dtype not in FUSED_LAYER_DTYPES:
             return False
-        lengths = "lengths" if self.steps.keep else ""
-        return all(not need or need in self.g.target.cells for need in (optional_feature, lengths))
+        lengths = "lengths" if self.sequence.keep else ""
+        return all(not need or need in self.g.target.cells for need in (feature, lengths))
 
 
-def _emit_fused_layer(
-    layer: _RecurrentLayer,
-    kind: str,
-    *,
-    activations: list[str] | None = None,
-    linear_before_reset: int | None = None,
+def _emit_layer(
+    layer: _RecurrentLayer, kind: str, feature: str, **attributes: object
 ) -> tuple[str, ...]:
+    """Emit the operator `kind`, or a loop if the target lacks the operator or its `feature`."""
+    if layer.is_fusible(feature):
+        return _emit_fused_layer(layer, kind, **attributes)
+    return _lower_as_loop(layer)
+
+
+def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
-    g, sequence, operands = layer.g, layer.steps, layer.operands
-    initial_states = operands.start, operands.first_cell
+    g, sequence, x = layer.g, layer.sequence, layer.operands
     lengths = sequence.emit_lengths()
-    sequence_lengths = sequence.pad_lengths(lengths) if lengths else None
-    # ONNX has a directions axis before every state, here of length 1: two directions are two
-    # layers.
-    initial_inputs = [
+    counts = sequence.pad_lengths(lengths) if lengths else None
+    starts = x.start, x.first_cell
+    # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
+    states = [
         emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.type.shape), 0) if s else None
-        for s in initial_states
+        for s in starts
     ]
-    packed = sequence.pack_sequence(operands.rows, zero_padding=operands.scales is not None)
-    matrices, biases = (
-        (operands.weights, operands.state_weights),
-        (operands.bias, operands.state_bias),
+    packed = sequence.pack_sequence(x.rows, zero_padding=x.scales is not None)
+    axis = 1 if x.scales else 0
+    weights = emit_ordered_weights(
+        g, layer.cell, (x.weights, x.state_weights), (x.bias, x.state_bias), axis
     )
-    axis = 1 if operands.scales else 0
-    weights = emit_ordered_weights(g, layer.cell, matrices, biases, axis)
-    inputs = [
-        packed,
-        *weights,
-        sequence_lengths,
-        *initial_inputs,
-        _emit_peepholes(layer),
-        *_emit_scales(layer),
-    ]
-    state_count = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
-    hidden_states, *final_states = g.nodes(
+    hidden_states, *finals = g.nodes(
         kind,
-        1 + state_count,
-        *inputs,
-        domain=CONTRIB_DOMAIN if operands.scales else "",
-        hidden_size=operands.state_weights.type.shape[1 - axis].number,
+        3 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 2,
+        *(packed, *weights, counts, *states, _emit_peepholes(layer), *_emit_scales(layer)),
+        domain=CONTRIB_DOMAIN if x.scales else "",
+        hidden_size=x.state_weights.type.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
-        activations=activations,
-        linear_before_reset=linear_before_reset,
+        **attributes,
     )
     stacked = g.node("Squeeze", hidden_states, g.vector(1))
     out = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
-    # The next layer takes the time-major layout as it is: two transposes between layers would
-    # cancel out.
+    # The next layer reads the time-major output, without transposes.
     g.layouts.recurrent[out] = sequence.padding_mask, stacked
     unpadded = [
         sequence.remove_placeholder(g.node("Squeeze", e, g.vector(0)), (sequence.batch,))
-        for e in final_states
+        for e in finals
     ]
-    finals = (
-        sequence.select_final_state(end, start, lengths, operands.rows.type.dtype)
-        for end, start in zip(unpadded, initial_states, strict=False)
-    )
-    return (out, *finals)
+    ends = zip(unpadded, starts, strict=False)
+    dtype = x.rows.type.dtype
+    return (out, *(sequence.select_final_state(e, s, lengths, dtype) for e, s in ends))
 
 
 def _emit_peepholes(layer: _RecurrentLayer) -> str | None:
