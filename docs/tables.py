@@ -126,7 +126,7 @@ def render_model_row(name: str, path: Path) -> str:
     if file.extends:
         title, paper, detail = file.doc or title, "", f"instance of `{file.extends}`"
     model = f"**{title}**" + (f": {link_arxiv(detail)}" if detail else "")
-    classes = [c for item in file.items for c in getattr(item, "made_for", ())]
+    classes = [c for item in file.items for c in getattr(item, "architectures", ())]
     link = f"[`{name}`](../specs/models/{path.name})"
     cells = [model, link, link_arxiv(paper), ", ".join(f"`{c}`" for c in dict.fromkeys(classes))]
     return "| " + " | ".join([*cells, describe_parity_check(name, file.extends)]) + " |"

@@ -235,7 +235,7 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ),
     ast.ListLiteral: lambda item, e: sum(map(item._estimate_value, e.items)),
     ast.ListComprehension: lambda item, e: (
-        item._estimate_value(e.item) if item._count_iterations(e.over) else 0
+        item._estimate_value(e.item) if item._count_iterations(e.iterable) else 0
     ),
     ast.Index: lambda item, e: item._estimate_value(e.base),
     ast.Call: _ItemSteps._estimate_call,
