@@ -3,7 +3,7 @@ diagnostics.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
 from specc.diagnostics.source import Span
@@ -36,10 +36,10 @@ class Fix:
 class Diagnostic:
     """An error or warning with its locations.
 
-    `title` is the message. `primary` is the location; `others` are further origins. An error inside
-    the standard library is reported at the user's call first, and at the library second. `notes`
-    are facts, `helps` suggestions, as text to paste where possible. `count` is the number of
-    identical messages, `elsewhere` their locations.
+    `title` is the message, `primary` its location; `others` are related locations. An error in
+    the standard library is shown at the user's call first, then in the library. `notes` are
+    facts, `helps` suggestions, if possible as code to paste. `count` is the number of identical
+    diagnostics, `other_locations` are those of similar ones.
     """
 
     code: str
@@ -54,25 +54,47 @@ class Diagnostic:
     other_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """Order labels: the user's text before the standard library."""
+        """Label the user's call first, then the text of the standard library."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
-        called = Label(self.primary.span.caller, text or "called here")
+        call_site = Label(self.primary.span.caller, text or "called here")
         inner = Label(replace(span, caller=None), "in the called block")
-        # the user's source may already be among the others and is shown once
-        others = (o for o in self.others if o.span != called.span)
-        object.__setattr__(self, "primary", called)
+        others = (o for o in self.others if o.span != call_site.span)
+        object.__setattr__(self, "primary", call_site)
         object.__setattr__(self, "others", (inner, *others))
 
 
 def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return each message once, in the order of the first occurrence, with its count."""
+    """Merge identical diagnostics into the first one, with their count."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
-        once = replace(diagnostic, count=1)
-        counts[once] = counts.get(once, 0) + diagnostic.count
-    return [replace(once, count=count) for once, count in counts.items()]
+        unique = replace(diagnostic, count=1)
+        counts[unique] = counts.get(unique, 0) + diagnostic.count
+    return [replace(unique, count=count) for unique, count in counts.items()]
+
+
+@dataclass
+class ErrorCollector:
+    """A parser or checker that continues after an error, so that one run reports several."""
+
+    errors: list[Diagnostic] = field(default_factory=list, init=False)
+
+    def add(self, *errors: Diagnostic) -> None:
+        """Report errors and continue."""
+        self.errors.extend(errors)
+
+    def report_error(
+        self,
+        code: str,
+        title: str,
+        span: Span,
+        label: str,
+        *helps: str,
+        others: Iterable[Label] = (),
+    ) -> None:
+        """Report one error and continue."""
+        self.add(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
 
 
 class Failed(Exception):
@@ -83,7 +105,7 @@ class Failed(Exception):
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
-        """Pickle by content: sources are shared by identity."""
+        """Pickle the diagnostics, not the messages in `args`."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:

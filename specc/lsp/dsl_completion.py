@@ -51,7 +51,7 @@ def complete_dsl(known: DocumentAnalysis, text: str, offset: int) -> list[Comple
     here = find_expected_tokens(text, start)
     if here is None:
         return list(_complete_quoted(text, start))
-    inside = any(token.kind == "LBRACE" for token in _find_unclosed(here.before))
+    inside = any(token.kind == "LBRACE" for token in _find_unclosed(here.preceding))
     return expected_terminals(known, here, start, begun=inside)
 
 
@@ -62,20 +62,20 @@ def expected_terminals(
     tree.
     """
     found: list[CompletionItem] = []
-    last = here.before[-1].kind if here.before else ""
-    if here.fits >= MAY_BE_VALUES:
-        found += _words(here.before)
-        found += _complete_options(known, here.before)
-        found += _of_definition(here.before)
+    last = here.preceding[-1].kind if here.preceding else ""
+    if here.terminals >= MAY_BE_VALUES:
+        found += _words(here.preceding)
+        found += _complete_options(known, here.preceding)
+        found += _of_definition(here.preceding)
         found += _list_scope(known, offset, begun=begun)
-    elif last in ("COLON", "ARROW") and "NAME" in here.fits:
+    elif last in ("COLON", "ARROW") and "NAME" in here.terminals:
         found += [
             CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
         ]
     elif last == "EXTENDS":
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
-    elif "NAME" in here.fits:
-        found += _complete_entries(known, here.before)
+    elif "NAME" in here.terminals:
+        found += _complete_entries(known, here.preceding)
     # keywords last: where a name is allowed, one is meant more often
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(here.keywords)]
     return _deduplicate(found)

@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The children of a body with their comments, those at its end, and the one after its
-    opening.
+    """The children of a body with their comments, the comments at its end, and the one after its
+    opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """Hands out the comments of one file; each is taken once."""
+    """Attaches each comment of one file to one node."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -34,77 +34,77 @@ class CommentAttacher:
         self.starts = [c.start for c in comments]
         self._taken = [False] * len(comments)
 
-    def take(self, start: int, stop: int) -> tuple[str, ...]:
-        """Take the texts of all unattached comments in a range."""
-        return tuple(c.text for c in self._left(start, stop))
+    def take_comments(self, start: int, stop: int) -> tuple[str, ...]:
+        """Take the unattached comments in a range and return their texts."""
+        return tuple(c.text for c in self._take_unattached(start, stop))
 
-    def body(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
-        """Attach the comments between `start` and `stop` to statements. Inner bodies are complete
-        before outer ones, so the remaining ones are between the children, or in the header of one.
+    def attach(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
+        """Attach the comments between `start` and `stop` to children. Inner bodies are built before
+        outer ones, so the remaining comments are between children or in the header of a child.
         """
-        waiting = deque(self._left(start, stop))
+        remaining = deque(self._take_unattached(start, stop))
         builder = BodyBuilder[T](self.text, start)
         for child in children:
             end = get_node_span(child).end
             comments = []
-            while waiting and waiting[0].start < end:
-                comments.append(waiting.popleft())
-            builder.add(child, comments)
-        return builder.close(waiting)
+            while remaining and remaining[0].start < end:
+                comments.append(remaining.popleft())
+            builder.add_child(child, comments)
+        return builder.close(remaining)
 
-    def _left(self, start: int, stop: int) -> list[Comment]:
+    def _take_unattached(self, start: int, stop: int) -> list[Comment]:
         """Take the unattached comments in a range."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, stop)
-        places = [n for n in range(first, last) if not self._taken[n]]
-        for n in places:
+        unattached = [n for n in range(first, last) if not self._taken[n]]
+        for n in unattached:
             self._taken[n] = True
-        return [self.comments[n] for n in places]
+        return [self.comments[n] for n in unattached]
 
 
 class BodyBuilder(Generic[T]):
-    """A body that grows by a child at a time. `edge` is where the last child ended, or
-    the bracket that opens the body.
+    """Builds a body child by child. `previous_end` is the end of the last child, or of the opening
+    bracket.
     """
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
-        self.edge = start
+        self.previous_end = start
         self.children: list[T] = []
         self.trailing = ""
 
-    def add(self, child: T, comments: Sequence[Comment]) -> None:
-        """Add the next child; `comments` are those before its end."""
+    def add_child(self, child: T, comments: Sequence[Comment]) -> None:
+        """Add the next child with the comments before its end."""
         span = get_node_span(child)
         first = span.start
         above: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
-                # inside the child: `repeat i in n {  # this one`, else it moves above
-                if self._in_head(child, comment):
+                # inside the child: after its header, `repeat i in n {  # this`, else move it above
+                if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:
                     above.append(comment.text)
-            elif not self._follows(comment) or not self._trail(comment):
+            elif not self._is_after_last_child(comment) or not self._attach_trailing(comment):
                 first = min(first, comment.start)
                 above.append(comment.text)
-        gap = bool(self.children) and bool(EMPTY_LINE.search(self.text, self.edge, first))
+        gap = bool(self.children) and bool(EMPTY_LINE.search(self.text, self.previous_end, first))
         self.children.append(add_leading_comments(child, tuple(above), gap))
-        self.edge = span.end
+        self.previous_end = span.end
 
     def close(self, comments: Sequence[Comment]) -> CommentedBody[T]:
-        """Return the body; `comments` are those after its last child."""
+        """Return the body, with the comments after its last child."""
         end: list[str] = []
         for comment in comments:
             # only the first can be on the line of the last child
-            if end or not self._follows(comment) or not self._trail(comment):
+            if end or not self._is_after_last_child(comment) or not self._attach_trailing(comment):
                 end.append(comment.text)
         return CommentedBody(tuple(self.children), tuple(end), self.trailing)
 
-    def _follows(self, comment: Comment) -> bool:
+    def _is_after_last_child(self, comment: Comment) -> bool:
         """Return whether a comment is on the line where the last child ended."""
-        return self.text.find("\n", self.edge, comment.start) < 0
+        return self.text.find("\n", self.previous_end, comment.start) < 0
 
-    def _in_head(self, child: T, comment: Comment) -> bool:
+    def _is_on_header_line(self, child: T, comment: Comment) -> bool:
         """Return whether a comment is on the first line of a child that has a body."""
         return (
             has_header_line(child)
@@ -112,9 +112,9 @@ class BodyBuilder(Generic[T]):
             and self.text.find("\n", get_node_span(child).start, comment.start) < 0
         )
 
-    def _trail(self, comment: Comment) -> bool:
-        """Attach a trailing comment to the last child, or to the opening of the body; return False
-        if there is one already.
+    def _attach_trailing(self, comment: Comment) -> bool:
+        """Attach a trailing comment to the last child, else to the opening of the body; return
+        False if the opening has one already.
         """
         if self.children:
             self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
@@ -130,14 +130,14 @@ def attach_file_comments(
 ) -> ast.File:
     """Attach the comments of a file's header, between two offsets, and of its items.
 
-    The header has four places for comments: above it, after its first line, between its lines, and
-    after its last; the tree has two, so the last two move above.
+    A header may have comments above it, after its first line, between its lines, and after its
+    last line. The tree represents only the first two, so the others move above.
     """
-    above = attacher.take(0, start)
+    above = attacher.take_comments(0, start)
     line = attacher.text.find("\n", start, head_end)
-    on_first = attacher.take(start, line) if line >= 0 else ()
-    above += on_first[1:] + attacher.take(start, head_end)
-    body = attacher.body(file.items, head_end, len(attacher.text))
+    on_first = attacher.take_comments(start, line) if line >= 0 else ()
+    above += on_first[1:] + attacher.take_comments(start, head_end)
+    body = attacher.attach(file.items, head_end, len(attacher.text))
     after = [*on_first[:1], *([body.trailing] if body.trailing else [])]
     comments = ast.Comments((*above, *after[1:]), after[0] if after else "")
     return replace(file, items=body.children, comments=comments, end=body.end)
@@ -145,7 +145,7 @@ def attach_file_comments(
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
     """Return the children and final comments of a body; the comment after its opening moves above
-    its first child.
+    the first child.
     """
     if not body.trailing:
         return body.children, body.end
@@ -162,15 +162,14 @@ def get_node_span(node: ast.CommentedNode) -> Span:
 
 
 def has_header_line(node: ast.CommentedNode) -> bool:
-    """Return whether the first line of a node introduces the lines after it."""
-    # a record's fields are on lines of their own too: `d: record {`
+    """Return whether a node has a header line: `repeat … {`, `d: record {`."""
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
     )
 
 
 def add_leading_comments(node: T, leading: tuple[str, ...], gap: bool) -> T:
-    """Add comments above a node, and perhaps a blank line above those."""
+    """Add comments above a node, and above them a blank line if `gap` is set."""
     if not leading and not gap:
         return node
     old = node.comments

@@ -9,7 +9,12 @@ from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.dsl import lexer
-from specc.syntax.dsl.dsl_parser import check_source_characters, parse_dsl, parse_expression
+from specc.syntax.dsl.dsl_parser import (
+    check_source_characters,
+    parse_dsl,
+    parse_expression,
+    raise_spec_too_long,
+)
 
 Syntax = Literal["specc", "yaml"]
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
@@ -27,7 +32,7 @@ BYTE_ORDER_MARKS = (
 
 
 def parse_spec(source: Source) -> ast.File:
-    """Parse a spec in either syntax. Fails with E01xx or E0201."""
+    """Parse a spec in either syntax. Raise E01xx, or E0201 for an unknown YAML key."""
     check_source_characters(source)
     if detect_syntax(source) == "specc":
         return parse_dsl(source)
@@ -37,63 +42,61 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a text by its file name, else by its first word. E0114 if the two
-    differ.
+    """Detect the syntax of a text by its file suffix, else by its first word. Raise E0114 if the
+    two contradict.
     """
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING_BLANKS.match(source.text)
     start = leading.end() if leading else 0
-    named, looks = _syntax_of_suffix(ending), _syntax_of_first_word(source.text, start)
+    by_name, by_content = _detect_by_suffix(ending), _detect_by_first_word(source.text, start)
     # `model: x` in a .specc file: parsing it would report the colon
-    if named and looks and named != looks:
+    if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
-        _raise_syntax_conflict(looks, ending, span)
-    return named or looks or "specc"
+        _raise_syntax_conflict(by_content, ending, span)
+    return by_name or by_content or "specc"
 
 
-def _syntax_of_suffix(ending: str) -> Syntax | None:
+def _detect_by_suffix(ending: str) -> Syntax | None:
     """Return the syntax of a file suffix, if known."""
     if ending in YAML_SUFFIXES:
         return "yaml"
     return "specc" if ending == ".specc" else None
 
 
-def _syntax_of_first_word(text: str, start: int) -> Syntax | None:
+def _detect_by_first_word(text: str, start: int) -> Syntax | None:
     """Return the syntax of the first word after blank lines and comments."""
     if YAML_START.match(text, start):
         return "yaml"
     return "specc" if DSL_START.match(text, start) else None
 
 
-def _raise_syntax_conflict(looks: Syntax, ending: str, span: Span) -> NoReturn:
+def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
     """Raise E0114: the text and the file name have different syntaxes."""
-    if looks == "yaml":
-        raise_error(
-            "E0114",
-            f"this is YAML in a file named {truncate_suffix(ending)}",
-            span,
-            "written as YAML",
-            helps=["name the file .yaml, or convert it with `specc convert`"],
-        )
+    shown = suffix if len(suffix) <= 12 else suffix[:11] + "…"
+    content, label, fix = (
+        ("YAML", "written as YAML", ".yaml")
+        if syntax == "yaml"
+        else ("the .specc language", "not written as YAML", ".specc")
+    )
     raise_error(
         "E0114",
-        f"this is the .specc language in a file named {truncate_suffix(ending)}",
+        f"this is {content} in a file named {shown}",
         span,
-        "not written as YAML",
-        helps=["name the file .specc, or convert it with `specc convert`"],
+        label,
+        helps=[f"name the file {fix}, or convert it with `specc convert`"],
     )
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Translate the advice of diagnostics to the syntax of their file."""
-    found = list(diagnostics)
-    if not any(map(_is_about_yaml, found)):
-        return found
+    translated = list(diagnostics)
+    if not any(map(_is_about_yaml, translated)):
+        return translated
     # YAML modules are imported only for YAML files
-    from specc.syntax.yaml.yaml_printer import translate_advice_to_yaml as in_yaml
+    from specc.syntax.yaml.yaml_printer import translate_advice_to_yaml
 
-    return [in_yaml(d) if _is_about_yaml(d) else d for d in found]
+    return [translate_advice_to_yaml(d) if _is_about_yaml(d) else d for d in translated]
 
 
 def _is_about_yaml(diagnostic: Diagnostic) -> bool:
@@ -102,22 +105,11 @@ def _is_about_yaml(diagnostic: Diagnostic) -> bool:
     return diagnostic.primary.span.source.name.lower().endswith(YAML_SUFFIXES)
 
 
-def truncate_suffix(ending: str) -> str:
-    """Truncate a file suffix if long."""
-    return ending if len(ending) <= 12 else ending[:11] + "…"
-
-
 def decode_spec(data: bytes, name: str) -> Source:
-    """Decode a file's bytes. E0109 for more than 1 MiB, E0112 for anything but UTF-8."""
-    nothing = Source(name, "")
-    at_start = Span(nothing, 0, 0)
+    """Decode a file's bytes. Raise E0109 above 1 MiB, E0112 for any encoding but UTF-8."""
+    at_start = Span(Source(name, ""), 0, 0)
     if len(data) > lexer.MAX_SPEC_BYTES:
-        raise_error(
-            "E0109",
-            f"a spec of {len(data)} bytes; at most {lexer.MAX_SPEC_BYTES} are read",
-            at_start,
-            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
-        )
+        raise_spec_too_long(f"{len(data)} bytes", at_start)
     # the UTF-32 byte order mark begins with that of UTF-16, so it is checked first
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):

@@ -1,13 +1,13 @@
-"""`AstBuilder`: run the callbacks of grammar rules, with source spans and escape sequences;
-`NodeRule` and `TupleRule`: the callbacks that only copy children to fields.
+"""`AstBuilder`, which runs the callbacks of grammar rules; `NodeRule` and `TupleRule`, callbacks
+that copy children to fields.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.diagnostic import ErrorCollector, Label
 from specc.diagnostics.source import Span
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody
@@ -17,51 +17,35 @@ ESCAPE_SEQUENCE = re.compile(r"\\(u\{([0-9a-fA-F]{1,6})\}|.)")
 ESCAPED_CHARACTERS = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
 LITERAL_WORDS = ("true", "false", "none")
 FOREIGN_LITERALS = {
-    "yes": "true",
-    "no": "false",
-    "on": "true",
-    "off": "false",
-    "null": "none",
-    "nil": "none",
+    **dict.fromkeys(("yes", "on"), "true"),
+    **dict.fromkeys(("no", "off"), "false"),
+    **dict.fromkeys(("null", "nil"), "none"),
 }
-"""Literals of other languages, and their equivalents here."""
+"""Literals of other languages, and their equivalents in specs."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""Names that may not be bound, since a spec would be misread."""
+"""Literals, and names that readers would take for literals; specs may not bind them."""
 
 
 @dataclass
-class AstBuilder:
+class AstBuilder(ErrorCollector):
     """Builds the syntax tree of one text."""
 
     fragment: Fragment
     tokens: list[Token]
     comments: list[Comment]
-    faults: list[Diagnostic] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.attacher = CommentAttacher(self.fragment.source.text, self.comments)
 
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
         """Build the value of a rule parsed from tokens `first` to `last`."""
-        at = max(first, 0)  # a rule that matched no tokens is located at the start of the text
-        span = self.fragment.span(self.tokens[at].start, self.tokens[max(last, at)].end)
+        first = max(first, 0)  # a rule without tokens is located at the start of the text
+        span = self.fragment.span(self.tokens[first].start, self.tokens[max(last, first)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
     def span(self, token: Token) -> Span:
         """Return the span of a token."""
         return self.fragment.span(token.start, token.end)
-
-    def report_error(
-        self,
-        code: str,
-        title: str,
-        span: Span,
-        label: str,
-        *helps: str,
-        others: Iterable[Label] = (),
-    ) -> None:
-        """Report an error and continue."""
-        self.faults.append(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
 
     def unescape_string(self, token: Token) -> str:
         """Return the characters of a string literal, escapes resolved."""
@@ -85,16 +69,15 @@ class AstBuilder:
 
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
-    def value(self, child: object) -> object:
-        """Convert a child to a field value: a token is a string or a binding name."""
+    def convert_child(self, child: object) -> object:
+        """Convert a child to a field value: tokens to strings, checking that names may be bound."""
         if not isinstance(child, Token):
             return child
-        return (
-            self.unescape_string(child) if child.kind == "STRING" else self.check_bound_name(child)
-        )
+        is_string = child.kind == "STRING"
+        return self.unescape_string(child) if is_string else self.check_bound_name(child)
 
     def check_bound_name(self, token: Token) -> str:
-        """Return a name that the spec binds. E0115 for a reserved one."""
+        """Return a name that the spec binds. Report E0115 for a literal."""
         if token.text in RESERVED_VALUE_NAMES:
             self.report_error(
                 "E0115",
@@ -105,14 +88,14 @@ class AstBuilder:
             )
         return token.text
 
-    def body(self, opened: Token, rest: Sequence[object]) -> CommentedBody[ast.Commentable]:
-        """Build the nodes between braces with their comments. `rest` follows the opening brace and
-        ends with the closing one.
+    def build_body(self, opener: Token, rest: Sequence[object]) -> CommentedBody[ast.Commentable]:
+        """Build the nodes between braces with their comments. `rest` are the children after the
+        opening brace, the last is the closing brace.
         """
-        closed = rest[-1]
-        assert isinstance(closed, Token)
+        closer = rest[-1]
+        assert isinstance(closer, Token)
         children = [child for child in rest if isinstance(child, ast.Commentable)]
-        return self.attacher.body(children, self.span(opened).end, self.span(closed).start)
+        return self.attacher.attach(children, self.span(opener).end, self.span(closer).start)
 
     def report_duplicates(
         self, what: str, children: Iterable[object], help: str = "leave one of the two out"
@@ -128,10 +111,6 @@ class AstBuilder:
                 title = f"{what} `{name}` is duplicated"
                 self.report_error("E0116", title, span, "again here", help, others=others)
             seen.setdefault(name, span)
-
-
-def _get_name_and_span(node: ast.Target, _: AstBuilder) -> tuple[str, Span | None]:
-    return node.name, node.span
 
 
 NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
@@ -153,7 +132,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
 
 
 RuleCallback = Callable[..., object]
-"""`(build, span, *children)` → value."""
+"""`(builder, span, *children)` → value of a grammar rule."""
 R = TypeVar("R", bound=RuleCallback)
 T = TypeVar("T")
 N = TypeVar("N", bound=ast.Node)
@@ -183,18 +162,18 @@ def is_unicode_scalar(code: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TupleRule:
-    """A callback that returns its children; `unique` is what messages call them if no two may
-    have one name.
+    """A callback that returns its children as a tuple. If `unique` is set, duplicate names are
+    errors, and `unique` is the word for a child in the message.
     """
 
     unique: str = ""
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
         """Return the children that are present."""
-        given = drop_absent_options(children)
+        present = drop_absent_options(children)
         if self.unique:
-            b.report_duplicates(self.unique, given)
-        return tuple(map(b.value, given))
+            b.report_duplicates(self.unique, present)
+        return tuple(map(b.convert_child, present))
 
 
 FLAG_FIELDS = ("reverse", "optional")
@@ -204,9 +183,9 @@ FLAG_FIELDS = ("reverse", "optional")
 class NodeRule(Generic[N]):
     """A callback that builds a node from its children, in the order of `fields`.
 
-    `*name` takes the rest, `{name}` the body between braces, with a description before it if `doc`
-    is a field. An absent child keeps its field's default. `unique` names the children in messages
-    if their names must be unique.
+    `*name` takes all further children, `{name}` the body between braces, which may begin with a
+    description (field `doc`). An absent child leaves the default of its field. `unique` is as in
+    `TupleRule`.
     """
 
     def __init__(
@@ -227,20 +206,20 @@ class NodeRule(Generic[N]):
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
             if child is not None:
-                values[name] = b.value(child) if name not in FLAG_FIELDS else True
+                values[name] = b.convert_child(child) if name not in FLAG_FIELDS else True
                 if name == "name" and self.has_name_span and isinstance(child, Token):
                     values["name_span"] = b.span(child)
         if self.body:
-            opened, *inner = rest
-            assert isinstance(opened, Token)
+            opener, *inner = rest
+            assert isinstance(opener, Token)
             if isinstance(inner[0], Token) and inner[0].kind == "STRING":
                 values["doc"] = b.unescape_string(inner[0])
-            body = b.body(opened, inner)
+            body = b.build_body(opener, inner)
             values |= {self.body: body.children, "end": body.end}
             values["comments"] = ast.Comments(trailing=body.trailing)
             rest = body.children
         elif self.rest:
-            values[self.rest] = tuple(map(b.value, rest))
+            values[self.rest] = tuple(map(b.convert_child, rest))
         if self.unique:
             b.report_duplicates(self.unique, rest)
         return self.kind(**values)

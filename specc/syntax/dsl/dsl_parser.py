@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, cast
+from typing import Generic, NoReturn, TypeVar, cast
 
 import specc.syntax.dsl.expression_rules  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
@@ -35,7 +35,7 @@ class StartSymbol(Generic[T]):
     """
 
     symbol: str
-    what: str
+    description: str
 
 
 FILE: StartSymbol[ast.File] = StartSymbol("file", "a spec")
@@ -55,12 +55,12 @@ DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 
 
 def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
-    """Parse a fragment of text. Fails with E01xx."""
+    """Parse a fragment of text. Raise E01xx for syntax errors."""
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.words)
-    # otherwise the error would be about the lexer's token for a stray character
-    if lexed.faults:
-        raise Failed(*cap_diagnostics(lexed.faults))
+    # the parser would only report the replacement token of an invalid character
+    if lexed.errors:
+        raise Failed(*cap_diagnostics(lexed.errors))
     build = AstBuilder(fragment, lexed.tokens, lexed.comments)
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
@@ -76,21 +76,21 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         tokens=lexed.tokens,
         start=start.symbol,
         build=build,
-        explain=SyntaxErrorExplainer(fragment, start.what),
-        exceeded=make_limit_error,
-        restarts=find_restart_points(fragment, lexed),
-        faults=build.faults,
+        explain=SyntaxErrorExplainer(fragment, start.description),
+        build_limit_error=make_limit_error,
+        restart_points=find_restart_points(fragment, lexed),
+        errors=build.errors,
     )
     value = run.parse()
-    if build.faults:
-        raise Failed(*cap_diagnostics(build.faults))
+    if build.errors:
+        raise Failed(*cap_diagnostics(build.errors))
     # the table leads from a start symbol to the callback of that symbol only
     return cast(T, value)
 
 
 def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
-    """Return the tokens where parsing may resume after an error: keywords in column 1 that begin an
-    item and are no names.
+    """Return the tokens where parsing may resume after an error: keywords in column 1 that begin
+    an item.
     """
     text = fragment.text
     tokens = lexed.tokens
@@ -104,26 +104,22 @@ def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
     ]
 
 
-def cap_diagnostics(faults: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Sort errors by position, at most 20, the last with the number of further ones."""
-
-    def get_start(fault: Diagnostic) -> int:
-        return fault.primary.span.start if fault.primary else 0
-
-    ordered = sorted(faults, key=get_start)
-    unseen = len(ordered) - lexer.MAX_REPORTED_ERRORS
-    if unseen <= 0:
+def cap_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Sort errors by position and keep the first 20; the last one notes how many are omitted."""
+    ordered = sorted(errors, key=lambda error: error.primary.span.start if error.primary else 0)
+    omitted = len(ordered) - lexer.MAX_REPORTED_ERRORS
+    if omitted <= 0:
         return ordered
     # parsing stopped at the maximum, so the count is meaningless
     stopped = len(ordered) >= lexer.MAX_COLLECTED_ERRORS
-    count = "many more errors" if stopped else f"{unseen} more errors"
+    count = "many more errors" if stopped else f"{omitted} more errors"
     last = ordered[lexer.MAX_REPORTED_ERRORS - 1]
     last = replace(last, notes=(*last.notes, f"{count} are not shown"))
     return [*ordered[: lexer.MAX_REPORTED_ERRORS - 1], last]
 
 
 def parse_dsl(source: Source) -> ast.File:
-    """Parse a `.specc` text. Fails with E01xx, reporting up to 20 independent errors."""
+    """Parse a `.specc` text. Raise E01xx with up to 20 independent errors."""
     return parse_fragment(make_file_fragment(check_source_characters(source)), FILE)
 
 
@@ -135,15 +131,9 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 def check_source_characters(source: Source) -> Source:
-    """Check a text for control characters. Fails with E0109 or E0112."""
+    """Return the source. Raise E0109 if it is too long, E0112 for control characters."""
     if len(source.text) > lexer.MAX_SPEC_BYTES:
-        raise_error(
-            "E0109",
-            f"a spec of {len(source.text)} characters; at most {lexer.MAX_SPEC_BYTES} are read",
-            Span(source, 0, 0),
-            "starts here",
-            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
-        )
+        raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
     found = CONTROL_CHARACTERS.search(source.text)
     if found:
         code = ord(found.group())
@@ -161,30 +151,41 @@ def check_source_characters(source: Source) -> Source:
     return source
 
 
+def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
+    """Raise E0109: a spec above MAX_SPEC_BYTES."""
+    raise_error(
+        "E0109",
+        f"a spec of {size}; at most {lexer.MAX_SPEC_BYTES} are read",
+        span,
+        label,
+        helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+    )
+
+
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The tokens of a file header: items after an invalid one are parsed as if after this."""
+"""The tokens of a valid file header; items after an invalid header are parsed after these."""
 
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """The terminals that may follow some tokens, and those of them that are keywords there (`under`
-    after `repeat i in n`).
+    """The terminals that may follow the preceding tokens, and which of them are keywords there
+    (`under` after `repeat i in n`).
     """
 
-    before: tuple[Token, ...]
-    fits: frozenset[str]
+    preceding: tuple[Token, ...]
+    terminals: frozenset[str]
     keywords: frozenset[str]
 
 
 def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> ExpectedTokens | None:
-    """Find what may follow at an offset of a text that begins as `start`. None inside a comment or
-    string, and after a syntax error.
+    """Return the tokens allowed at an offset of a text of the start symbol `start`. None inside a
+    comment or string, and after a syntax error.
     """
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.words)
-    if any(fault.code == "E0104" for fault in lexed.faults):
+    if any(error.code == "E0104" for error in lexed.errors):
         return None  # the open string literal
     if any(c.end == offset for c in lexed.comments):
         return None
@@ -192,74 +193,41 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     states = _run_parser(table, tokens, find_restart_points(fragment, lexed), start)
     if states is None:
         return None
-    here = _ParserPosition(table, table.ends[start])
-    fits = here.fits(states)
-    return ExpectedTokens(tuple(tokens), fits, here.find_keywords(states, fits))
+    terminals = table.expected_terminals(states, table.ends[start])
+    keywords = terminals & {kind for text, kind in table.words.items() if text.isalpha()}
+    if (after_name := table.shift(states, "NAME", table.ends[start])) is not None:
+        # words after which more may follow than after a name
+        known = table.expected_terminals(after_name, table.ends[start])
+        keywords = frozenset(
+            kind
+            for kind in keywords
+            if (after := table.shift(states, kind, table.ends[start])) is not None
+            and table.expected_terminals(after, table.ends[start]) - known
+        )
+    return ExpectedTokens(tuple(tokens), terminals, keywords)
 
 
 def _run_parser(
-    table: LalrTable, tokens: Sequence[Token], places: Sequence[int], start: str
+    table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
 ) -> list[int] | None:
-    """Return the parser states after some tokens. After an error it resumes at the next item; None
-    if there is none.
+    """Return the parser states after some tokens. After an error parsing resumes at the next item;
+    None if there is none.
     """
-    states = [table.starts[start]]
-    end = table.ends[start]
+    states, end = [table.starts[start]], table.ends[start]
     tried: set[int] = set()
-    at = 0
-    while at < len(tokens):
-        kind = tokens[at].kind
-        if table.accepts(states, kind, end):
-            states = advance_states(table, states, kind)
-            at += 1
+    index = 0
+    while index < len(tokens):
+        shifted = table.shift(states, tokens[index].kind, end)
+        if shifted is not None:
+            states = shifted
+            index += 1
             continue
         # the previous word may have been taken for a name: `mask a = ⏎ graph f(…)`
-        restart = next((n for n in places if n >= at - 1 and n not in tried), None)
+        restart = next((n for n in restart_points if n >= index - 1 and n not in tried), None)
         if restart is None or start != FILE.symbol:
             return None
         tried.add(restart)
-        states, at = [table.starts[start]], restart
+        states, index = [table.starts[start]], restart
         for kind in HEADER_TERMINALS:
-            states = advance_states(table, states, kind)
+            states = table.shift(states, kind, end) or states
     return states
-
-
-def advance_states(table: LalrTable, states: Sequence[int], kind: str) -> list[int]:
-    """Return the states after one more valid token."""
-    stack = list(states)
-    while (action := table.action(stack[-1], kind)) is not None and action < 0:
-        rule = table.rules[~action]
-        if rule.length:
-            del stack[-rule.length :]
-        state = table.after(stack[-1], rule.origin)
-        assert state is not None
-        stack.append(state)
-    assert action is not None
-    return [*stack, action]
-
-
-@dataclass(frozen=True)
-class _ParserPosition:
-    """The parser state at a position."""
-
-    table: LalrTable
-    end: int
-
-    def fits(self, states: Sequence[int]) -> frozenset[str]:
-        """Return the terminals that may come next."""
-        known = {*self.table.words.values(), "NAME", "NUMBER", "STRING", "$END"}
-        return frozenset(k for k in known if self.table.accepts(states, k, self.end))
-
-    def find_keywords(self, states: Sequence[int], fits: frozenset[str]) -> frozenset[str]:
-        """Return the keywords after which other tokens may follow than after a name; if no name
-        fits, all.
-        """
-        words = {kind for text, kind in self.table.words.items() if text.isalpha()}
-        if "NAME" not in fits:
-            return fits & words
-        named = self.fits(advance_states(self.table, states, "NAME"))
-        return frozenset(
-            kind
-            for kind in fits & words
-            if self.fits(advance_states(self.table, states, kind)) - named
-        )

@@ -16,6 +16,7 @@ from specc.syntax.dsl.expression_printer import (
     layout_field,
     layout_field_suffix,
     layout_type,
+    print_comment_lines,
     print_quantize_word,
     print_title,
     print_weight_path,
@@ -59,11 +60,6 @@ COMPACT_ITEMS = ast.Use | ast.Dims | ast.Require | ast.Definition | ast.Stream
 """Items that fit on one line."""
 
 
-def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
-    """Print comment lines."""
-    return [" " * indent + f"# {text}".rstrip() for text in texts]
-
-
 def append_comment(out: list[str], comments: ast.Comments) -> list[str]:
     """Append the trailing comment to the last line."""
     if comments.trailing:
@@ -77,7 +73,7 @@ def print_braced_body(
     """Print the lines between braces."""
     out: list[str] = []
     for child in children:
-        # no empty line after the brace, even if the source had one
+        # no blank line after the brace
         if child.comments.blank_line_before and out:
             out.append("")
         out += print_statement(child, indent)
@@ -108,15 +104,14 @@ def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> l
 
 def print_section(node: ast.Commentable, indent: int) -> list[str]:
     """Print a section; on one line if it has few entries and no comments."""
-    head_of, short, entries_of = SECTION_LAYOUTS[type(node)]
-    head, (children, end) = head_of(node), entries_of(node)
+    layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
+    head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
-    # one line if it is short; a comment needs the rest of a line
-    quiet = not end and all(c.comments == ast.NO_COMMENTS for c in children)
-    if quiet and len(children) <= short:
-        inside = "  ".join(join_pieces(layout_leaf(c)) for c in children)
-        line = f"{' ' * indent}{head} {{ {inside} }}"
+    has_comments = bool(end) or any(c.comments != ast.NO_COMMENTS for c in children)
+    if len(children) <= max_on_line and not has_comments:
+        entries = "  ".join(join_pieces(layout_leaf(c)) for c in children)
+        line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
             return append_comment([line], node.comments)
     first = append_comment([f"{' ' * indent}{head} {{"], node.comments)
@@ -136,7 +131,7 @@ def print_when(node: ast.When, indent: int) -> list[str]:
 
 
 def print_field(node: ast.Field, indent: int) -> list[str]:
-    """Print a config value; a record whose fields have comments takes a line per field."""
+    """Print a config value; a record with comments takes one line per field."""
     kind = node.type
     if kind.name != "record" or not has_commented_field(kind.fields):
         return break_lines(layout_field(node), indent)
@@ -163,7 +158,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
         lambda n: (n.settings, n.end),
     ),
 }
-"""The header of each section, the maximum number of entries on its line, and its entries."""
+"""For each section: its header, the maximum number of entries on one line, its entries."""
 
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
@@ -171,12 +166,12 @@ def layout_leaf(node: ast.Commentable) -> Pieces:
     return LEAF_LAYOUTS[type(node)](node)
 
 
-def layout_option(word: str, value: ast.Expr | None) -> Pieces:
+def layout_clause(word: str, value: ast.Expr | None) -> Pieces:
     """Lay out `along n`, or nothing."""
     return [] if value is None else [SPACE_BREAK, f"{word} ", *layout_expression(value)]
 
 
-def layout_path(word: str, path: ast.WeightName | None) -> Pieces:
+def layout_path_clause(word: str, path: ast.WeightName | None) -> Pieces:
     """Lay out `under layers.{i}`, or nothing."""
     return [] if path is None else [SPACE_BREAK, f"{word} {print_weight_path(path)}"]
 
@@ -201,8 +196,8 @@ def layout_use(node: ast.Use) -> Pieces:
 def layout_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     """Lay out `int4 = ["*.mlp.*"]`."""
     words = [print_quantize_word(v.value) for v in node.values]
-    several: Pieces = [*words] if len(words) == 1 else ["[", *layout_words(words), "]"]
-    return [f"{print_title(node.name)} = ", *several]
+    value: Pieces = [*words] if len(words) == 1 else ["[", *layout_words(words), "]"]
+    return [f"{print_title(node.name)} = ", *value]
 
 
 def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Pieces:
@@ -251,20 +246,20 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         f"tie {print_weight_path(n.name)} =",
         SPACE_BREAK,
         print_weight_path(n.source),
-        *layout_option("when", n.condition),
+        *layout_clause("when", n.condition),
     ],
     ast.Load: lambda n: [
         f"load {print_weight_path(n.name)} = ",
         *layout_expression(n.value),
-        *layout_option("when", n.condition),
+        *layout_clause("when", n.condition),
     ],
     ast.Ignore: lambda n: [
         f"ignore {print_weight_path(n.name)}",
-        *layout_option("when", n.condition),
+        *layout_clause("when", n.condition),
     ],
     ast.Share: lambda n: [
         f"share {print_weight_path(n.name)}",
-        *layout_option("when", n.condition),
+        *layout_clause("when", n.condition),
     ],
 }
 """Layouts of statements and entries without a body."""
@@ -338,18 +333,18 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Repeat: lambda n: [
         f"repeat {n.variable} in ",
         *layout_expression(n.iterable),
-        *layout_path("under", n.under),
+        *layout_path_clause("under", n.under),
         *layout_name_list("collect", n.collect),
     ],
     ast.Scan: lambda n: [
         f"scan {', '.join(n.variables)} in ",
         *join_with_commas(map(layout_expression, n.sequences)),
-        *layout_option("along", n.along),
+        *layout_clause("along", n.along),
         *layout_name_list("carry", n.carry),
         *layout_name_list("collect", n.collect),
         *(REVERSE_LAYOUT if n.reverse else ()),
-        *layout_option("keep", n.keep),
-        *layout_option("until", n.until),
+        *layout_clause("keep", n.keep),
+        *layout_clause("until", n.until),
     ],
     ast.Block: layout_block_header,
 }

@@ -11,13 +11,13 @@ CONTINUATION_INDENT = 4
 """Indentation of a continued line that is not aligned with an opening bracket, in columns."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""Columns that may stay unused to avoid breaking one bracket deeper."""
+"""Unused columns that are worth avoiding a break inside one more bracket."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBreak:
-    """A possible line break; `join_pieces` prints `flat` instead. `bonus` is the number of columns
-    worth sacrificing for it.
+    """A possible line break, printed as `flat` if unused. `bonus` is the number of unused columns
+    that are worth this break.
     """
 
     flat: str = " "
@@ -33,13 +33,13 @@ Pieces = list[str | LineBreak]
 
 @dataclass(frozen=True, slots=True)
 class BreakPoint:
-    """A break on the line being filled: its index, how good it is, the columns of the
-    brackets open there.
+    """A possible break in the current line: its index in the pieces, its score, and the columns
+    of the open brackets.
     """
 
     index: int
     score: int
-    open: tuple[int, ...]
+    open_columns: tuple[int, ...]
 
 
 def join_pieces(pieces: Pieces) -> str:
@@ -53,12 +53,12 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
         return [" " * indent + join_pieces(pieces)]
     # greedy: fill the line, and at the first break past the width return to the best break on it,
     # the one nested least deep
-    chunk = measure_chunks(pieces)
+    chunk_widths = measure_chunks(pieces)
     done: list[str] = []
     line = [" " * indent]
     column = indent
     opened: tuple[int, ...] = (indent + CONTINUATION_INDENT,)
-    places: list[BreakPoint] = []
+    break_points: list[BreakPoint] = []
     first = 0
     n = 0
     while n < len(pieces):
@@ -74,17 +74,17 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             elif piece in (")", "]", "}"):
                 opened = opened[:-1]
         else:
-            places.append(
+            break_points.append(
                 BreakPoint(n, column + piece.bonus - BRACKET_DEPTH_PENALTY * len(opened), opened)
             )
-            if column + len(piece.flat) + chunk[n + 1] > width:
-                best = max(places, key=lambda p: p.score)
+            if column + len(piece.flat) + chunk_widths[n + 1] > width:
+                best = max(break_points, key=lambda p: p.score)
                 # the text after it begins the next line
                 line = line[: best.index - first + 1]
                 done.append("".join(line).rstrip())
-                opened, n = best.open, best.index + 1
+                opened, n = best.open_columns, best.index + 1
                 column = opened[-1]
-                line, places, first = [" " * column], [], n
+                line, break_points, first = [" " * column], [], n
                 continue
             line.append(piece.flat)
             column += len(piece.flat)
@@ -92,17 +92,21 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     return [*done, "".join(line).rstrip()]
 
 
+def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
+    """Print comment lines; both syntaxes start them with `#`."""
+    return [" " * indent + f"# {text}".rstrip() for text in texts]
+
+
 def measure_chunks(pieces: Pieces) -> list[int]:
     """Return, for each index in `pieces`, the columns up to the next break."""
-    # from the end, so that each position knows what follows
-    length = [0] * (len(pieces) + 1)
+    widths = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):
         piece = pieces[n]
-        length[n] = len(piece) + length[n + 1] if isinstance(piece, str) else 0
-    return length
+        widths[n] = len(piece) + widths[n + 1] if isinstance(piece, str) else 0
+    return widths
 
 
-CHOICE, OR, AND, NOT, COMPARE, SUM, PRODUCT, SIGN, POWER, POSTFIX = range(10)
+CONDITIONAL, OR, AND, NOT, COMPARE, SUM, PRODUCT, SIGN, POWER, POSTFIX = range(10)
 BINARY_LEVELS = {
     "|": OR,
     "&": AND,
@@ -124,7 +128,7 @@ RESERVED_WORDS = frozenset(
 
 
 def quote_text(text: str) -> str:
-    """Quote a string as the language does."""
+    """Quote a string as a DSL string literal."""
     return '"' + "".join(map(_escape_character, text)) + '"'
 
 
@@ -170,24 +174,26 @@ def get_precedence(expr: ast.Expr) -> int:
             return BINARY_LEVELS[expr.op]
         case ast.Unary():
             return NOT if expr.op == "not" else SIGN
-    return {ast.Conditional: CHOICE, ast.Compare: COMPARE}.get(type(expr), POSTFIX)
+    return {ast.Conditional: CONDITIONAL, ast.Compare: COMPARE}.get(type(expr), POSTFIX)
 
 
-def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False) -> Pieces:
-    """Lay out an expression, parenthesized if its operator is below level `least`."""
-    # the grammar needs no brackets in `(f(x) @ name) + y`, but readers do
-    weighted = isinstance(expr, ast.Call) and expr.weights is not None
-    if get_precedence(expr) < least or (operand and weighted):
+def layout_expression(
+    expr: ast.Expr, min_precedence: int = CONDITIONAL, operand: bool = False
+) -> Pieces:
+    """Lay out an expression, parenthesized if its operator is below `min_precedence`."""
+    # the grammar needs no parentheses in `(f(x) @ name) + y`, but readers do
+    has_weights = isinstance(expr, ast.Call) and expr.weights is not None
+    if get_precedence(expr) < min_precedence or (operand and has_weights):
         return ["(", *layout_expression(expr), ")"]
     return EXPRESSION_LAYOUTS[type(expr)](expr)
 
 
 def layout_call(expr: ast.Call) -> Pieces:
     """Lay out `f(x, out=d) @ name`."""
-    given = [layout_expression(a) for a in expr.args]
-    given += [[f"{o.name}=", *layout_expression(o.value)] for o in expr.options]
+    arguments = [layout_expression(a) for a in expr.args]
+    arguments += [[f"{o.name}=", *layout_expression(o.value)] for o in expr.options]
     weights = [f" @ {print_weight_path(expr.weights)}"] if expr.weights is not None else []
-    return [expr.function.path, "(", *join_with_commas(given), ")", *weights]
+    return [expr.function.path, "(", *join_with_commas(arguments), ")", *weights]
 
 
 def join_with_commas(
@@ -203,7 +209,7 @@ def join_with_commas(
 
 
 def layout_binary(expr: ast.Binary) -> Pieces:
-    """Lay out `a + b - c` iteratively along the left operands, so that long sums need no stack."""
+    """Lay out `a + b - c`, iterating over left operands, since long sums exceed the stack."""
     # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [
@@ -213,14 +219,13 @@ def layout_binary(expr: ast.Binary) -> Pieces:
         ]
     ends: list[Pieces] = []
     left: ast.Expr = expr
-    bound = BINARY_LEVELS[expr.op]
-    while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= bound:
-        bound = BINARY_LEVELS[left.op]
-        ends.append(
-            [SPACE_BREAK, f"{left.op} ", *layout_expression(left.right, bound + 1, operand=True)]
-        )
+    precedence = BINARY_LEVELS[expr.op]
+    while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= precedence:
+        precedence = BINARY_LEVELS[left.op]
+        right = layout_expression(left.right, precedence + 1, operand=True)
+        ends.append([SPACE_BREAK, f"{left.op} ", *right])
         left = left.left
-    out = layout_expression(left, bound, operand=True)
+    out = layout_expression(left, precedence, operand=True)
     for end in reversed(ends):
         out += end
     return out
@@ -236,8 +241,8 @@ def layout_comparison(expr: ast.Compare) -> Pieces:
 
 def layout_unary(expr: ast.Unary) -> Pieces:
     """Lay out `-x` or `not x`."""
-    sign, bound = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return [sign, *layout_expression(expr.operand, bound, operand=True)]
+    sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
+    return [sign, *layout_expression(expr.operand, precedence, operand=True)]
 
 
 EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
@@ -326,7 +331,7 @@ def layout_type(kind: ast.TypeName) -> Pieces:
             return ["record {}" + end]
         fields = join_with_commas((layout_field(f) for f in kind.fields), "", LineBreak("  "))
         return ["record ", "{", SPACE_BREAK, *fields, SPACE_BREAK, "}", end]
-    # None: no brackets were written, which is not the same as `[]`
+    # None: no brackets, which differs from `[]`
     if kind.dims is None:
         return [kind.name + end]
     return [f"{kind.name}[{join_pieces(layout_subscripts(kind.dims))}]{end}"]

@@ -17,8 +17,8 @@ MAX_NESTING = 64
 
 MAX_EXPRESSION_DEPTH = 256
 """Maximum nesting depth of operators without brackets, such as `- - - x` (E0110). Left-associative
-chains such as `a + b + c` do not count: code that walks a tree must follow their left operands in a
-loop (`specc.syntax.ast.flatten_binary_chain`) and may recurse elsewhere."""
+chains such as `a + b + c` count as flat: tree walks must iterate over their left operands
+(`specc.syntax.ast.flatten_binary_chain`) and may recurse elsewhere."""
 
 MAX_EXPRESSION_TOKENS = 10_000
 """Maximum number of tokens of one expression (E0111)."""
@@ -30,30 +30,30 @@ MAX_REPORTED_ERRORS = 20
 """Maximum number of reported errors per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops; those past `MAX_REPORTED_ERRORS` are only counted."""
+"""Number of errors after which parsing stops. Errors past `MAX_REPORTED_ERRORS` are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """`text`, where `places[n]` is the offset in `source` of character `n`, plus one entry for the
-    end.
+    """A text to parse. `offsets[n]` is the offset in `source` of character `n`, with one more entry
+    for the end.
 
-    Without `places` the text is a substring of `source` from `start`. `scalar`: the text is a YAML
-    scalar, where `#` starts no comment.
+    Without `offsets` the text is a substring of `source` from `start`. In a YAML scalar `#` starts
+    no comment.
     """
 
     source: Source
     text: str
     start: int = 0
-    places: tuple[int, ...] | None = None
-    scalar: bool = False
+    offsets: tuple[int, ...] | None = None
+    is_yaml_scalar: bool = False
 
     def span(self, start: int, end: int) -> Span:
         """Return the file span of characters `start` to `end`."""
-        if self.places is None:
+        if self.offsets is None:
             return Span(self.source, self.start + start, self.start + end)
-        first = self.places[start]
-        last = self.places[end] if end > start else first
+        first = self.offsets[start]
+        last = self.offsets[end] if end > start else first
         return Span(self.source, first, max(first, last))
 
 
@@ -85,7 +85,7 @@ class LexedTokens:
 
     tokens: list[Token] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
-    faults: list[Diagnostic] = field(default_factory=list)
+    errors: list[Diagnostic] = field(default_factory=list)
 
 
 TOKEN_PATTERN = re.compile(
@@ -115,43 +115,43 @@ CHARACTER_HINTS = {
     "−": "minus is the hyphen on the keyboard, `-`",
     "×": "a product is written `*`",
 }
-"""Characters of other languages and word processors, and their equivalents here."""
+"""Characters of other languages and word processors, with help about their equivalents."""
 
 
 def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedTokens:
     """Tokenize a fragment. `words` maps the text of each fixed terminal to its name."""
     lexer = Lexer(fragment, words)
-    at, size = 0, len(fragment.text)
-    while at < size and len(lexer.found.faults) < MAX_COLLECTED_ERRORS:
-        at = lexer.take(at)
+    offset, size = 0, len(fragment.text)
+    while offset < size and len(lexer.found.errors) < MAX_COLLECTED_ERRORS:
+        offset = lexer.consume_token(offset)
     lexer.found.tokens.append(Token("$END", "", size, size))
     lexer.check_depth()
     return lexer.found
 
 
 class Lexer:
-    """The lexing of one fragment; `found` grows with every token."""
+    """Splits one fragment into tokens, which it collects in `found`."""
 
     def __init__(self, fragment: Fragment, words: Mapping[str, str]) -> None:
         self.fragment = fragment
         self.words = words
         self.found = LexedTokens()
 
-    def take(self, at: int) -> int:
+    def consume_token(self, offset: int) -> int:
         """Consume the token at an offset and return the next offset."""
-        match = TOKEN_PATTERN.match(self.fragment.text, at)
+        match = TOKEN_PATTERN.match(self.fragment.text, offset)
         if match is None:
-            return self._stray(at)
+            return self._report_stray_character(offset)
         text, end = match.group(), match.end()
         match match.lastgroup:
             case "NAME" | "sign":
-                self._add(self.words.get(text, "NAME"), text, at)
+                self._add_token(self.words.get(text, "NAME"), text, offset)
             case "STRING":
-                self._add("STRING", text, at)
+                self._add_token("STRING", text, offset)
             case "NUMBER":
-                return self._number(text, at, end)
+                return self._consume_number(text, offset, end)
             case "comment":
-                self._comment(text, at, end)
+                self._consume_comment(text, offset, end)
         # blanks are skipped
         return end
 
@@ -160,16 +160,14 @@ class Lexer:
     ) -> None:
         """Report an error in characters `start` to `end`."""
         primary = Label(self.fragment.span(start, end), label)
-        self.found.faults.append(Diagnostic(code, title, primary, helps=(fix,)))
+        self.found.errors.append(Diagnostic(code, title, primary, helps=(fix,)))
 
-    def _add(self, kind: str, text: str, start: int) -> None:
+    def _add_token(self, kind: str, text: str, start: int) -> None:
         self.found.tokens.append(Token(kind, text, start, start + len(text)))
 
-    def _comment(self, text: str, start: int, end: int) -> None:
-        """Keep a comment. Inside a quoted YAML scalar it would be lost on the way, so it
-        is refused.
-        """
-        if self.fragment.scalar:
+    def _consume_comment(self, text: str, start: int, end: int) -> None:
+        """Collect a comment. Report E0106 in a quoted YAML scalar, where printers would lose it."""
+        if self.fragment.is_yaml_scalar:
             self.report_error(
                 "E0106",
                 "comment inside a string",
@@ -182,7 +180,7 @@ class Lexer:
         span = self.fragment.span(start, end)
         self.found.comments.append(Comment(span.start, span.end, text[1:].strip()))
 
-    def _number(self, text: str, start: int, end: int) -> int:
+    def _consume_number(self, text: str, start: int, end: int) -> int:
         """Consume a number if it is valid and return the next offset."""
         word = WORD_PATTERN.match(self.fragment.text, start)
         assert word is not None
@@ -196,35 +194,37 @@ class Lexer:
         if wrong is not None:
             title, fix = wrong
             self.report_error("E0108", title, start, end, "here", fix)
-            text = "0"  # a replacement, so that the parser finds further errors
+            text = "0"  # so that the parser finds further errors
         self.found.tokens.append(Token("NUMBER", text, start, end))
         return end
 
-    def _stray(self, at: int) -> int:
+    def _report_stray_character(self, offset: int) -> int:
         """Report a character that starts no token and return the next offset."""
-        character = self.fragment.text[at]
+        character = self.fragment.text[offset]
         if character == '"':
-            return self._unclosed(at)
+            return self._report_unclosed_string(offset)
         title = "a character that is not part of the language"
-        self.report_error("E0106", title, at, at + 1, "here", _suggest_for_character(character))
-        return at + 1
+        self.report_error(
+            "E0106", title, offset, offset + 1, "here", _suggest_for_character(character)
+        )
+        return offset + 1
 
-    def _unclosed(self, at: int) -> int:
+    def _report_unclosed_string(self, offset: int) -> int:
         """Report an unclosed string and continue at the next line."""
         text, fragment = self.fragment.text, self.fragment
-        end = text.find("\n", at)
+        end = text.find("\n", offset)
         end = len(text) if end < 0 else end
-        last = fragment.span(max(at, end - 1), end)
-        self.found.faults.append(
+        last = fragment.span(max(offset, end - 1), end)
+        self.found.errors.append(
             Diagnostic(
                 "E0104",
                 "unterminated string",
-                Label(fragment.span(at, at + 1), "opened here"),
+                Label(fragment.span(offset, offset + 1), "opened here"),
                 (Label(last, "the line ends here"),),
                 helps=('close it with `"`; write a line break as `\\n`',),
             )
         )
-        self.found.tokens.append(Token("STRING", '""', at, end))
+        self.found.tokens.append(Token("STRING", '""', offset, end))
         return end
 
     def check_depth(self) -> None:

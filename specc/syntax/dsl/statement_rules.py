@@ -21,8 +21,14 @@ RepeatHeader: TypeAlias = tuple[str, ast.Expr]
 ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
 """`y, m in ys, ms`."""
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
-"""A name, its parameters where there are parentheses, and the span of the name."""
+"""A name, its parameters (None without parentheses), and the span of the name."""
 
+REPEAT = NodeRule(ast.Repeat, "variable iterable under collect {body}")
+SCAN = NodeRule(ast.Scan, "variables sequences along carry collect reverse keep until {body}")
+CONFIG = NodeRule(ast.Config, "{entries}")
+FIELD = NodeRule(ast.Field, "name type sources default doc")
+READING = NodeRule(ast.Reading, "{entries}")
+GENERATE = NodeRule(ast.Generate, "name input_name source {settings}", "the setting")
 RULE_CALLBACKS |= {
     # statements
     "let": NodeRule(ast.Let, "targets value"),
@@ -62,57 +68,61 @@ RULE_CALLBACKS |= {
     "setting": NodeRule(ast.Setting, "name value"),
     "quantize": NodeRule(ast.Quantize, "{entries}", "the word"),
     "words": TupleRule(),
+    # `_` leaves a result untyped in a list of types, where each result needs an entry
+    "target": lambda b, span, name, kind: ast.Target(
+        b.check_bound_name(name), None if kind == ast.TypeName(name="_") else kind, span=span
+    ),
+    "repeat": lambda b, span, head, *children: REPEAT(b, span, *head, *children),
+    "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
+    "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
+    "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_options(names)),
+    "definition_head": lambda b, span, name, params: (
+        b.check_bound_name(name),
+        params,
+        b.span(name),
+    ),
+    "expect": lambda b, span, key, *values: ast.Expect(
+        b.unescape_string(key), tuple(t.value for t in drop_absent_options(values)), span=span
+    ),
+    "rounds": lambda b, span, name, values: ast.QuantizeEntry(
+        name.value, values if isinstance(values, tuple) else (values,), span=span
+    ),
+    # no setting has a negative value: it is parsed so that the error can list the allowed ones
+    "below_zero": lambda b, span, minus, number: ast.TextLiteral(
+        minus.text + number.text, span=span
+    ),
+    "extends": lambda b, span, title: replace(title, span=span),
 }
-"""The rules whose children are the fields of a node; the others have a function below."""
-
-
-# --- statements -----------------------------------------------------------------------
-
-
-@register_rule("target")
-def _target(b: AstBuilder, span: Span, name: Token, kind: ast.TypeName | None) -> ast.Target:
-    # `_` gives no type, in a list of types where each needs one
-    kind = None if kind == ast.TypeName(name="_") else kind
-    return ast.Target(b.check_bound_name(name), kind, span=span)
-
-
-REPEAT = NodeRule(ast.Repeat, "variable iterable under collect {body}")
-SCAN = NodeRule(ast.Scan, "variables sequences along carry collect reverse keep until {body}")
-
-
-@register_rule("repeat")
-def _repeat(b: AstBuilder, span: Span, head: RepeatHeader, *children: object) -> ast.Repeat:
-    return REPEAT(b, span, *head, *children)
 
 
 @register_rule("scan")
 def _scan(b: AstBuilder, span: Span, head: ScanHeader | None, *children: object) -> ast.Scan:
     node = SCAN(b, span, *(head or (None, None)), *children)
-    at = node.until.span if node.until else span
-    if head is None and at is not None:
+    location = node.until.span if node.until else span
+    if head is None and location is not None:
         b.report_error(
-            "E0728", "this loop has no bound", at, UNBOUNDED_SCAN_LABEL, UNBOUNDED_SCAN_HELP
+            "E0728",
+            "this loop has no bound",
+            location,
+            "the maximum number of iterations is missing",
+            "add the maximum: `scan step in 8 carry … until all(…) { … }`",
         )
     return node
 
 
-UNBOUNDED_SCAN_LABEL = "the maximum number of iterations is missing"
-UNBOUNDED_SCAN_HELP = "add the maximum: `scan step in 8 carry … until all(…) { … }`"
-
-
 @register_rule("scan_head")
 def _scan_head(
-    b: AstBuilder, span: Span, variables: tuple[str, ...], over: tuple[ast.Expr, ...]
+    b: AstBuilder, span: Span, variables: tuple[str, ...], sequences: tuple[ast.Expr, ...]
 ) -> ScanHeader:
-    if len(variables) != len(over):
+    if len(variables) != len(sequences):
         b.report_error(
             "E0120",
-            f"{len(variables)} names run over {len(over)} sequences",
+            f"{len(variables)} names run over {len(sequences)} sequences",
             span,
             "these do not pair up",
             "write as many names before `in` as sequences after it: `scan x, y in xs, ys`",
         )
-    return variables, over
+    return variables, sequences
 
 
 Statements: TypeAlias = CommentedBody[ast.Statement]
@@ -122,25 +132,17 @@ Statements: TypeAlias = CommentedBody[ast.Statement]
 def _when(
     b: AstBuilder, span: Span, condition: ast.Expr, body: Statements, otherwise: Statements | None
 ) -> ast.When:
-    # there is no comment position after `else {`
-    other, else_end = move_header_comment(otherwise) if otherwise else ((), ())
+    # the tree has no place for a comment after `else {`
+    else_body, else_end = move_header_comment(otherwise) if otherwise else ((), ())
     return ast.When(
         condition=condition,
         body=body.children,
-        otherwise=other,
+        otherwise=else_body,
         comments=ast.Comments(trailing=body.trailing),
         end=body.end,
         else_end=else_end,
         span=span,
     )
-
-
-@register_rule("body")
-def _body(b: AstBuilder, span: Span, opened: Token, *rest: object) -> object:
-    return b.body(opened, rest)
-
-
-# --- items ----------------------------------------------------------------------------
 
 
 @register_rule("use")
@@ -152,11 +154,11 @@ def _use(
     keys: tuple[str, ...] | None,
     under: ast.WeightName | None,
 ) -> ast.Use:
-    path, *others = files
+    path, *alternatives = files
     return ast.Use(
         path=path,
         name=b.check_bound_name(name),
-        alternatives=tuple(others),
+        alternatives=tuple(alternatives),
         sources=keys or (),
         under=under,
         span=span,
@@ -165,24 +167,14 @@ def _use(
 
 @register_rule("dim_name")
 def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimName:
-    least = 0
+    minimum = 0
     if bound is not None and bound.text.isdigit():
-        least = int(bound.text)
+        minimum = int(bound.text)
     elif bound is not None:  # `>= 1.5`
         b.report_error(
             "E0108", "the minimum length is not an integer", b.span(bound), "here", "write `>= 1`"
         )
-    return ast.DimName(b.check_bound_name(name), least, span=span)
-
-
-@register_rule("one_result")
-def _one_result(b: AstBuilder, span: Span, kind: ast.TypeName) -> tuple[ast.BlockParameter]:
-    return (ast.BlockParameter("", kind, span=span),)
-
-
-@register_rule("made_for")
-def _made_for(b: AstBuilder, span: Span, *names: ast.TextLiteral | None) -> tuple[str, ...]:
-    return tuple(name.value for name in drop_absent_options(names))
+    return ast.DimName(b.check_bound_name(name), minimum, span=span)
 
 
 @register_rule("definition")
@@ -206,21 +198,6 @@ def _definition(
     )
 
 
-@register_rule("definition_head")
-def _definition_head(
-    b: AstBuilder, span: Span, name: Token, params: tuple[ast.DefinitionParameter, ...] | None
-) -> DefinitionHeader:
-    return b.check_bound_name(name), params, b.span(name)
-
-
-# --- sections -------------------------------------------------------------------------
-
-CONFIG = NodeRule(ast.Config, "{entries}")
-FIELD = NodeRule(ast.Field, "name type sources default doc")
-READING = NodeRule(ast.Reading, "{entries}")
-GENERATE = NodeRule(ast.Generate, "name input_name source {settings}", "the setting")
-
-
 @register_rule("config")
 def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     node = CONFIG(b, span, *children)
@@ -229,9 +206,9 @@ def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     )
     b.report_duplicates("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
     # one list, as a YAML key can occur only once
-    unread = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
-    keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in unread for key in e.keys))
-    b.report_duplicates("the list", unread, f"write one list: `ignore {keys}`")
+    ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
+    keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
+    b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
     return node
 
 
@@ -241,20 +218,13 @@ def _field(
 ) -> ast.Field:
     comments = ast.NO_COMMENTS
     if kind.name == "record" and kind.span and not kind.optional and kind.element_type is None:
-        # a record's fields are on lines of their own, with comments of their own; other comments
-        # are kept above the record
+        # fields of a record keep their own comments; its other comments move above the record
         start = b.fragment.source.text.find("{", kind.span.start, kind.span.end) + 1
-        body = b.attacher.body(kind.fields, start, kind.span.end - 1)
+        body = b.attacher.attach(kind.fields, start, kind.span.end - 1)
         kind = replace(kind, fields=body.children)
         comments = ast.Comments(leading=((body.trailing,) if body.trailing else ()) + body.end)
     node = FIELD(b, span, name, kind, *others)
     return replace(node, comments=comments)
-
-
-@register_rule("expect")
-def _expect(b: AstBuilder, span: Span, key: Token, *values: ast.TextLiteral | None) -> ast.Expect:
-    texts = tuple(t.value for t in drop_absent_options(values))
-    return ast.Expect(b.unescape_string(key), texts, span=span)
 
 
 @register_rule("reading")
@@ -279,31 +249,6 @@ def _generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
                 f"`{setting.name} …` belongs in the first line of `generate`",
             )
     return node
-
-
-@register_rule("rounds")
-def _rounds(
-    b: AstBuilder,
-    span: Span,
-    name: ast.TextLiteral,
-    values: ast.TextLiteral | tuple[ast.TextLiteral, ...],
-) -> ast.QuantizeEntry:
-    several = values if isinstance(values, tuple) else (values,)
-    return ast.QuantizeEntry(name.value, several, span=span)
-
-
-@register_rule("below_zero")
-def _below_zero(b: AstBuilder, span: Span, minus: Token, number: Token) -> ast.TextLiteral:
-    # no setting has such a value: it is parsed so that the error can say which values are allowed
-    return ast.TextLiteral(minus.text + number.text, span=span)
-
-
-# --- the file -------------------------------------------------------------------------
-
-
-@register_rule("extends")
-def _extends(b: AstBuilder, span: Span, title: ast.TextLiteral) -> ast.TextLiteral:
-    return replace(title, span=span)
 
 
 @register_rule("file")

@@ -25,69 +25,64 @@ from specc.syntax.dsl.unexpected_token import (
 
 @dataclass(frozen=True)
 class UnbalancedBrackets:
-    """Places of brackets that have no partner: openers, each with the token that shows
-    it, and closers.
+    """Brackets without a partner, as token indices: each opener with the token that reveals it,
+    and closers.
     """
 
-    lost: dict[int, int] = field(default_factory=dict)
-    stray: set[int] = field(default_factory=set)
+    unclosed: dict[int, int] = field(default_factory=dict)
+    unopened: set[int] = field(default_factory=set)
 
 
 def find_unbalanced_brackets(
-    tokens: Sequence[Token], restarts: Sequence[int]
+    tokens: Sequence[Token], restart_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find brackets without a partner. A new item at the start of a line shows that open brackets
-    lack their end.
+    """Find brackets without a partner. A new item at the start of a line reveals that the open
+    brackets before it are never closed.
     """
     found = UnbalancedBrackets()
     stack: list[int] = []
-    new_items = set(restarts)
+    new_items = set(restart_points)
     for n, token in enumerate(tokens):
         if n in new_items or token.kind == "$END":
-            found.lost.update((opener, n) for opener in stack)
+            found.unclosed.update((opener, n) for opener in stack)
             stack.clear()
         if token.text in OPENERS:
             stack.append(n)
         elif token.text in CLOSERS:
-            fits = [i for i, opener in enumerate(stack) if _is_bracket_pair(tokens[opener], token)]
-            if not fits:
-                found.stray.add(n)
+            pairs = [i for i, n in enumerate(stack) if OPENERS[tokens[n].text] == token.text]
+            if not pairs:
+                found.unopened.add(n)
                 continue
             # `f(a[0)`: the `)` shows that the `[` is never closed
-            found.lost.update((opener, n) for opener in stack[fits[-1] + 1 :])
-            del stack[fits[-1] :]
+            found.unclosed.update((opener, n) for opener in stack[pairs[-1] + 1 :])
+            del stack[pairs[-1] :]
     return found
 
 
-def find_open_brackets(tokens: Sequence[Token], at: int) -> list[int]:
+def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
     """Return the brackets that are open at a token, outermost first."""
     stack: list[int] = []
-    for n, token in enumerate(tokens[:at]):
+    for n, token in enumerate(tokens[:index]):
         if token.text in OPENERS:
             stack.append(n)
-        elif token.text in CLOSERS and stack and _is_bracket_pair(tokens[stack[-1]], token):
+        elif stack and OPENERS[tokens[stack[-1]].text] == token.text:
             stack.pop()
     return stack
 
 
-def _is_bracket_pair(opener: Token, closer: Token) -> bool:
-    return OPENERS[opener.text] == closer.text
-
-
 def explain_unbalanced_bracket(
-    here: UnexpectedToken, loose: UnbalancedBrackets
+    here: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
     """Explain an unclosed bracket around the token, or a closing one without an opening."""
-    inside = find_open_brackets(here.tokens, here.at)
-    if here.at in loose.stray:
-        if not inside:
-            return _explain_stray_closer(here, None)
-        if inside[-1] not in loose.lost:
-            return _explain_stray_closer(here, here.tokens[inside[-1]])
-    if not inside or inside[-1] not in loose.lost:
+    enclosing = find_open_brackets(here.tokens, here.index)
+    opener = enclosing[-1] if enclosing else None
+    if here.index in unbalanced.unopened and opener not in unbalanced.unclosed:
+        return _explain_stray_closer(here, None if opener is None else here.tokens[opener])
+    if opener is None or opener not in unbalanced.unclosed:
         return None
-    opener = inside[-1]
-    return _explain_unclosed_bracket(here, here.tokens[opener], min(here.at, loose.lost[opener]))
+    return _explain_unclosed_bracket(
+        here, here.tokens[opener], min(here.index, unbalanced.unclosed[opener])
+    )
 
 
 def _explain_stray_closer(here: UnexpectedToken, last_open: Token | None) -> Diagnostic:
@@ -103,50 +98,52 @@ def _explain_stray_closer(here: UnexpectedToken, last_open: Token | None) -> Dia
     )
 
 
-def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, at: int) -> Diagnostic:
-    """Explain an opening bracket that is not closed before token `at`."""
-    wanted = OPENERS[opener.text]
-    token, before = here.tokens[at], here.tokens[at - 1]
+def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, index: int) -> Diagnostic:
+    """Explain an opening bracket that is not closed before token `index`."""
+    closer = OPENERS[opener.text]
+    token, before = here.tokens[index], here.tokens[index - 1]
     if token.kind == "$END":
         last = here.get_end_span(before) if len(here.tokens) > 1 else here.span(token)
-        primary = Label(last, f"the file ends without `{wanted}`")
+        primary = Label(last, f"the file ends without `{closer}`")
     elif here.is_on_new_line(token, before) and opener.text != "{":
         # a `)` belongs to the line where it is missing, a `}` to a line of its own
-        primary = Label(here.get_end_span(before), f"expected `{wanted}` after this")
+        primary = Label(here.get_end_span(before), f"expected `{closer}` after this")
     else:
-        primary = Label(here.span(token), f"expected `{wanted}` before this")
+        primary = Label(here.span(token), f"expected `{closer}` before this")
     return Diagnostic(
         "E0102",
         f"a `{opener.text}` that is never closed",
         primary,
         (Label(here.span(opener), "opened here"),),
-        helps=(f"add the missing `{wanted}`",),
+        helps=(f"add the missing `{closer}`",),
     )
 
 
 class SyntaxErrorExplainer:
-    """Explains syntax errors of one fragment. `what` names the expected text: `an expression`."""
+    """Explains syntax errors of one fragment. `description` names the expected text, e.g. `an
+    expression`.
+    """
 
-    def __init__(self, fragment: Fragment, what: str) -> None:
+    def __init__(self, fragment: Fragment, description: str) -> None:
         self.fragment = fragment
-        self.what = what
-        self.loose: UnbalancedBrackets | None = None
+        self.description = description
+        self.unbalanced: UnbalancedBrackets | None = None
 
-    def __call__(self, run: ParseRun, at: int) -> Diagnostic:
-        """Explain why token `at` does not fit, by the most specific explanation."""
-        if self.loose is None:
-            self.loose = find_unbalanced_brackets(run.tokens, run.restarts)
-        here = UnexpectedToken(self.fragment, run, at)
+    def __call__(self, run: ParseRun, index: int) -> Diagnostic:
+        """Return the most specific explanation of the unexpected token `index`."""
+        if self.unbalanced is None:
+            self.unbalanced = find_unbalanced_brackets(run.tokens, run.restart_points)
+        here = UnexpectedToken(self.fragment, run, index)
         return (
             explain_weights_without_call(here)
-            or explain_unbalanced_bracket(here, self.loose)
+            or explain_unbalanced_bracket(here, self.unbalanced)
             or explain_missing_header(here)
             or explain_foreign_syntax(here)
             or explain_reserved_word(here)
             or explain_misplaced_doc(here)
             or explain_unfinished_line(here)
             or explain_bare_name(here)
-            or explain_expected_tokens(here, self.what)
+            or explain_expected_tokens(here, self.description)
         )
 
 
@@ -155,7 +152,7 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
     if here.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
-    if here.before is not None and here.before.text == ")":
+    if here.previous is not None and here.previous.text == ")":
         # `(f(x)) @ name`: a call in parentheses is a value like any other
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
@@ -172,12 +169,12 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
 def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a file that does not begin with `specc 1` and `model name`."""
     # at most `specc` and the version are on the stack, above the start state
-    if here.run.start != "file" or here.at > 2 or len(here.run.states) > 3:
+    if here.parse_run.start != "file" or here.index > 2 or len(here.parse_run.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
-    if here.token.kind == "$END" and here.at == 0:
+    if here.token.kind == "$END" and here.index == 0:
         title = "this spec is empty"
-    label = "`specc 1` belongs here" if here.at == 0 else "unexpected"
+    label = "`specc 1` belongs here" if here.index == 0 else "unexpected"
     return Diagnostic(
         "E0113",
         title,
@@ -189,7 +186,7 @@ def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
 def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a reserved word in place of a name."""
     token, expected = here.token, here.expected_terminals
-    # where a number fits too, any value does, and the word was hardly meant as a name
+    # where a number is allowed too, any value is, and the word was hardly meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     return Diagnostic(
@@ -207,8 +204,8 @@ def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
     if here.token.kind != "STRING" or not (between_items or in_body):
         return None
     place = "first inside the braces of a block or graph, or after the default of a config value"
-    # tokens that are not yet part of a rule: after a definition its first word is
-    kinds = [p.value.kind for p in here.run.parts if isinstance(p.value, Token)]
+    # tokens on the stack are not yet part of a rule, such as the keyword of an open definition
+    kinds = [p.value.kind for p in here.parse_run.stack if isinstance(p.value, Token)]
     last = next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
     if last and between_items:
         word = last.lower()
@@ -228,19 +225,19 @@ def explain_unfinished_line(here: UnexpectedToken) -> Diagnostic | None:
     y = b
       ^ the `=` does not fit, but the error is the `+`
     """
-    if here.at < 2:
+    if here.index < 2:
         return None
-    token, name, before = here.token, here.tokens[here.at - 1], here.tokens[here.at - 2]
-    starts = token.kind == "EQUAL" or here.at - 1 in here.run.restarts
+    token, name, before = here.token, here.tokens[here.index - 1], here.tokens[here.index - 2]
+    starts = token.kind == "EQUAL" or here.index - 1 in here.parse_run.restart_points
     unfinished = before.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
     if not (starts and unfinished and here.is_on_new_line(name, before)):
         return None
-    something_new = here.span(name).to(here.span(token))
+    next_statement = here.span(name).to(here.span(token))
     return Diagnostic(
         "E0101",
         f"the line before `{name.text} {token.text}` is not finished",
         Label(here.span(before), "a value is missing after this"),
-        (Label(something_new, "a new statement starts here"),),
+        (Label(next_statement, "a new statement starts here"),),
         helps=(f"write the value after `{before.text}`, or delete it",),
     )
 
@@ -249,13 +246,18 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
     """Explain a name parsed as a result without `=`: an operator is missing before it, or its
     result has no name.
     """
-    if here.at < 2 or not {"EQUAL", "COLON"} <= here.expected_terminals:
+    if here.index < 2 or not {"EQUAL", "COLON"} <= here.expected_terminals:
         return None
-    name, before = here.tokens[here.at - 1], here.tokens[here.at - 2]
+    name, before = here.tokens[here.index - 1], here.tokens[here.index - 2]
     if not here.is_on_new_line(name, before):
         if before.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(here, name)
-        return explain_missing_operator(here, name)
+        return Diagnostic(  # `y = a b`
+            "E0101",
+            f"an operator is missing before `{name.text}`",
+            Label(here.span(name), "expected an operator before this"),
+            helps=("write an operator between the two, or start a new statement: `name = …`",),
+        )
     if here.token.text == "(" or before.text in ("{", "}"):
         return explain_unnamed_result(here, name)
     return Diagnostic(
@@ -264,17 +266,6 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
         Label(here.get_end_span(before), "is an operator missing at the end of this line?"),
         (Label(here.span(name), "read as the name of a new result, and no `=` follows"),),
         helps=(f"join the lines with an operator, or write `{name.text} = …`",),
-    )
-
-
-def explain_missing_operator(here: UnexpectedToken, name: Token) -> Diagnostic:
-    """Explain `y = a b`."""
-    fix = "write an operator between the two, or start a new statement: `name = …`"
-    return Diagnostic(
-        "E0101",
-        f"an operator is missing before `{name.text}`",
-        Label(here.span(name), "expected an operator before this"),
-        helps=(fix,),
     )
 
 
@@ -289,33 +280,34 @@ def explain_unnamed_result(here: UnexpectedToken, name: Token) -> Diagnostic:
     )
 
 
-def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
+def explain_expected_tokens(here: UnexpectedToken, description: str) -> Diagnostic:
     """Report the expected and the found token."""
-    token, before, expected = here.token, here.before, here.expected_terminals
-    ends = token.kind == "$END"
-    wanted = describe_terminals(expected)
-    found = "the file ends" if ends else f"found `{format_token(token)}`"
-    title = f"expected {wanted}, but {found}"
-    if ends and here.at == 0:
-        wanted = what
-        title = f"this is empty; expected {wanted}"
+    token, before, expected = here.token, here.previous, here.expected_terminals
+    at_end = token.kind == "$END"
+    missing = describe_terminals(expected)
+    found = "the file ends" if at_end else f"found `{format_token(token)}`"
+    title = f"expected {missing}, but {found}"
+    if at_end and here.index == 0:
+        missing = description
+        title = f"this is empty; expected {missing}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
         # a complete value followed by another: `a b`
-        wanted = "an operator" if "PLUS" in expected else "the end"
-        title = f"{what} ends before `{format_token(token)}`; expected {wanted} between them"
-    label = Label(here.span(token), f"expected {wanted} here")
+        missing = "an operator" if "PLUS" in expected else "the end"
+        shown = format_token(token)
+        title = f"{description} ends before `{shown}`; expected {missing} between them"
+    label = Label(here.span(token), f"expected {missing} here")
     if before is not None:
-        # a token that is missing at the end of a line is shown there, unless the next line may
-        # begin something new and is itself wrong
-        new = "BLOCK" in expected or "RETURN" in expected
-        if ends or (here.is_on_new_line(token, before) and not new):
-            label = Label(here.get_end_span(before), f"expected {wanted} after this")
+        # a missing token is shown at the end of its line, unless the next line may begin a new
+        # statement or item and is itself wrong
+        may_begin = "BLOCK" in expected or "RETURN" in expected
+        if at_end or (here.is_on_new_line(token, before) and not may_begin):
+            label = Label(here.get_end_span(before), f"expected {missing} after this")
     return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(here)))
 
 
 def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
-    """Return help for syntax of other languages."""
-    token, before = here.token, here.before or Token("", "", 0, 0)
+    """Yield help for misspelled keywords and the syntax of other languages."""
+    token, before = here.token, here.previous or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in here.expected_terminals:
         words = [kind.lower() for kind in here.expected_terminals if kind in KEYWORD_TERMINALS]
         if meant := did_you_mean(token.text, words):
@@ -351,15 +343,14 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     ),
     (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected_terminals, "assign with `=`"),
     (
-        lambda e, *_: e.at >= 2 and e.tokens[e.at - 2].kind == "SCAN",
+        lambda e, *_: e.index >= 2 and e.tokens[e.index - 2].kind == "SCAN",
         "a loop needs a bound: `scan row in x along n` iterates over rows, "
         "`scan step in 8` runs eight times",
     ),
 )
-"""The condition of each hint: a predicate of the error, the unexpected token and the previous one.
-"""
+"""Conditions on the error, its token and the previous token, each with its hint."""
 
 
 def _join_hyphenated_name(here: UnexpectedToken) -> str:
-    """Join the unexpected token with its neighbors."""
-    return "".join(t.text for t in here.tokens[max(here.at - 1, 0) : here.at + 2])
+    """Return the unexpected token joined with its neighbors, e.g. `int8-weights`."""
+    return "".join(t.text for t in here.tokens[max(here.index - 1, 0) : here.index + 2])

@@ -1,5 +1,5 @@
-"""`UnexpectedToken`, a token that does not fit with its surroundings; the names of grammar
-terminals in messages; syntax of other languages: `for`, `if`, `x += 1`, `a and b`.
+"""`UnexpectedToken`, the location of a syntax error; names of grammar terminals in messages;
+explanations of foreign syntax: `for`, `if`, `x += 1`, `a and b`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ RESERVED_TERMINALS = frozenset(
 HYPHENATED_NAMES = frozenset({"int8-weights", "int8-tensor"})
 """Hyphenated words of the `quantize` section."""
 DEFINITION_TERMINALS = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
-"""Words that begin the definition of an expression."""
+"""Keywords of definitions."""
 ITEM_TERMINALS = frozenset(
     {
         *DEFINITION_TERMINALS,
@@ -26,7 +26,7 @@ ITEM_TERMINALS = frozenset(
         *("READING", "WEIGHTS", "GENERATE", "STREAM"),
     }
 )
-"""Words that begin an item of a file."""
+"""Keywords that begin an item of a file."""
 OPERATOR_TERMINALS = frozenset(
     {
         *("PLUS", "MINUS", "STAR", "SLASH", "SLASHES", "PERCENT", "STARS"),
@@ -58,7 +58,7 @@ KEYWORD_TERMINALS = frozenset(
         *("ALONG", "CARRY", "TIE", "LOAD"),
     }
 )
-"""Words that a name may be a misspelling of."""
+"""Keywords, for suggestions about misspelled words."""
 
 
 def describe_terminals(expected: frozenset[str]) -> str:
@@ -70,7 +70,7 @@ def describe_terminals(expected: frozenset[str]) -> str:
         listed = ["an operator" if "PLUS" in left else "the end of the file"]
     if len(listed) == 1:
         return listed[0]
-    # more than four are no help: the first are the most likely
+    # the first four are the most likely
     return f"{', '.join(listed[:4][:-1])} or {listed[:4][-1]}"
 
 
@@ -100,38 +100,38 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
 
 @dataclass(frozen=True)
 class UnexpectedToken:
-    """The unexpected token `at` of a parse."""
+    """The unexpected token of a parse, at `index` in its tokens."""
 
     fragment: Fragment
-    run: ParseRun
-    at: int
+    parse_run: ParseRun
+    index: int
 
     @property
     def tokens(self) -> list[Token]:
         """All tokens of the text."""
-        return self.run.tokens
+        return self.parse_run.tokens
 
     @property
     def token(self) -> Token:
         """The unexpected token."""
-        return self.tokens[self.at]
+        return self.tokens[self.index]
 
     @property
-    def before(self) -> Token | None:
-        """The token before it."""
-        return self.tokens[self.at - 1] if self.at else None
+    def previous(self) -> Token | None:
+        """The token before the unexpected one."""
+        return self.tokens[self.index - 1] if self.index else None
 
     @cached_property
     def expected_terminals(self) -> frozenset[str]:
-        """The terminals that would fit."""
-        return self.run.expected()
+        """The terminals that are allowed instead."""
+        return self.parse_run.expected_terminals()
 
     def span(self, token: Token) -> Span:
         """Return the span of a token."""
         return self.fragment.span(token.start, token.end)
 
     def get_end_span(self, token: Token) -> Span:
-        """Return the last character of a token, where something is missing after it."""
+        """Return the span of a token's last character, where a label marks a gap after it."""
         return self.fragment.span(max(token.start, token.end - 1), token.end)
 
     def is_on_new_line(self, token: Token, before: Token) -> bool:
@@ -158,32 +158,20 @@ IMPORT_HELP = (
     'import blocks of another file with `use "file.specc" as f`, outside of blocks and graphs',
 )
 FOREIGN_STATEMENTS = {
-    "for": LOOP_HELP,
-    "while": LOOP_HELP,
-    "if": CONDITIONAL_HELP,
-    "elif": CONDITIONAL_HELP,
-    "switch": CONDITIONAL_HELP,
-    "match": CONDITIONAL_HELP,
-    "let": ASSIGNMENT_HELP,
-    "var": ASSIGNMENT_HELP,
-    "const": ASSIGNMENT_HELP,
-    "def": BLOCK_HELP,
-    "fn": BLOCK_HELP,
-    "func": BLOCK_HELP,
-    "function": BLOCK_HELP,
-    "class": BLOCK_HELP,
-    "lambda": BLOCK_HELP,
-    "import": IMPORT_HELP,
-    "include": IMPORT_HELP,
+    **dict.fromkeys(("for", "while"), LOOP_HELP),
+    **dict.fromkeys(("if", "elif", "switch", "match"), CONDITIONAL_HELP),
+    **dict.fromkeys(("let", "var", "const"), ASSIGNMENT_HELP),
+    **dict.fromkeys(("def", "fn", "func", "function", "class", "lambda"), BLOCK_HELP),
+    **dict.fromkeys(("import", "include"), IMPORT_HELP),
 }
-"""Words that begin a statement in other languages, and their equivalents here."""
+"""Words that begin a statement in other languages, with help about their equivalents."""
 
 FOREIGN_VALUE_WORDS = {
     "IF": CONDITIONAL_HELP[1:],
     "FOR": ("a list is `[f(i) for i in 3]`", *LOOP_HELP),
     "REPEAT": ("an axis of length 1 is repeated by `expand(x, axis=1, length=3)`", *LOOP_HELP[:1]),
 }
-"""Misplaced words where a value is expected, by kind, and their equivalents here."""
+"""Misplaced keywords where a value is expected, with help about their equivalents."""
 
 VALUE_END_TERMINALS = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
 """Tokens that can end a value."""
@@ -218,14 +206,14 @@ MODULE_CALLS: Mapping[str, str] = {
     "Sigmoid": "sigmoid(x)",
     "Tanh": "tanh(x)",
 }
-"""The call that replaces a module of PyTorch and its call."""
+"""The call that replaces a PyTorch module and its call."""
 
 
 def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `nn.Linear(8, 4)(x)`: a call of a call's result."""
-    if here.token.text != "(" or here.before is None or here.before.text != ")":
+    if here.token.text != "(" or here.previous is None or here.previous.text != ")":
         return None
-    module = _find_called_name(here.tokens[: here.at])
+    module = _find_called_name(here.tokens[: here.index])
     known = module if module in MODULE_CALLS else "LayerNorm"
     return Diagnostic(
         "E0101",
@@ -239,24 +227,24 @@ def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_called_name(tokens: Sequence[Token]) -> str:
-    """Return the last part of the name before the call that the tokens end with."""
+    """Return the last part of the function name of a call that ends the tokens."""
     depth = 0
-    for at in range(len(tokens) - 1, 0, -1):
-        depth += {")": 1, "(": -1}.get(tokens[at].text, 0)
+    for n in range(len(tokens) - 1, 0, -1):
+        depth += {")": 1, "(": -1}.get(tokens[n].text, 0)
         if depth == 0:
-            return tokens[at - 1].text.rpartition(".")[2]
+            return tokens[n - 1].text.rpartition(".")[2]
     return ""
 
 
 def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `for i in range(3) { … }`, `let x = 3`."""
     token, word = here.token, here.token
-    # `for` and `if` are keywords and fit nowhere here; the others are read as the name of a result,
-    # so that what follows them does not fit
+    # `for` and `if` are keywords; the other words are parsed as the name of a result, so that the
+    # token after them is unexpected
     if "RETURN" not in here.expected_terminals or token.kind not in ("FOR", "IF"):
-        if here.before is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
+        if here.previous is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
             return None
-        word = here.before
+        word = here.previous
     if word.text not in FOREIGN_STATEMENTS or here.token.text in ("=", ":", ","):
         return None
     return Diagnostic(
@@ -281,16 +269,20 @@ def _explain_foreign_value(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
-    """Explain `a and b`: the word does not fit, or the token after it if it was parsed as the name
-    of a new result.
+    """Explain `a and b`. The unexpected token is the word, or the one after it if the word was
+    parsed as the name of a new result.
     """
     word = here.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
         named = {"EQUAL", "COLON"} <= here.expected_terminals
-        if here.before is None or not named or here.before.text not in FOREIGN_LOGICAL_OPERATORS:
+        if (
+            here.previous is None
+            or not named
+            or here.previous.text not in FOREIGN_LOGICAL_OPERATORS
+        ):
             return None
-        word = here.before
-    elif here.before is None or here.before.kind not in VALUE_END_TERMINALS:
+        word = here.previous
+    elif here.previous is None or here.previous.kind not in VALUE_END_TERMINALS:
         return None
     sign = FOREIGN_LOGICAL_OPERATORS[word.text]
     return Diagnostic(
@@ -304,8 +296,8 @@ def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
 
 def _explain_in_place_operator(here: UnexpectedToken) -> Diagnostic | None:
     """Explain `x += 1`."""
-    token, name = here.token, here.before
-    after = here.tokens[here.at + 1] if here.at + 1 < len(here.tokens) else None
+    token, name = here.token, here.previous
+    after = here.tokens[here.index + 1] if here.index + 1 < len(here.tokens) else None
     if name is None or after is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
         return None
     if token.kind not in OPERATOR_TERMINALS or after.kind != "EQUAL" or after.start != token.end:

@@ -25,7 +25,7 @@ from specc.syntax.yaml.yaml_values import (
 
 FIELD_KEYS = ("type", "from", "default", "doc")
 IGNORED_KEYS = "ignore keys"
-"""Keys with a space, which cannot be names."""
+"""A key that no config value can have, since it contains a space."""
 
 
 def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:
@@ -41,9 +41,11 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
     value = entry.value
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
-        return ast.Expect(key, reader.texts(value, f"`{entry.name}`"), span=get_entry_span(entry))
+        return ast.Expect(
+            key, reader.read_strings(value, f"`{entry.name}`"), span=get_entry_span(entry)
+        )
     if entry.name == IGNORED_KEYS:
-        keys = reader.texts(value, f"`{IGNORED_KEYS}`")
+        keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
         return ast.IgnoredKeys(keys, span=get_entry_span(entry))
     field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
     if isinstance(value, YamlMapping) and is_field_declaration(e.name for e in value.entries):
@@ -54,8 +56,8 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 
 
 def is_field_declaration(keys: Iterable[str]) -> bool:
-    """Return whether a map with these keys declares a config value: it has a `type`, and only keys
-    of a declaration.
+    """Return whether a map with these keys declares a config value: it has `type`, and no other
+    keys than those of a declaration.
     """
     names = set(keys)
     return "type" in names and names <= set(FIELD_KEYS)
@@ -69,8 +71,8 @@ def parse_yaml_field(
     kind, above = parse_yaml_field_type(reader, found["type"])
     sources: tuple[ast.Expr, ...] = ()
     if "from" in found:
-        said = found["from"].value
-        nodes = said.items if isinstance(said, YamlSequence) else [said]
+        paths = found["from"].value
+        nodes = paths.items if isinstance(paths, YamlSequence) else [paths]
         sources = tuple(parse_yaml_config_path(reader, n) for n in nodes)
     default = (
         parse_yaml_static_value(reader, found["default"].value) if "default" in found else None
@@ -89,13 +91,13 @@ def parse_yaml_field(
 def parse_yaml_field_type(
     reader: YamlReader, entry: YamlEntry
 ) -> tuple[ast.TypeName, tuple[str, ...]]:
-    """Parse a type as text, or `{record: {layers: {type: int}}}`; also return comments without a
-    place in it.
+    """Parse a type as a string, or `{record: {layers: {type: int}}}`; also return the comments
+    that move above the field.
     """
     node = entry.value
     if not isinstance(node, YamlMapping):
         return parse_yaml_type(reader, node), ()
-    found = reader.known(node, ("record",), "a type", ("record",))
+    found = reader.read_known_keys(node, ("record",), "a type", ("record",))
     if "record" not in found:
         return MISSING_TYPE, ()
     record = found["record"]
@@ -114,7 +116,6 @@ def parse_yaml_field_type(
                 f"write `{inner.name}: {{type: int}}`",
             )
     body = yaml_reader.collect_yaml_body(reader, record, fields)
-    # a type has no comments: they move above the whole field
     above = ((body.trailing,) if body.trailing else ()) + body.end
     return ast.TypeName(name="record", fields=body.children, span=node.span), above
 
@@ -145,7 +146,7 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
         pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
     if node.doc:
         pairs.append(YamlPair("doc", node.doc))
-    return YamlPair(node.name, YamlMap(pairs), node.comments, headed=bool(node.type.fields))
+    return YamlPair(node.name, YamlMap(pairs), node.comments, comment_first=bool(node.type.fields))
 
 
 def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:

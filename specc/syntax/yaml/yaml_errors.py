@@ -5,103 +5,81 @@ import yaml
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Source, Span
 
-PYYAML_REASONS: tuple[tuple[str, str, str], ...] = (
-    ("cannot start any token", "a character reserved by YAML", "put the string in quotes"),
+PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("cannot start any token",), "a character reserved by YAML", "put the string in quotes"),
     (
-        "mapping values are not allowed",
+        ("mapping values are not allowed",),
         "a `:` where no key can be",
         "put the string in quotes, or check the indentation",
     ),
     (
-        "could not find expected ':'",
+        ("could not find expected ':'",),
         "a line that is neither `key: value` nor part of a string",
         "write `key: value`, or check the indentation",
     ),
     (
-        "did not find expected key",
+        ("did not find expected key", "expected <block end>"),
         "a line that does not fit the lines before it",
         "check the indentation; quote strings that contain `: ` or quotes",
     ),
     (
-        "expected <block end>",
-        "a line that does not fit the lines before it",
-        "check the indentation; quote strings that contain `: ` or quotes",
-    ),
-    (
-        "did not find expected '-'",
+        ("did not find expected '-'",),
         "a line that does not fit the list before it",
         "start it with `- `, or indent it",
     ),
     (
-        "did not find expected ',' or",
+        ("expected ',' or",),
         "a `[` or `{` that is not closed, or a missing `,`",
         "close it, and quote strings with `[`, `{` or `,`",
     ),
     (
-        "expected ',' or",
-        "a `[` or `{` that is not closed, or a missing `,`",
-        "close it, and quote strings with `[`, `{` or `,`",
-    ),
-    (
-        "did not find expected node content",
+        ("did not find expected node content", "expected the node content"),
         "an unexpected character, expected a value",
         "put the string in quotes",
     ),
+    (("unexpected end of stream",), "unterminated quoted string", "close it with the same quote"),
     (
-        "expected the node content",
-        "an unexpected character, expected a value",
-        "put the string in quotes",
-    ),
-    ("unexpected end of stream", "unterminated quoted string", "close it with the same quote"),
-    (
-        "unknown escape",
+        ("unknown escape",),
         "an unknown YAML escape sequence",
         "write `\\\\` for a backslash, or use single quotes",
     ),
     (
-        "undefined alias",
+        ("undefined alias",),
         "an alias is not part of the language",
         "quote a string that starts with `*`",
     ),
     (
-        "undefined tag handle",
+        ("undefined tag handle",),
         "a tag is not part of the language",
         "quote a string that starts with `!`",
     ),
     (
-        "directive",
+        ("directive",),
         "a YAML directive is not part of the language",
         "leave out lines that start with `%`",
     ),
 )
-"""A part of PyYAML's problem, specc's title, and the fix."""
+"""Phrases of PyYAML's messages, with specc's title and fix."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
     """Explain why a text is not valid YAML."""
     if isinstance(error, yaml.reader.ReaderError):
-        at = min(error.position, len(source.text))
-        return _control_character(Span(source, at, min(at + 1, len(source.text))))
+        offset = min(error.position, len(source.text))
+        span = Span(source, offset, min(offset + 1, len(source.text)))
+        shown = f"U+{ord(span.text):04X}" if span.text else "one"
+        title = f"the control character {shown} cannot be in a YAML file"
+        return Diagnostic("E0112", title, Label(span, "here"), helps=("delete it",))
     assert isinstance(error, yaml.MarkedYAMLError)
     title, fix = _translate_yaml_error(source, error)
-    here = _character_at(source, error.problem_mark)
+    here = _get_mark_span(source, error.problem_mark)
     others: list[Label] = []
     if error.context_mark:
-        context = _character_at(source, error.context_mark)
+        context = _get_mark_span(source, error.context_mark)
         # if both marks are at one location, the second adds nothing
         if context.start < here.start:
             others.append(Label(context, "starts here"))
     return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(fix,))
-
-
-def _control_character(span: Span) -> Diagnostic:
-    shown = f"U+{ord(span.text):04X}" if span.text else "one"
-    return Diagnostic(
-        "E0112",
-        f"the control character {shown} cannot be in a YAML file",
-        Label(span, "here"),
-        helps=("delete it",),
-    )
 
 
 def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[str, str]:
@@ -110,14 +88,14 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
     if mark and source.text[mark.index : mark.index + 1] == "\t":
         return "a tab in place of spaces", "indent with spaces"
     problem = error.problem or ""
-    for part, title, fix in PYYAML_REASONS:
-        if part in problem:
+    for phrases, title, fix in PYYAML_REASONS:
+        if any(phrase in problem for phrase in phrases):
             return title, fix
     return f"this is not YAML: {problem}", "check quotes and indentation"
 
 
-def _character_at(source: Source, mark: yaml.Mark | None) -> Span:
+def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
     """Return the span of the character at a mark; the end of the text if there is no mark."""
     size = len(source.text)
-    at = min(mark.index, size) if mark else size
-    return Span(source, at, min(at + 1, size))
+    offset = min(mark.index, size) if mark else size
+    return Span(source, offset, min(offset + 1, size))

@@ -18,7 +18,7 @@ from specc.syntax.yaml.yaml_layout import (
     YamlPair,
     YamlValue,
     expression_to_yaml,
-    make_tall_list,
+    make_multiline_list,
 )
 from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode
 from specc.syntax.yaml.yaml_reader import YamlReader
@@ -57,24 +57,26 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a construct. `what` is what messages call its value."""
+    """A key of a construct. `fields` are the node's fields that it fills, `description` names its
+    value in messages.
+    """
 
     name: str
     kind: ValueKind
     fields: str = ""
-    what: str = ""
+    description: str = ""
 
     @property
     def field_names(self) -> list[str]:
-        """The fields that it fills; by default the one of its name."""
+        """The fields that the key fills; by default the field of its name."""
         return (self.fields or self.name).split()
 
 
 class Form(Generic[T]):
-    """The keys of a construct, that of its word first, and the node that they make.
+    """The keys of a construct, its keyword first, and the class of its node.
 
-    `required` keys cannot be absent. `tall` asks for a line per key. `what` is what messages
-    call the construct.
+    `required` keys cannot be absent. `multiline` forces one line per key. `description` names the
+    construct in messages.
     """
 
     def __init__(
@@ -84,15 +86,15 @@ class Form(Generic[T]):
         required: str = "",
         /,
         *,
-        what: str = "",
-        tall: bool = True,
+        description: str = "",
+        multiline: bool = True,
         **constants: object,
     ) -> None:
         self.node: Callable[..., T] = node
         self.keys = tuple(keys)
         self.required = tuple(required.split())
-        self.what = what or f"`{self.keys[0].name}`"
-        self.tall = tall
+        self.description = description or f"`{self.keys[0].name}`"
+        self.multiline = multiline
         self.constants: Mapping[str, object] = constants
         self.has_body = any(key.kind is BODY_KIND for key in self.keys)
 
@@ -102,35 +104,35 @@ class Form(Generic[T]):
         return tuple(key.name for key in self.keys)
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
-        """Parse a map to its node; None after an error."""
-        found = reader.known(node, self.names, self.what, self.required)
+        """Parse a map to a node; None after an error."""
+        found = reader.read_known_keys(node, self.names, self.description, self.required)
         if not found.keys() >= set(self.required):
             return None
         values: dict[str, object] = dict(self.constants)
         complete = True
         for key in self.keys:
             if key.name in found:
-                value = key.kind.parse(reader, found[key.name], key.what or f"`{key.name}`")
+                value = key.kind.parse(reader, found[key.name], key.description or f"`{key.name}`")
                 fields = key.field_names
                 complete &= value is not None
                 if isinstance(value, Several):
                     values |= zip(fields, value, strict=True)
                 else:
                     values[fields[0]] = value
-        if not complete:  # all keys were parsed, for their own errors
+        if not complete:
             return None
-        whole = yaml_reader.compute_node_extent(reader, node) if self.has_body else node.span
-        values["span"] = whole
-        return self.node(**values)
+        span = yaml_reader.compute_node_extent(reader, node) if self.has_body else node.span
+        return self.node(**values, span=span)
 
-    def show(self, node: ast.Node) -> YamlMap:
+    def to_yaml(self, node: ast.Node) -> YamlMap:
         """Convert a node to its map."""
-        shown = (
-            (key.name, key.kind.show(*(getattr(node, name) for name in key.field_names)))
+        entries = (
+            (key.name, key.kind.to_yaml(*(getattr(node, name) for name in key.field_names)))
             for key in self.keys
         )
         return YamlMap(
-            [YamlPair(n, value) for n, value in shown if value is not None], tall=self.tall
+            [YamlPair(n, value) for n, value in entries if value is not None],
+            multiline=self.multiline,
         )
 
 
@@ -142,9 +144,9 @@ def find_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
 def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
     """Parse the body below `do:`."""
     example = "a list of statements: `- x: f(y)`"
-    nodes = reader.items(entry.value, f"`{entry.name}`", example)
-    read = [parse_yaml_statement(reader, node) for node in nodes]
-    body = yaml_reader.collect_yaml_body(reader, entry, [s for s in read if s is not None])
+    nodes = reader.read_sequence(entry.value, f"`{entry.name}`", example)
+    statements = [s for n in nodes if (s := parse_yaml_statement(reader, n)) is not None]
+    body = yaml_reader.collect_yaml_body(reader, entry, statements)
     return move_header_comment(body)
 
 
@@ -183,7 +185,7 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
 
 
 def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
-    """Report a statement with two keys: a misspelled word, or two statements in one."""
+    """Report E0125 for a statement with two keys: a misspelled keyword or two statements."""
     entry = next((e for e in entries if did_you_mean(e.name, STATEMENT_FORMS)), entries[1])
     meant = did_you_mean(entry.name, STATEMENT_FORMS)
     reader.report_error(
@@ -230,12 +232,12 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.comments)
     form = find_form(STATEMENT_FORMS, node)
-    return YamlItem(form.show(node), node.comments, headed=form.has_body)
+    return YamlItem(form.to_yaml(node), node.comments, comment_first=form.has_body)
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
     """Convert the body below `do:`."""
-    return make_tall_list([statement_to_yaml(s) for s in statements], end)
+    return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 
 BODY_KIND = ValueKind(lambda r, e, _: Several(parse_yaml_statements(r, e)), body_to_yaml)
@@ -277,18 +279,28 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_FORM,
 }
-"""The statements that begin with a word; any other is a `parse_yaml_let`."""
+"""The statements that begin with a keyword; all others are bindings (`parse_yaml_let`)."""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
-TIED, LOADED = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
+TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
 WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
-    "from": Form(ast.WeightsFrom, [Key("from", FILE, "path")], tall=False),
-    "tie": Form(ast.Tie, [Key("tie", WEIGHT_NAME, "name"), TIED, CONDITION_KEY], "to", tall=False),
-    "load": Form(
-        ast.Load, [Key("load", WEIGHT_NAME, "name"), LOADED, CONDITION_KEY], "as", tall=False
+    "from": Form(ast.WeightsFrom, [Key("from", FILE, "path")], multiline=False),
+    "tie": Form(
+        ast.Tie,
+        [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
+        "to",
+        multiline=False,
     ),
-    "ignore": Form(ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], tall=False),
-    "share": Form(ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], tall=False),
+    "load": Form(
+        ast.Load,
+        [Key("load", WEIGHT_NAME, "name"), LOAD_VALUE_KEY, CONDITION_KEY],
+        "as",
+        multiline=False,
+    ),
+    "ignore": Form(
+        ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], multiline=False
+    ),
+    "share": Form(ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], multiline=False),
 }
 
 USE_KEYS = (
@@ -325,24 +337,27 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
         for kind in ast.DEFINITION_KINDS
     },
     "use": Form(
-        ast.Use, [Key("use", FILES, "path alternatives", "the file"), *USE_KEYS], "as", tall=False
+        ast.Use,
+        [Key("use", FILES, "path alternatives", "the file"), *USE_KEYS],
+        "as",
+        multiline=False,
     ),
     "require": REQUIRE_FORM,
 }
-"""The entries of `items:` that have several keys."""
+"""The entries of `items:` with several keys, by their keyword."""
 
 USE_ENTRY = Form(
     ast.Use,
     [Key("file", FILES, "path alternatives", "the file"), *USE_KEYS],
     "file as",
-    what="`use`",
-    tall=False,
+    description="`use`",
+    multiline=False,
 )
 REQUIRE_ENTRY = Form(
     ast.Require,
     [Key("that", EXPRESSION, "condition"), Key("because", TEXT)],
     "that",
-    what="`require`",
-    tall=False,
+    description="`require`",
+    multiline=False,
 )
-"""Entries below `use:` and `require:` at the top."""
+"""Entries of the top-level lists `use:` and `require:`."""

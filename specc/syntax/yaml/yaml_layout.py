@@ -9,69 +9,63 @@ from specc.syntax import ast
 from specc.syntax.ast import NO_COMMENTS, Comments
 from specc.syntax.dsl.expression_printer import (
     MAX_LINE_WIDTH,
+    TEXT_ESCAPES,
     is_visible_character,
+    print_comment_lines,
     print_expression,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class YamlPair:
-    """`key: value` with its comments. `headed`: the trailing comment is on the first line, not the
-    last.
+    """`key: value` with its comments. The trailing comment is on the first line if
+    `comment_first` is set, else on the last.
     """
 
     key: str
     value: "YamlValue"
     comments: Comments = NO_COMMENTS
-    headed: bool = False
+    comment_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A map; `end` are comments after its last entry, `tall` asks for a line each."""
+    """A map; `end` are the comments after its last entry, `multiline` forces one line per entry."""
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
-    tall: bool = False
+    multiline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class YamlItem:
-    """An entry of a list with its comments; `apart` asks for a blank line above."""
+    """An entry of a list with its comments."""
 
     value: "YamlValue"
     comments: Comments = NO_COMMENTS
-    headed: bool = False
-    apart: bool = False
+    comment_first: bool = False
+    blank_line_above: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class YamlList:
-    """A list."""
+    """A list, with the fields of `YamlMap`."""
 
     items: list[YamlItem] = field(default_factory=list)
     end: tuple[str, ...] = ()
-    tall: bool = False
+    multiline: bool = False
 
 
 YamlValue: TypeAlias = str | YamlMap | YamlList
 
 PLAIN_SCALAR = re.compile(r"(?:[A-Za-z0-9_(]|[-.][A-Za-z0-9_(])(?:.*\S)?", re.DOTALL)
-YAML_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def _escape_in_quotes(character: str) -> str:
-    """Escape a character for double quotes."""
-    if character in YAML_ESCAPES:
-        return YAML_ESCAPES[character]
-    return character if is_visible_character(character) else escape_yaml_character(character)
 
 
 def format_yaml_scalar(text: str, flow: bool) -> str:
     """Format a text as a YAML scalar."""
     # only double quotes can express invisible characters
     if not all(map(is_visible_character, text)):
-        return f'"{"".join(map(_escape_in_quotes, text))}"'
+        return f'"{"".join(map(escape_yaml_character, text))}"'
     plain = (
         PLAIN_SCALAR.fullmatch(text)
         and ": " not in text
@@ -85,7 +79,9 @@ def format_yaml_scalar(text: str, flow: bool) -> str:
 
 
 def escape_yaml_character(character: str) -> str:
-    """Escape an invisible character as YAML does in double quotes."""
+    """Escape a character for double quotes; invisible ones as code points."""
+    if character in TEXT_ESCAPES or is_visible_character(character):
+        return TEXT_ESCAPES.get(character, character)
     code = ord(character)
     return (
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
@@ -96,31 +92,25 @@ def format_yaml_flow(value: YamlValue) -> str | None:
     """Format a value on one line, or return None if comments or the layout prevent it."""
     if isinstance(value, str):
         return format_yaml_scalar(value, flow=True)
-    if value.end or value.tall:  # a comment needs the rest of a line
+    if value.end or value.multiline:  # a comment needs the rest of a line
         return None
+    entries: Sequence[YamlPair | YamlItem] = (
+        value.pairs if isinstance(value, YamlMap) else value.items
+    )
     parts: list[str] = []
-    if isinstance(value, YamlMap):
-        for pair in value.pairs:
-            inner = format_yaml_flow(pair.value)
-            if inner is None or pair.comments != NO_COMMENTS:
-                return None
-            parts.append(f"{format_yaml_scalar(pair.key, flow=True)}: {inner}")
-        return "{" + ", ".join(parts) + "}"
-    for item in value.items:
-        inner = format_yaml_flow(item.value)
-        if inner is None or item.comments != NO_COMMENTS:
+    for entry in entries:
+        inner = format_yaml_flow(entry.value)
+        if inner is None or entry.comments != NO_COMMENTS:
             return None
+        if isinstance(entry, YamlPair):
+            inner = f"{format_yaml_scalar(entry.key, flow=True)}: {inner}"
         parts.append(inner)
-    return "[" + ", ".join(parts) + "]"
-
-
-def print_yaml_comments(texts: tuple[str, ...], indent: int) -> list[str]:
-    """Print comment lines."""
-    return [" " * indent + f"# {text}".rstrip() for text in texts]
+    opener, closer = "{}" if isinstance(value, YamlMap) else "[]"
+    return opener + ", ".join(parts) + closer
 
 
 def print_yaml_after(head: str, value: YamlValue, indent: int) -> list[str]:
-    """Print `head` with a value: on the same line if it fits, else below, indented by `indent`."""
+    """Print a value after `head`: on the same line if it fits, else below, indented by `indent`."""
     if isinstance(value, str):
         return [f"{head} {format_yaml_scalar(value, flow=False)}"]
     line = format_yaml_flow(value)
@@ -140,51 +130,51 @@ def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
             out += print_yaml_pair(pair, indent)
     else:
         for item in value.items:
-            if out and (item.apart or item.comments.blank_line_before):
+            if out and (item.blank_line_above or item.comments.blank_line_before):
                 out.append("")
             out += print_yaml_item(item, indent)
-    return out + print_yaml_comments(value.end, indent)
+    return out + print_comment_lines(value.end, indent)
 
 
 def print_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
     """Print the lines of `key: value`."""
-    made = print_yaml_after(
+    lines = print_yaml_after(
         " " * indent + format_yaml_scalar(pair.key, flow=False) + ":", pair.value, indent + 2
     )
     return [
-        *print_yaml_comments(pair.comments.leading, indent),
-        *append_yaml_comment(made, pair.comments, pair.headed),
+        *print_comment_lines(pair.comments.leading, indent),
+        *append_yaml_comment(lines, pair.comments, pair.comment_first),
     ]
 
 
 def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
-    """Print the lines of `- value`; a map that does not fit begins after the dash."""
+    """Print the lines of `- value`; a map that does not fit on one line begins after the dash."""
     blanks = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
         if line is None or len(item.value.pairs) == 1 or indent + 2 + len(line) > MAX_LINE_WIDTH:
             inner = print_yaml_block(item.value, indent + 2)
-            made = [f"{blanks}- {inner[0].lstrip()}", *inner[1:]]
+            lines = [f"{blanks}- {inner[0].lstrip()}", *inner[1:]]
         else:
-            made = [f"{blanks}- {line}"]
+            lines = [f"{blanks}- {line}"]
     else:
-        made = print_yaml_after(f"{blanks}-", item.value, indent + 2)
+        lines = print_yaml_after(f"{blanks}-", item.value, indent + 2)
     return [
-        *print_yaml_comments(item.comments.leading, indent),
-        *append_yaml_comment(made, item.comments, item.headed),
+        *print_comment_lines(item.comments.leading, indent),
+        *append_yaml_comment(lines, item.comments, item.comment_first),
     ]
 
 
-def append_yaml_comment(made: list[str], comments: Comments, headed: bool) -> list[str]:
+def append_yaml_comment(lines: list[str], comments: Comments, headed: bool) -> list[str]:
     """Append the trailing comment to the first or last line."""
     if comments.trailing:
-        made[0 if headed else -1] += f"  # {comments.trailing}"
-    return made
+        lines[0 if headed else -1] += f"  # {comments.trailing}"
+    return lines
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
-    """Convert the values of `return`, or the inputs of a call: one unchanged, several or a list to
-    a list.
+    """Convert the values of `return` or the inputs of a call: to a list unless there is only one,
+    which is no list itself.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -192,18 +182,18 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
-    """Return whether a call, or a call among its direct arguments, has weights, and a map can
-    express it.
+    """Return whether an expression should be a map: a call that has weights, or has such a call
+    among its arguments, and that a map can express.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(has_own_weights(e) for e in expr.items)
     if not isinstance(expr, ast.Call):
         return False
-    # an option of such a name would be taken for the key of the map
+    # options of these names would be taken for keys of the map
     if any(o.name in ("in", "weights") for o in expr.options):
         return False
-    given = (*expr.args, *(o.value for o in expr.options))
-    return expr.weights is not None or any(has_own_weights(a) for a in given)
+    values = (*expr.args, *(o.value for o in expr.options))
+    return expr.weights is not None or any(map(has_own_weights, values))
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
@@ -225,13 +215,13 @@ def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
     return YamlList([YamlItem(value) for value in values])
 
 
-def make_tall_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
-    """Make a list with a line per item; a map if there are only comments, since an empty list has
-    no line of its own.
+def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
+    """Make a list with a line per item; an empty map if there are only comments, which an empty
+    list cannot hold.
     """
     if not items and end:
-        return YamlMap([], end, tall=True)
-    return YamlList(items, end, tall=bool(items))
+        return YamlMap([], end, multiline=True)
+    return YamlList(items, end, multiline=bool(items))
 
 
 def texts_to_yaml(texts: Sequence[str]) -> str | YamlList:

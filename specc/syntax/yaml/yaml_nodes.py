@@ -16,7 +16,7 @@ from specc.syntax.yaml.yaml_errors import explain_yaml_error
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlScalar:
-    """A text; `style` is `'`, `"`, `|`, `>` or empty."""
+    """A scalar; `style` is its quote or block indicator `'`, `"`, `|`, `>`, or empty."""
 
     value: str
     style: str
@@ -25,7 +25,7 @@ class YamlScalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlSequence:
-    """A list; `column` is where its entries start, 0 for the first."""
+    """A list; `column` is the column of its entries, from 0."""
 
     items: "list[YamlNode]"
     span: Span
@@ -48,7 +48,7 @@ class YamlEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlMapping:
-    """A map; its keys differ."""
+    """A map with unique keys; `column` is the column of its keys, from 0."""
 
     entries: list[YamlEntry]
     span: Span
@@ -79,45 +79,39 @@ class OpenMapping:
     keys: dict[str, YamlScalar] = field(default_factory=dict)
 
 
-@dataclass
-class YamlDocument:
-    """The root of a YAML text, or None if it is empty, and its comments."""
-
-    root: YamlNode | None
-    comments: list[Comment]
-
-
 COMMENT_PATTERN = re.compile(r"(?:(?<=[ \t\n\r\x85\u2028\u2029])|\A)#[^\n]*")
 """A `#` begins a comment only after whitespace: `a#b` is text."""
 YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
-def compose_yaml(source: Source) -> YamlDocument:
-    """Compose the nodes of a text. Fails with E0110, E0116, E0121 to E0124."""
+def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
+    """Return the root of a YAML text (None if it is empty) and its comments. Raise E0110, E0116,
+    or E0121 to E0124.
+    """
     composer = YamlComposer(source)
     try:
         for event in yaml.parse(source.text, Loader=YAML_LOADER):
             composer.process_event(event)
     except yaml.YAMLError as error:
         raise Failed(explain_yaml_error(source, error)) from None
-    if composer.faults:
-        raise Failed(*cap_diagnostics(composer.faults))
-    return YamlDocument(composer.root, find_yaml_comments(source, composer.scalars))
+    if composer.errors:
+        raise Failed(*cap_diagnostics(composer.errors))
+    return composer.root, find_yaml_comments(source, composer.scalars)
 
 
 class YamlComposer:
-    """Events → nodes, without recursion."""
+    """Builds nodes from PyYAML events, without recursion."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.stack: list[OpenSequence | OpenMapping] = []
         self.root: YamlNode | None = None
         self.scalars: list[Span] = []
-        self.faults: list[Diagnostic] = []
+        self.errors: list[Diagnostic] = []
         self.documents = 0
 
     def process_event(self, event: yaml.Event) -> None:
-        """Process the next event."""
+        """Process the next event. Raise E0110, E0122 to E0124 for unsupported YAML."""
         assert event.start_mark is not None
         assert event.end_mark is not None
         span = Span(self.source, event.start_mark.index, event.end_mark.index)
@@ -129,23 +123,23 @@ class YamlComposer:
             case yaml.ScalarEvent():
                 reject_anchors_and_tags(event, span)
                 node = YamlScalar(event.value, event.style or "", span)
-                # an empty value has no location in the text, where a `#` could be
+                # an empty value has no text that could contain a `#`
                 if node.style or span.end > span.start:
                     self.scalars.append(span)
                 self.add_node(node)
             case yaml.SequenceStartEvent():
                 reject_anchors_and_tags(event, span)
-                self.open(OpenSequence(span.start, bool(event.flow_style)), span)
+                self.open_collection(OpenSequence(span.start, bool(event.flow_style)), span)
             case yaml.MappingStartEvent():
                 reject_anchors_and_tags(event, span)
-                self.open(OpenMapping(span.start, bool(event.flow_style)), span)
+                self.open_collection(OpenMapping(span.start, bool(event.flow_style)), span)
             case yaml.CollectionEndEvent():
-                self.close(span)
+                self.close_collection(span)
             case _:
-                pass  # the ends of documents, and of the stream
+                pass  # end of a document, start or end of the stream
 
     def begin_document(self, span: Span) -> None:
-        """Begin a document. E0123 for a second one."""
+        """Begin a document. Raise E0123 for a second one."""
         self.documents += 1
         if self.documents > 1:
             raise_error(
@@ -156,8 +150,8 @@ class YamlComposer:
                 helps=["write one spec per file"],
             )
 
-    def open(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
-        """Begin a collection. E0110 if nested too deeply."""
+    def open_collection(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
+        """Begin a collection. Raise E0110 if it is nested too deeply."""
         self.stack.append(collection)
         if len(self.stack) > lexer.MAX_NESTING:
             raise_error(
@@ -168,14 +162,13 @@ class YamlComposer:
                 helps=["bind the inner part to a name"],
             )
 
-    def close(self, span: Span) -> None:
+    def close_collection(self, span: Span) -> None:
         """End a collection."""
         top = self.stack.pop()
-        # PyYAML ends a block at the next line that is not part of it, comments and empty lines
-        # included; here it ends after its last entry
+        # PyYAML extends a block over the comments and empty lines after its last entry
         end = span.end if top.flow else find_last_entry_end(top)
         whole = Span(self.source, top.start, max(top.start, end))
-        column = top.start - (self.source.text.rfind("\n", 0, top.start) + 1)
+        column = whole.column - 1
         match top:
             case OpenMapping():
                 self.add_node(YamlMapping(top.entries, whole, column, top.flow))
@@ -191,13 +184,13 @@ class YamlComposer:
             case OpenSequence(items=items):
                 items.append(node)
             case OpenMapping(key=None) as top:
-                top.key = self.key(top, node)
+                top.key = self.check_key(top, node)
             case OpenMapping(key=YamlScalar() as key) as top:
                 top.entries.append(YamlEntry(key, node))
                 top.key = None
 
-    def key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Check a key: a text that the map does not have yet."""
+    def check_key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
+        """Return a key. Raise E0124 or E0122 if it is no string; report E0116 for duplicates."""
         if not isinstance(node, YamlScalar):
             raise_error(
                 "E0124",
@@ -210,7 +203,7 @@ class YamlComposer:
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
         if node.value in top.keys:
-            self.faults.append(
+            self.errors.append(
                 Diagnostic(
                     "E0116",
                     f"the key `{node.value}` is duplicated",
@@ -219,8 +212,8 @@ class YamlComposer:
                     helps=(self._suggest_fix(top, node.value),),
                 )
             )
-            if len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
-                raise Failed(*cap_diagnostics(self.faults))
+            if len(self.errors) >= lexer.MAX_COLLECTED_ERRORS:
+                raise Failed(*cap_diagnostics(self.errors))
         top.keys.setdefault(node.value, node)
         return node
 
@@ -274,50 +267,34 @@ def reject_yaml_feature(span: Span, what: str) -> NoReturn:
 
 
 def is_empty_node(node: YamlNode) -> bool:
-    """Return whether a value is missing."""
+    """Return whether a node is an empty value."""
     return isinstance(node, YamlScalar) and not node.style and not node.value
 
 
 def find_yaml_comments(source: Source, scalars: list[Span]) -> list[Comment]:
-    """Find the comments of a text, which YAML events omit: every ` #` outside a scalar."""
-    found: list[Comment] = []
-    at = position = 0
+    """Find the comments of a text, which PyYAML omits: every ` #` outside a scalar."""
+    comments: list[Comment] = []
+    index = position = 0
     while match := COMMENT_PATTERN.search(source.text, position):
         start = match.start()
-        # both are in text order: scalars that end before the `#` are finished
-        while at < len(scalars) and scalars[at].end <= start:
-            at += 1
-        if at < len(scalars) and scalars[at].start <= start:
-            position = scalars[at].end
+        # scalars and comments are in text order: skip the scalars before this `#`
+        while index < len(scalars) and scalars[index].end <= start:
+            index += 1
+        if index < len(scalars) and scalars[index].start <= start:
+            position = scalars[index].end
             continue
         position = match.end()
         text = match.group().rstrip()
-        found.append(Comment(start, start + len(text), text[1:].strip()))
-    return found
+        comments.append(Comment(start, start + len(text), text[1:].strip()))
+    return comments
 
 
-YAML_ESCAPE_VALUES = {
-    "0": "\0",
-    "a": "\a",
-    "b": "\b",
-    "t": "\t",
-    "\t": "\t",
-    "n": "\n",
-    "v": "\v",
-    "f": "\f",
-    "r": "\r",
-    "e": "\x1b",
-    " ": " ",
-    '"': '"',
-    "/": "/",
-    "\\": "\\",
-    "N": "\x85",
-    "_": "\xa0",
-    "L": "\u2028",
-    "P": "\u2029",
+HEX_ESCAPE = r"\\(?:x(?P<x>..)|u(?P<u>.{4})|U(?P<U>.{8}))"
+QUOTED_CHARACTERS = {
+    "'": re.compile(r"''|.", re.DOTALL),
+    '"': re.compile(rf"{HEX_ESCAPE}|\\(?P<letter>.)|.", re.DOTALL),
 }
-HEX_ESCAPE_LENGTHS = {"x": 2, "u": 4, "U": 8}
-"""Number of hexadecimal digits after each escape."""
+"""The source of one character, by quote."""
 
 
 def scalar_to_fragment(node: YamlScalar) -> Fragment:
@@ -326,48 +303,31 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     raw = span.text
     # most scalars: characters and offsets correspond
     if not node.style and raw == node.value:
-        return Fragment(source, node.value, span.start, scalar=True)
-    offsets: list[int] | None = None
-    if node.style == "'":
-        offsets = map_single_quoted_offsets(raw, node.value)
-    elif node.style == '"':
-        offsets = map_double_quoted_offsets(raw, node.value)
+        return Fragment(source, node.value, span.start, is_yaml_scalar=True)
+    offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
     if offsets is None:  # folded over lines: point to all of it
         places = (*[span.start] * len(node.value), span.end)
     else:
         places = tuple(span.start + n for n in offsets)
-    return Fragment(source, node.value, places=places, scalar=True)
+    return Fragment(source, node.value, offsets=places, is_yaml_scalar=True)
 
 
-def map_single_quoted_offsets(raw: str, value: str) -> list[int] | None:
-    """Return the offsets in `'it''s'` of the characters of `it's` and of the closing quote."""
-    places: list[int] = []
-    n = 1
-    while n < len(raw) - 1:
-        if len(places) >= len(value) or raw[n] != value[len(places)]:
+def map_quoted_offsets(raw: str, value: str) -> list[int] | None:
+    r"""Return the offsets in `'it''s'` or `"a\tb"` of the characters of the value and of the
+    closing quote; None if they do not correspond one to one.
+    """
+    offsets: list[int] = []
+    for match in QUOTED_CHARACTERS[raw[0]].finditer(raw, 1, len(raw) - 1):
+        if _unescape_quoted(match) != value[len(offsets) : len(offsets) + 1]:
             return None
-        places.append(n)
-        n += 2 if raw[n] == "'" else 1  # a quote is doubled
-    return [*places, n] if len(places) == len(value) else None
+        offsets.append(match.start())
+    return [*offsets, len(raw) - 1] if len(offsets) == len(value) else None
 
 
-def map_double_quoted_offsets(raw: str, value: str) -> list[int] | None:
-    r"""Return the offsets in `"a\tb"` of the characters of its value and of the closing quote."""
-    places: list[int] = []
-    n = 1
-    while n < len(raw) - 1:
-        start = n
-        character = raw[n]
-        n += 1
-        if character == "\\":
-            letter = raw[n]
-            n += 1 + HEX_ESCAPE_LENGTHS.get(letter, 0)
-            if letter in HEX_ESCAPE_LENGTHS:
-                character = chr(int(raw[start + 2 : n], 16))
-            else:
-                # an escaped line break stands for nothing, so nothing is located here
-                character = YAML_ESCAPE_VALUES.get(letter, "")
-        if len(places) >= len(value) or character != value[len(places)]:
-            return None
-        places.append(start)
-    return [*places, n] if len(places) == len(value) else None
+def _unescape_quoted(match: re.Match[str]) -> str:
+    """Return the character of a match; "" for an escaped line break."""
+    groups = match.groupdict()
+    if letter := groups.get("letter"):
+        return str(yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.get(letter, ""))
+    code = groups.get("x") or groups.get("u") or groups.get("U")
+    return chr(int(code, 16)) if code else match.group()[0]

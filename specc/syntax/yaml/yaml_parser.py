@@ -29,12 +29,12 @@ Items = list[ast.Item]
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `use: [{file: vit.specc, as: v}]`."""
-    read: list[ast.Use | None] = []
+    uses: list[ast.Use | None] = []
     example = "`- {file: vit.specc, as: v}`"
-    for node in reader.items(entry.value, "`use`", f"a list: {example}"):
+    for node in reader.read_sequence(entry.value, "`use`", f"a list: {example}"):
         reader.read_mapping(node, "an entry of `use`", example)
-        read.append(USE_ENTRY.parse(reader, node))
-    return [use for use in read if use is not None]
+        uses.append(USE_ENTRY.parse(reader, node))
+    return [use for use in uses if use is not None]
 
 
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -51,33 +51,34 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `require: [{that: d % heads == 0, because: …}]`."""
-    read: list[ast.Require | None] = []
+    requires: list[ast.Require | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
-    for node in reader.items(entry.value, "`require`", example):
+    for node in reader.read_sequence(entry.value, "`require`", example):
         if isinstance(node, YamlMapping):
-            read.append(REQUIRE_ENTRY.parse(reader, node))
+            requires.append(REQUIRE_ENTRY.parse(reader, node))
         else:
-            read.append(ast.Require(parse_yaml_expression(reader, node), span=node.span))
-    return [condition for condition in read if condition is not None]
+            requires.append(ast.Require(parse_yaml_expression(reader, node), span=node.span))
+    return [require for require in requires if require is not None]
 
 
 def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `items:`: blocks, graphs, definitions and others in source order."""
-    read: Items = []
+    items: Items = []
     example = "a list: `- graph: classify`, `- block: layer`, `- mask: near(n)`"
-    for node in reader.items(entry.value, "`items`", example):
+    for node in reader.read_sequence(entry.value, "`items`", example):
         if not isinstance(node, YamlMapping) or not node.entries:
             reader.report_wrong_kind(node, "an item", "a map", example)
             continue
         kind = next((e.name for e in node.entries if e.name in LISTED_ITEMS), None)
         if kind is None:
-            reader.unknown(node.entries[0], LISTED_ITEMS, "an item")
+            reader.report_unknown_key(node.entries[0], LISTED_ITEMS, "an item")
         elif kind in ITEM_FORMS:
             item = ITEM_FORMS[kind].parse(reader, node)
-            read += [item] if item is not None else []
+            items += [item] if item is not None else []
         else:  # a top-level key as an entry: `- dims: [batch]`
-            read += TOP_ITEM_PARSERS[kind](reader, reader.known(node, (kind,), f"`{kind}`")[kind])
-    return read
+            found = reader.read_known_keys(node, (kind,), f"`{kind}`")
+            items += TOP_ITEM_PARSERS[kind](reader, found[kind])
+    return items
 
 
 def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -90,52 +91,51 @@ def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
     """Parse the preprocessing of an input, or the postprocessing of a result."""
-    if entry.name.startswith("show "):
-        shown = entry.name.removeprefix("show ").strip()
-        value = parse_yaml_expression(reader, entry.value)
-        return ast.ResultDisplay(shown, value, span=get_entry_span(entry))
-    read = parse_yaml_name(reader, entry.key, "an input")
-    return ast.InputReading(
-        read, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry)
+    is_result = entry.name.startswith("show ")
+    name = (
+        entry.name.removeprefix("show ").strip()
+        if is_result
+        else parse_yaml_name(reader, entry.key, "an input")
     )
+    node = ast.ResultDisplay if is_result else ast.InputReading
+    return node(name, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry))
 
 
 def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `generate: {text: {of: ids, from: logits, stop: eos}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.read_mapping(entry.value, "`generate`", example)
-    read = [parse_yaml_generate(reader, e) for e in nodes]
-    return [g for g in read if g is not None]
+    return [g for e in nodes if (g := parse_yaml_generate(reader, e)) is not None]
 
 
 def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | None:
     """Parse one entry of `generate`; None after an error."""
-    generated = parse_yaml_name(reader, entry.key, "the name of what is generated")
+    name = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
-    settings = reader.read_mapping(entry.value, "what is generated", example)
-    found = {s.name: s for s in settings}
+    entries = reader.read_mapping(entry.value, "what is generated", example)
+    found = {e.name: e for e in entries}
     if not {"of", "from"} <= set(found):
         reader.report_error(
             "E0126",
             "`generate` needs `of` and `from`",
             entry.key.span,
             "for this",
-            "`of:` names the input that grows, `from:` the result that its next row is chosen from",
+            "`of:` names the input to extend, `from:` the result with the next token's logits",
         )
         return None
     input_name = parse_yaml_name(reader, found["of"].value, "`of`")
     source = parse_yaml_name(reader, found["from"].value, "`from`")
-    others = [parse_yaml_setting(reader, s) for s in settings if s.name not in ("of", "from")]
-    head = {"name": generated, "input_name": input_name, "source": source}
-    return make_section(reader, entry, ast.Generate, "settings", others, **head)
-
-
-def parse_yaml_setting(reader: YamlReader, entry: YamlEntry) -> ast.Setting:
-    """Parse `stop: eos`."""
-    set_name = parse_yaml_name(reader, entry.key, "a setting")
-    return ast.Setting(
-        set_name, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry)
-    )
+    settings = [
+        ast.Setting(
+            parse_yaml_name(reader, e.key, "a setting"),
+            parse_yaml_expression(reader, e.value),
+            span=get_entry_span(e),
+        )
+        for e in entries
+        if e.name not in ("of", "from")
+    ]
+    head = {"name": name, "input_name": input_name, "source": source}
+    return make_section(reader, entry, ast.Generate, "settings", settings, **head)
 
 
 def parse_yaml_quantize(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -150,7 +150,7 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
     """Parse a key of `quantize` with its value, or a list of patterns."""
     value, what = entry.value, f"`{entry.name}`"
     nodes = value.items if isinstance(value, YamlSequence) else [value]
-    values = tuple(ast.TextLiteral(reader.raw(n, what), span=n.span) for n in nodes)
+    values = tuple(ast.TextLiteral(reader.read_scalar(n, what), span=n.span) for n in nodes)
     return ast.QuantizeEntry(entry.name, values, span=get_entry_span(entry))
 
 
@@ -172,10 +172,9 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
     {share: d}]`.
     """
     example = "a list: `- {tie: a.weight, to: b.weight}`"
-    nodes = reader.items(entry.value, "`weights`", example)
-    rules = [parse_yaml_weight_rule(reader, n) for n in nodes]
-    known = [r for r in rules if r is not None]
-    return [make_section(reader, entry, ast.Weights, "rules", known)]
+    nodes = reader.read_sequence(entry.value, "`weights`", example)
+    rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]
+    return [make_section(reader, entry, ast.Weights, "rules", rules)]
 
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
@@ -185,7 +184,7 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
     kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
     if kind is None:
         if entries:
-            reader.unknown(entries[0], WEIGHT_RULE_FORMS, what)
+            reader.report_unknown_key(entries[0], WEIGHT_RULE_FORMS, what)
         return None
     return WEIGHT_RULE_FORMS[kind].parse(reader, node)
 
@@ -208,23 +207,23 @@ LISTED_ITEMS = (
     *ITEM_FORMS,
     *(key for key in TOP_ITEM_PARSERS if key not in ("use", "require", "items")),
 )
-"""The words of entries of `items:`."""
+"""The keys that begin an entry of `items:`."""
 
 
 def parse_yaml(source: Source) -> ast.File:
-    """Parse a YAML text. Fails with E01xx and E0201, reporting up to 20 independent errors."""
+    """Parse a YAML text. Raise E01xx and E0201 with up to 20 independent errors."""
     check_source_characters(source)
-    document = compose_yaml(source)
-    reader = YamlReader(source, document.comments)
-    read = parse_yaml_file(reader, document.root)
-    if reader.faults:
-        raise Failed(*cap_diagnostics(reader.faults))
-    return read
+    root, comments = compose_yaml(source)
+    reader = YamlReader(source, comments)
+    file = parse_yaml_file(reader, root)
+    if reader.errors:
+        raise Failed(*cap_diagnostics(reader.errors))
+    return file
 
 
 def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
     """Parse the whole spec."""
-    nothing = ast.File(version=1, model="")
+    empty = ast.File(version=1, model="")
     if root is None:
         reader.report_error(
             "E0113",
@@ -233,11 +232,11 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
             "`specc: 1` belongs here",
             "start with\n  specc: 1\n  model: my_model",
         )
-        return nothing
+        return empty
     entries = reader.read_mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")
     if not isinstance(root, YamlMapping):
-        return nothing
-    found = reader.known(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
+        return empty
+    found = reader.read_known_keys(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
     check_yaml_version(reader, found)
     head = ast.File(
         version=1,
@@ -255,7 +254,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
 
 
 def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
-    """Report a version that this compiler does not read."""
+    """Report E0113 for an unsupported version."""
     version = reader.get_optional_text(found, "specc")
     if version not in ("1", ""):  # an empty value is an error already
         reader.report_error(
@@ -276,7 +275,6 @@ def attach_items(
         if entry.name not in YAML_HEADER_KEYS:
             break
         end = get_entry_span(entry).end
-    # top-level keys are in any order, and `items:` holds any of them: comments need the order of
-    # the text
-    in_order = sorted(items, key=lambda item: get_node_span(item).start)
-    return attach_file_comments(reader.attacher, replace(head, items=tuple(in_order)), start, end)
+    # top-level keys are in any order, but comments are attached in source order
+    ordered = sorted(items, key=lambda item: get_node_span(item).start)
+    return attach_file_comments(reader.attacher, replace(head, items=tuple(ordered)), start, end)

@@ -12,6 +12,7 @@ from specc.diagnostics.source import Source
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import is_spaced_item, layout_dim_name
+from specc.syntax.dsl.expression_printer import print_comment_lines
 from specc.syntax.yaml.yaml_config import CONFIG_ENTRIES
 from specc.syntax.yaml.yaml_keys import (
     ITEM_FORMS,
@@ -27,23 +28,22 @@ from specc.syntax.yaml.yaml_layout import (
     YamlPair,
     YamlValue,
     expression_to_yaml,
-    make_tall_list,
+    make_multiline_list,
     make_yaml_list,
     print_yaml_block,
-    print_yaml_comments,
     texts_to_yaml,
 )
 
 
 def print_yaml(file: ast.File) -> str:
     """Print a spec."""
-    out = print_yaml_comments(file.comments.leading, 0)
+    out = print_comment_lines(file.comments.leading, 0)
     head = [
         YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
         YamlPair("model", file.model),
     ]
-    further = (("doc", file.doc), ("extends", file.extends))
-    head += [YamlPair(key, text) for key, text in further if text]
+    optional = (("doc", file.doc), ("extends", file.extends))
+    head += [YamlPair(key, text) for key, text in optional if text]
     out += print_yaml_block(YamlMap(head), 0)
     first, middle, last = partition_items(file.items)
     previous: ast.Item | None = None
@@ -62,7 +62,7 @@ def print_yaml(file: ast.File) -> str:
         )
         previous = run[-1]
     if file.end:
-        out += ["", *print_yaml_comments(file.end, 0)]
+        out += ["", *print_comment_lines(file.end, 0)]
     return "\n".join(out) + "\n"
 
 
@@ -82,16 +82,14 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
     """Group adjacent items that share a top-level key."""
     out: list[ItemRun] = []
     for item in items:
-        last = out[-1][-1] if out else None
-        fits = (
-            last is not None
-            and get_top_key(last) == get_top_key(item)
+        key = get_item_key(item)
+        if (
+            out
+            and get_top_key(out[-1][-1]) == get_top_key(item)
             and type(item) not in SECTION_CONVERTERS
-        )
-        if fits and get_item_key(item):
-            # two with one name would be a duplicate key
-            fits = get_item_key(item) not in map(get_item_key, out[-1])
-        if fits:
+            # two items of one name would be a duplicate key
+            and not (key and key in map(get_item_key, out[-1]))
+        ):
             out[-1].append(item)
         else:
             out.append([item])
@@ -99,7 +97,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
 
 
 def get_item_key(item: ast.Item) -> str:
-    """Return the key of an item below its top-level key, if it has one."""
+    """Return the key of an item below its top-level key; "" if it has none."""
     match item:
         case ast.Generate():
             return item.name
@@ -109,31 +107,31 @@ def get_item_key(item: ast.Item) -> str:
 
 
 def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, list[ItemRun]]:
-    """Partition items into those under top-level keys, those between them for `items:`, and more
-    top-level keys.
+    """Partition items into runs under top-level keys, the items of `items:` between them, and more
+    runs under top-level keys.
     """
-    left = group_neighbors(items)
+    remaining = group_neighbors(items)
     used = {"items"}
     first: list[ItemRun] = []
     last: list[ItemRun] = []
     # a top-level key can occur only once: repeated items go into `items:`
-    while left and get_top_key(left[0][0]) not in used:
-        used.add(get_top_key(left[0][0]))
-        first.append(left.pop(0))
-    while left and get_top_key(left[-1][0]) not in used:
-        used.add(get_top_key(left[-1][0]))
-        last.insert(0, left.pop())
-    return first, [item for run in left for item in run], last
+    while remaining and get_top_key(remaining[0][0]) not in used:
+        used.add(get_top_key(remaining[0][0]))
+        first.append(remaining.pop(0))
+    while remaining and get_top_key(remaining[-1][0]) not in used:
+        used.add(get_top_key(remaining[-1][0]))
+        last.insert(0, remaining.pop())
+    return first, [item for run in remaining for item in run], last
 
 
 def run_to_yaml(run: ItemRun) -> YamlPair:
     """Convert a top-level key with its items."""
     match run[0]:
         case ast.Use() | ast.Require():
-            listed = YamlList([top_entry_to_yaml(item) for item in run], tall=True)
+            listed = YamlList([top_entry_to_yaml(item) for item in run], multiline=True)
             return YamlPair(get_top_key(run[0]), listed)
         case ast.Generate() | ast.Stream():
-            named = YamlMap([named_item_to_yaml(item) for item in run], tall=True)
+            named = YamlMap([named_item_to_yaml(item) for item in run], multiline=True)
             return YamlPair(get_top_key(run[0]), named)
         case _:
             return section_to_yaml(run[0])
@@ -142,7 +140,7 @@ def run_to_yaml(run: ItemRun) -> YamlPair:
 def top_entry_to_yaml(item: ast.Item) -> YamlItem:
     """Convert an entry of `use` or `require`."""
     form = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
-    value: YamlValue = form.show(item)
+    value: YamlValue = form.to_yaml(item)
     if isinstance(item, ast.Require) and not item.because:
         bare = expression_to_yaml(item.condition)
         value = value if isinstance(bare, YamlMap) else bare
@@ -150,39 +148,40 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
 
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert to `text: {of: ids, from: logits, stop: eos}` of `generate`, `logits: sound` of
-    `stream`.
+    """Convert `generate` to `text: {of: ids, from: logits, stop: eos}`, `stream` to
+    `logits: sound`.
     """
     if isinstance(item, ast.Stream):
         return YamlPair(item.source, item.input_name, item.comments)
     assert isinstance(item, ast.Generate)
     pairs = [YamlPair("of", item.input_name), YamlPair("from", item.source)]
     pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.comments) for s in item.settings]
-    return YamlPair(item.name, YamlMap(pairs, item.end), item.comments, headed=True)
+    return YamlPair(item.name, YamlMap(pairs, item.end), item.comments, comment_first=True)
 
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
     """Convert an entry of `reading`."""
-    shows = isinstance(entry, ast.ResultDisplay)
-    name = f"show {entry.name}" if shows else entry.name
+    name = f"show {entry.name}" if isinstance(entry, ast.ResultDisplay) else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.comments)
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert a key with its single item."""
     value = SECTION_CONVERTERS[type(item)](item)
-    return YamlPair(get_top_key(item), value, item.comments, headed=not isinstance(item, ast.Dims))
+    return YamlPair(
+        get_top_key(item), value, item.comments, comment_first=not isinstance(item, ast.Dims)
+    )
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     """Make a map with a line per entry."""
-    return YamlMap(pairs, end, tall=bool(pairs or end))
+    return YamlMap(pairs, end, multiline=bool(pairs or end))
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
     ast.Dims: lambda item: make_yaml_list(map(layout_dim_name, item.names)),
-    ast.Weights: lambda item: make_tall_list(
-        [YamlItem(find_form(WEIGHT_RULE_FORMS, r).show(r), r.comments) for r in item.rules],
+    ast.Weights: lambda item: make_multiline_list(
+        [YamlItem(find_form(WEIGHT_RULE_FORMS, r).to_yaml(r), r.comments) for r in item.rules],
         item.end,
     ),
     ast.Config: lambda item: make_entries(
@@ -199,10 +198,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
         item.end,
     ),
 }
-"""Converters of the keys that hold one item."""
-
-
-# --- entries of `items:` -------- ------------------------------------------------------
+"""Converters of the top-level keys that hold one item."""
 
 
 def items_to_yaml(run: ItemRun) -> YamlPair:
@@ -210,26 +206,31 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
     entries = []
     previous: ast.Item | None = None
     for item in run:
-        apart = previous is not None and (is_spaced_item(item) or is_spaced_item(previous))
-        entries.append(listed_item_to_yaml(item, apart))
+        spaced = previous is not None and (is_spaced_item(item) or is_spaced_item(previous))
+        entries.append(listed_item_to_yaml(item, spaced))
         previous = item
-    return YamlPair("items", YamlList(entries, tall=True))
+    return YamlPair("items", YamlList(entries, multiline=True))
 
 
-def listed_item_to_yaml(item: ast.Item, apart: bool) -> YamlItem:
+def listed_item_to_yaml(item: ast.Item, blank_line_above: bool) -> YamlItem:
     """Convert an entry of `items:`."""
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
     if form := ITEM_FORMS.get(word):
-        return YamlItem(form.show(item), item.comments, headed=form.has_body, apart=apart)
+        return YamlItem(
+            form.to_yaml(item),
+            item.comments,
+            comment_first=form.has_body,
+            blank_line_above=blank_line_above,
+        )
     pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else run_to_yaml([item])
-    return YamlItem(YamlMap([pair]), apart=apart)
+    return YamlItem(YamlMap([pair]), blank_line_above=blank_line_above)
 
 
 CODE_PIECE = re.compile(r"`([^`\n]+)`")
-PLACEHOLDER = "what_is_left_out"
-"""Stands for `…` while an example is parsed."""
+PLACEHOLDER = "placeholder_for_ellipsis"
+"""Replaces `…` while an example is parsed."""
 EMPTY_BODY = f"{{ {PLACEHOLDER} = {PLACEHOLDER} }}"
-"""Stands for `{ … }`."""
+"""Replaces `{ … }` while an example is parsed."""
 OPTION_PIECE = re.compile(r"([a-z_]+)=([^=\s].*)")
 WEIGHTS_PIECE = re.compile(r"(?:… )?@ (\S+)")
 TYPED_PIECE = re.compile(r"\w+: (?:int|float|bool|text|list|choice|mask|score|bias|norm)\b")
@@ -239,10 +240,10 @@ YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
     """Translate the advice of a diagnostic about a YAML file to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
-    mapped = YAML_PIECE.match(text) is not None
+    in_map = YAML_PIECE.match(text) is not None
 
-    def rewrite_code(said: str) -> str:
-        return CODE_PIECE.sub(lambda piece: f"`{rewrite_as_yaml(piece[1], mapped=mapped)}`", said)
+    def rewrite_code(advice: str) -> str:
+        return CODE_PIECE.sub(lambda piece: f"`{rewrite_as_yaml(piece[1], in_map=in_map)}`", advice)
 
     return replace(
         diagnostic,
@@ -252,28 +253,27 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 
 @lru_cache(maxsize=256)
-def rewrite_as_yaml(piece: str, *, mapped: bool = True) -> str:
-    """Rewrite a code fragment of advice in YAML; unchanged if both syntaxes are equal. `mapped`:
-    the erroneous code is a map, `{linear: {in: x}}`, and not text, so options and weight names are
-    entries.
+def rewrite_as_yaml(piece: str, *, in_map: bool = True) -> str:
+    """Rewrite a code fragment of advice in YAML; return it unchanged if both syntaxes are equal.
+    If the erroneous code is a map, `{linear: {in: x}}`, options and weight names become entries.
     """
     if option := OPTION_PIECE.fullmatch(piece):
-        return f"{option[1]}: {option[2]}" if mapped else piece
-    if mapped and (named := WEIGHTS_PIECE.fullmatch(piece)):
+        return f"{option[1]}: {option[2]}" if in_map else piece
+    if in_map and (named := WEIGHTS_PIECE.fullmatch(piece)):
         name = named[1].strip('"')
         return f"weights: {name}"
-    for wrapped, picked in _embed_in_specs(piece):
+    for text, select in _embed_in_specs(piece):
         try:
-            file = parse_dsl(Source("advice", wrapped))
+            file = parse_dsl(Source("advice", text))
         except Failed:
             continue
-        # a text alone documents a file or a block
-        alone = any(isinstance(i, ast.Block) and not i.body for i in file.items)
-        if alone or not (file.items or file.extends):
+        # a string literal alone would become the docstring of the file or block
+        is_docstring = any(isinstance(i, ast.Block) and not i.body for i in file.items)
+        if is_docstring or not (file.items or file.extends):
             continue
         root = yaml.compose(print_yaml(file))
         assert root is not None  # every spec has a name
-        return _print_flow(picked(root))
+        return _print_flow(select(root))
     return piece
 
 
@@ -283,27 +283,25 @@ NodeSelector = Callable[[yaml.Node], yaml.Node]
 def _embed_in_specs(piece: str) -> Iterator[tuple[str, NodeSelector]]:
     """Yield whole specs that may contain a fragment, with a selector into their YAML."""
     text = piece.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    head = 'specc 1\nmodel m "d"\n'  # what follows is not documentation any more
+    head = 'specc 1\nmodel m "d"\n'  # with a docstring, so that the fragment is none
     yield f"{head}{text}\n", _select_item
     if TYPED_PIECE.match(piece):
         yield f"{head}config {{ {text} }}\n", lambda n: _select_value(n, "config")
     if piece.startswith("show "):
         yield f"{head}reading {{ {text} }}\n", lambda n: _select_value(n, "reading")
     if piece.startswith("where "):
-        wanted = f"{head}graph g() -> float[] {text} {EMPTY_BODY}\n"
         yield (
-            wanted,
+            f"{head}graph g() -> float[] {text} {EMPTY_BODY}\n",
             lambda n: _select_pair(
                 _select_value(_select_first(_select_value(n, "items")), "where"), "where"
             ),
         )
-    # an expression alone is not a statement: a statement has a name, or begins with a keyword
     for body in (text, f"{text} {EMPTY_BODY}"):
         yield f"{head}block f() -> float[] {{ {body} }}\n", _select_statement
 
 
 def _select_item(root: yaml.Node) -> yaml.Node:
-    """Return the only item of a file; of `items:` the entry."""
+    """Return the only item of a file; for `items:` its entry."""
     assert isinstance(root, yaml.MappingNode)  # as `print_yaml` writes it
     pairs = [p for p in root.value if p[0].value not in ("specc", "model", "doc")]
     if len(pairs) == 1 and pairs[0][0].value == "items":

@@ -1,5 +1,5 @@
-"""`YamlReader`: checks of node kinds and keys for all YAML parsers, error reporting, and node
-extents including comments.
+"""`YamlReader`, which checks kinds and keys of YAML nodes and reports errors; extents of nodes
+with their comments.
 """
 
 from bisect import bisect_left
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Children
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
+from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Failed, Label
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import did_you_mean, format_name_list, format_suggestion
 from specc.syntax import ast
@@ -28,35 +28,23 @@ N = TypeVar("N")
 
 
 ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
-"""Definitions, which YAML specs have in the list `items:`."""
+"""Keys of definitions, which YAML specs list under `items:`."""
 
 
-class YamlReader:
-    """The reading of one YAML file."""
+class YamlReader(ErrorCollector):
+    """Checks and error reports for the nodes of one YAML file."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
+        super().__init__()
         self.source = source
         self.comments = comments
         self.attacher = CommentAttacher(source.text, comments)
-        self.faults: list[Diagnostic] = []
 
-    def report_error(
-        self,
-        code: str,
-        title: str,
-        span: Span,
-        label: str,
-        *helps: str,
-        others: Iterable[Label] = (),
-    ) -> None:
-        """Report an error and continue."""
-        self.add(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
-
-    def add(self, *faults: Diagnostic) -> None:
+    def add(self, *errors: Diagnostic) -> None:
         """Report errors; stop at the limit."""
-        self.faults.extend(faults)
-        if len(self.faults) >= lexer.MAX_COLLECTED_ERRORS:
-            raise Failed(*cap_diagnostics(self.faults))
+        super().add(*errors)
+        if len(self.errors) >= lexer.MAX_COLLECTED_ERRORS:
+            raise Failed(*cap_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:
         """Return the entries of a map; an empty value is an empty map."""
@@ -66,7 +54,7 @@ class YamlReader:
             self.report_wrong_kind(node, what, "a map", example)
         return []
 
-    def items(self, node: YamlNode, what: str, example: str) -> list[YamlNode]:
+    def read_sequence(self, node: YamlNode, what: str, example: str) -> list[YamlNode]:
         """Return the entries of a list; an empty value is an empty list."""
         if isinstance(node, YamlSequence):
             return node.items
@@ -74,18 +62,18 @@ class YamlReader:
             self.report_wrong_kind(node, what, "a list", example)
         return []
 
-    def report_wrong_kind(self, node: YamlNode, what: str, due: str, example: str) -> None:
-        """Report a list in place of a map, or the like."""
+    def report_wrong_kind(self, node: YamlNode, what: str, expected: str, example: str) -> None:
+        """Report E0125 for a node of the wrong kind, e.g. a list in place of a map."""
         found = NODE_KIND_NAMES[type(node)]
         self.report_error(
             "E0125",
-            f"{what} is {due}, not {found}",
+            f"{what} is {expected}, not {found}",
             get_first_line_span(node.span),
             f"this is {found}",
             f"write {example}",
         )
 
-    def raw(self, node: YamlNode, what: str) -> str:
+    def read_scalar(self, node: YamlNode, what: str) -> str:
         """Return the text of a scalar."""
         if not isinstance(node, YamlScalar):
             example = "it as a string, in quotes if it contains `: ` or brackets"
@@ -101,21 +89,19 @@ class YamlReader:
             )
         return node.value
 
-    def texts(self, node: YamlNode, what: str) -> tuple[str, ...]:
-        """Return the texts of a list, or a single text as one."""
+    def read_strings(self, node: YamlNode, what: str) -> tuple[str, ...]:
+        """Return the strings of a list; a single string is a list of one."""
         nodes = node.items if isinstance(node, YamlSequence) else [node]
-        return tuple(self.raw(each, what) for each in nodes)
+        return tuple(self.read_scalar(each, what) for each in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
         """Return the text of a key that may be absent."""
-        return self.raw(entries[key].value, f"`{key}`") if key in entries else ""
+        return self.read_scalar(entries[key].value, f"`{key}`") if key in entries else ""
 
-    def known(
+    def read_known_keys(
         self, node: YamlNode, names: Iterable[str], what: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return the entries by key. Reports E0201 for a key not in `names`, E0126 for a missing
-        one.
-        """
+        """Return the entries by key. Report E0201 for unknown keys, E0126 for missing ones."""
         allowed = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         found = {e.name: e for e in entries}
@@ -123,7 +109,7 @@ class YamlReader:
         for entry in entries:
             if entry.name not in allowed:
                 # a misspelled key is one error, not two
-                meant = self.unknown(entry, allowed, what)
+                meant = self.report_unknown_key(entry, allowed, what)
                 if meant in missing:
                     missing.remove(meant)
         for name in missing:
@@ -136,7 +122,7 @@ class YamlReader:
             )
         return found
 
-    def unknown(self, entry: YamlEntry, allowed: Iterable[str], what: str) -> str:
+    def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], what: str) -> str:
         """Report an unknown key; return the key probably meant, or ""."""
         names = list(allowed)
         meant = did_you_mean(entry.name, names)
@@ -151,26 +137,19 @@ class YamlReader:
     def report_duplicate(self, what: str, span: Span, first: Span | None = None) -> None:
         """Report a duplicate."""
         others = [Label(first, "first here")] if first is not None else []
-        self.report_error(
-            "E0116",
-            f"{what} is duplicated",
-            span,
-            "again here",
-            "leave one of the two out",
-            others=others,
-        )
+        fix = "leave one of the two out"
+        self.report_error("E0116", f"{what} is duplicated", span, "again here", fix, others=others)
 
 
 REQUIRED_VALUES = {"specc": "1", "model": "my_model"}
-"""Values of required keys that a message shows."""
+"""Example values of required keys for messages."""
 
 NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: "a map"}
 
 
 def get_entry_span(entry: YamlEntry) -> Span:
-    """Return the span from a key to the end of its value; an empty value may start before its key
-    ends.
-    """
+    """Return the span from a key to the end of its value."""
+    # an empty value may start before its key ends
     end = max(entry.key.span.end, entry.value.span.end)
     return Span(entry.key.span.source, entry.key.span.start, end)
 
@@ -186,7 +165,7 @@ def collect_yaml_body(
 ) -> CommentedBody[T]:
     """Return the statements below a key with their comments."""
     start = entry.key.span.end
-    return reader.attacher.body(children, start, max(find_value_end(reader, entry), start))
+    return reader.attacher.attach(children, start, max(find_value_end(reader, entry), start))
 
 
 def make_section(
@@ -227,7 +206,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
         return find_node_end(reader, entry.value)
     # comments instead of a value: they are indented deeper than its key
     end = max(entry.key.span.end, entry.value.span.end)
-    return find_comments_end(reader, end, get_span_column(entry.key.span) + 1)
+    return find_comments_end(reader, end, entry.key.span.column)
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
@@ -242,9 +221,9 @@ def find_node_end(reader: YamlReader, node: YamlNode) -> int:
     return find_comments_end(reader, end, node.column)
 
 
-def find_comments_end(reader: YamlReader, end: int, least: int) -> int:
-    """Return the end of the trailing comment after `end`, and of those below from column
-    `least`.
+def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
+    """Return the end of the comments after `end`: a trailing one, and those on the lines below
+    that start at or right of a column, counted from 0.
     """
     text = reader.source.text
     position = end
@@ -254,13 +233,7 @@ def find_comments_end(reader: YamlReader, end: int, least: int) -> int:
         # anything but the end of flow style begins another token
         if gap.strip(" \t\r\n,]}"):
             break
-        start = comment.start - (text.rfind("\n", 0, comment.start) + 1)
-        if "\n" in gap and start < least:
+        if "\n" in gap and reader.source.position(comment.start)[1] - 1 < column:
             break
         end = position = comment.end
     return end
-
-
-def get_span_column(span: Span) -> int:
-    """Return the column of a span, from 0."""
-    return span.start - (span.source.text.rfind("\n", 0, span.start) + 1)

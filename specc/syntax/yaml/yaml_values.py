@@ -73,7 +73,7 @@ def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
     """Parse a name, not a dotted one."""
-    # the DSL has `x: type` and `a, b` here; split, so that messages can say so
+    # also parses `x: type` and `a, b`, which get a message of their own
     found = parse_yaml_fragment(reader, node, TARGETS, what) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
         return found[0].name
@@ -86,16 +86,16 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
 def parse_yaml_names(reader: YamlReader, node: YamlNode, what: str) -> tuple[str, ...]:
     """Parse one name, or a list of names."""
     found: dict[str, Span] = {}
-    for part in list_nodes(node):
-        one = parse_yaml_name(reader, part, what)
-        if one in found and one != "_":
-            reader.report_duplicate(f"the name `{one}`", part.span, found[one])
-        found[one] = part.span
+    for item in list_nodes(node):
+        name = parse_yaml_name(reader, item, what)
+        if name in found and name != "_":
+            reader.report_duplicate(f"the name `{name}`", item.span, found[name])
+        found[name] = item.span
     return tuple(found)
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list; a single node is a list of one, an empty one an empty list."""
+    """Return the entries of a list; a single node as a list of one, an empty value as no entry."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
@@ -124,8 +124,8 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
     """Parse a list of values, or one; text that is a list expression is that list."""
     if isinstance(node, YamlSequence):
         return tuple(parse_yaml_expression(reader, n) for n in node.items)
-    one = parse_yaml_expression(reader, node)
-    return one.items if isinstance(one, ast.ListLiteral) else (one,)
+    value = parse_yaml_expression(reader, node)
+    return value.items if isinstance(value, ast.ListLiteral) else (value,)
 
 
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
@@ -147,15 +147,15 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     options: list[ast.Option] = []
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
-    for given in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
-        # two keys are reserved: an option called `in` has to be written as text
-        if given.name == "in":
-            args = parse_yaml_expressions(reader, given.value)
-        elif given.name == "weights":
-            weights = parse_yaml_weight_name(reader, given.value)
+    for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
+        # `in` and `weights` are reserved: a call with an option of that name is written as a string
+        if argument.name == "in":
+            args = parse_yaml_expressions(reader, argument.value)
+        elif argument.name == "weights":
+            weights = parse_yaml_weight_name(reader, argument.value)
         else:
-            parse_yaml_name(reader, given.key, "an option")
-            options.append(make_option(given, parse_yaml_expression(reader, given.value)))
+            parse_yaml_name(reader, argument.key, "an option")
+            options.append(make_option(argument, parse_yaml_expression(reader, argument.value)))
     return ast.Call(function, args, tuple(options), weights, span=node.span)
 
 
@@ -167,7 +167,7 @@ def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
 
 def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightName:
     """Parse a weight name."""
-    return ast.WeightName(reader.raw(node, "the name of weights"), span=node.span)
+    return ast.WeightName(reader.read_scalar(node, "the name of weights"), span=node.span)
 
 
 def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
@@ -195,39 +195,41 @@ class Several(tuple[object, ...]):
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """A kind of value under a key, and the node's fields that it fills.
+    """A kind of value under a key.
 
-    `parse(reader, entry, what)` returns None after an error that it reported. `show(fields…)`
-    returns None for an omitted key.
+    `parse(reader, entry, what)` returns the value, or None after an error. `to_yaml(fields…)`
+    returns None if the key is omitted.
     """
 
     parse: Callable[[YamlReader, YamlEntry, str], object]
-    show: Callable[..., YamlValue | None]
+    to_yaml: Callable[..., YamlValue | None]
 
 
 def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
     """Parse `true` or `false`."""
-    said = reader.raw(entry.value, what)
-    if said not in ("true", "false"):
+    text = reader.read_scalar(entry.value, what)
+    if text not in ("true", "false"):
         title = f"{what} is `true` or `false`"
         reader.report_error("E0125", title, entry.value.span, "expected a boolean", "write `true`")
-    return said == "true"
+    return text == "true"
 
 
 def parse_files(reader: YamlReader, entry: YamlEntry, what: str) -> Several:
     """Parse the file of a `use`, and its alternatives."""
-    path, *others = reader.texts(entry.value, what) or ("",)
-    return Several((path, tuple(others)))
+    path, *alternatives = reader.read_strings(entry.value, what) or ("",)
+    return Several((path, tuple(alternatives)))
 
 
-def make_head_kind(start: StartSymbol[tuple[object, ...]], show: Callable[..., str]) -> ValueKind:
-    """Make the kind of a text with several parts, by its grammar symbol."""
+def make_head_kind(
+    start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
+) -> ValueKind:
+    """Make the kind of a string whose grammar symbol fills several fields."""
 
     def parse(reader: YamlReader, entry: YamlEntry, what: str) -> Several | None:
         head = parse_yaml_fragment(reader, entry.value, start, what)
         return None if head is None else Several(head)
 
-    return ValueKind(parse, show)
+    return ValueKind(parse, to_yaml)
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
@@ -236,7 +238,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     span, value, default = entry.key.span.to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
         return ast.BlockParameter(name, parse_yaml_sided_type(reader, value), span=span)
-    found = reader.known(value, ("type", "default"), "an input", ("type",))
+    found = reader.read_known_keys(value, ("type", "default"), "an input", ("type",))
     kind = MISSING_TYPE
     if "type" in found:
         kind = parse_yaml_sided_type(reader, found["type"].value)
@@ -290,12 +292,13 @@ def outputs_to_yaml(results: Parameters) -> YamlValue:
     return YamlMap([parameter_to_yaml(r) for r in results])
 
 
-TEXT = ValueKind(lambda r, e, what: r.raw(e.value, what), lambda text: text or None)
+TEXT = ValueKind(lambda r, e, what: r.read_scalar(e.value, what), lambda text: text or None)
 FILE = ValueKind(TEXT.parse, str)
 TEXTS = ValueKind(
-    lambda r, e, what: r.texts(e.value, what), lambda texts: texts_to_yaml(texts) if texts else None
+    lambda r, e, what: r.read_strings(e.value, what),
+    lambda texts: texts_to_yaml(texts) if texts else None,
 )
-FILES = ValueKind(parse_files, lambda path, others: texts_to_yaml((path, *others)))
+FILES = ValueKind(parse_files, lambda path, alternatives: texts_to_yaml((path, *alternatives)))
 NAME = ValueKind(lambda r, e, what: parse_yaml_name(r, e.value, what), str)
 BLOCK_NAME = ValueKind(
     lambda r, e, what: Several((parse_yaml_name(r, e.value, what), e.value.span)),
@@ -328,10 +331,13 @@ EQUATIONS = ValueKind(
         (where and YamlMap([YamlPair(e.name, expression_to_yaml(e.value)) for e in where])) or None
     ),
 )
-ARCHITECTURES = ValueKind(TEXTS.parse, NAMES.show)
-REPEAT_OVER = make_head_kind(REPEAT_HEAD, lambda name, over: f"{name} in {print_expression(over)}")
+ARCHITECTURES = ValueKind(TEXTS.parse, NAMES.to_yaml)
+REPEAT_OVER = make_head_kind(
+    REPEAT_HEAD, lambda name, iterable: f"{name} in {print_expression(iterable)}"
+)
 SCAN_OVER = make_head_kind(
-    SCAN_HEAD, lambda names, over: f"{', '.join(names)} in {', '.join(map(print_expression, over))}"
+    SCAN_HEAD,
+    lambda names, sequences: f"{', '.join(names)} in {', '.join(map(print_expression, sequences))}",
 )
 SIGNATURE = make_head_kind(
     DEFINITION_HEAD, lambda name, params, _: join_pieces(layout_definition_header(name, params))

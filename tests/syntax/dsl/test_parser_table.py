@@ -40,7 +40,9 @@ def test_strict_mode_would_find_a_conflict() -> None:
 
 def test_every_rule_has_a_callback() -> None:
     inline = {
-        r.callback for r in load_lalr_table().rules if not (r.origin.startswith("_") or r.alone)
+        r.callback
+        for r in load_lalr_table().rules
+        if not (r.origin.startswith("_") or r.passes_single_child)
     }
     assert inline <= set(RULE_CALLBACKS), sorted(inline - set(RULE_CALLBACKS))
     assert set(RULE_CALLBACKS) <= {r.callback for r in load_lalr_table().rules}
@@ -54,15 +56,15 @@ def test_our_driver_makes_the_reductions_that_lark_makes(
     seen: list[tuple[str, int]] = []
     from specc.syntax.dsl import lalr
 
-    value = lalr.ParseRun.value
+    value = lalr.ParseRun.build_value
 
     def noted(self: lalr.ParseRun, rule: LalrRule, parts: list[lalr.StackEntry]) -> lalr.StackEntry:
         whole = value(self, rule, parts)
-        if not rule.origin.startswith("_") and not (rule.alone and rule.length == 1):
+        if not rule.origin.startswith("_") and not (rule.passes_single_child and rule.length == 1):
             seen.append((rule.callback, whole.last - whole.first + 1))
         return whole
 
-    monkeypatch.setattr(lalr.ParseRun, "value", noted)
+    monkeypatch.setattr(lalr.ParseRun, "build_value", noted)
     parse_dsl(Source(path.name, text))
     theirs = [
         node.data
@@ -101,7 +103,7 @@ def test_reading_needs_neither_lark_nor_yaml() -> None:
 def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
     """A repetition may be empty; what is behind it in a rule is in `*rest` too."""
     for r in load_lalr_table().rules:
-        if r.origin.startswith("_") or (r.alone and r.length == 1):
+        if r.origin.startswith("_") or (r.passes_single_child and r.length == 1):
             continue
         callback = RULE_CALLBACKS[r.callback]
         parameters = list(inspect.signature(callback).parameters.values())
@@ -130,5 +132,5 @@ def test_what_may_stand_at_a_place_is_what_lark_says(path: Path, lark: Lark) -> 
         if n % 7 == 0:  # each place takes lark some milliseconds
             ours = find_expected_tokens(text, token.start)
             assert ours is not None
-            assert ours.fits == theirs.accepts(), text[: token.start][-60:]
+            assert ours.terminals == theirs.accepts(), text[: token.start][-60:]
         theirs.feed_token(Token(token.kind, token.text))

@@ -54,8 +54,8 @@ def test_what_both_write_alike(piece: str) -> None:
 
 
 def test_a_call_written_as_text_has_its_options_as_text() -> None:
-    assert rewrite_as_yaml("mask=causal", mapped=False) == "mask=causal"
-    assert rewrite_as_yaml("@ name", mapped=False) == "@ name"
+    assert rewrite_as_yaml("mask=causal", in_map=False) == "mask=causal"
+    assert rewrite_as_yaml("@ name", in_map=False) == "@ name"
 
 
 @pytest.mark.parametrize(
