@@ -204,7 +204,11 @@ def render_builtins_page() -> str:
         "",
     ]
     for name in sorted(BUILTINS):
-        lines += [f"**`{BUILTINS[name].shown()}`**  ", " ".join(BUILTINS[name].doc.split()), ""]
+        lines += [
+            f"**`{BUILTINS[name].format_signature()}`**  ",
+            " ".join(BUILTINS[name].doc.split()),
+            "",
+        ]
     return "\n".join(lines)
 
 

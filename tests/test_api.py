@@ -56,7 +56,7 @@ def test_weights_come_from_one_place(tmp_path: Path) -> None:
 def test_checking_gives_the_model_and_what_was_tried() -> None:
     found = specc.check("gpt2")
     assert found.model is not None
-    assert {tuple(t.values) for t in found.trials} >= {("layers",)}
+    assert {tuple(t.trial_values) for t in found.trials} >= {("layers",)}
 
 
 def test_a_wrong_spec_says_so() -> None:

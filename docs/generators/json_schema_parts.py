@@ -49,12 +49,12 @@ def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
 def list_callables() -> dict[str, tuple[str, ...]]:
     """Every word and block that ships, with the names of what it takes."""
     found = {
-        name: tuple(slot.name for slot in word.slots if not slot.many)
+        name: tuple(slot.name for slot in word.parameters if not slot.is_variadic)
         for name, word in BUILTINS.items()
     }
     library = SpecLibrary()
-    for name in library.standard_names():
-        item = library.standard(name)
+    for name in library.list_standard_names():
+        item = library.find_standard_item(name)
         assert item is not None  # it was listed
         if isinstance(item[0], ast.Block):
             found[name] = tuple(param.name for param in item[0].params)
@@ -99,11 +99,11 @@ def _mapping(value: object) -> dict[str, object]:
 
 def _of(program: Program) -> Schema:
     """The values of a spec that is used, or extended."""
-    fields = list(program.fields())
+    fields = list(program.iterate_fields())
     # the name of another choice may stand for a word of one
     words = [f.name for f in fields if f.type.name == "choice"]
     properties: dict[str, Schema] = {}
-    for part in program.parts:
+    for part in program.used_specs:
         properties[part.name] = any_of_schemas(*(_of(one) for one in part.programs), SCALAR_SCHEMA)
     for field in fields:
         properties[field.name] = _described(field, words)

@@ -57,14 +57,14 @@ def _told(spec: OpenedSpec, found: CheckedSpec, proved: AnalysisReport) -> dict[
 
 def _other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
     """Name the graphs of the spec that are not checked."""
-    blocks = [block for block, _ in spec.program.items(ast.Block)]
+    blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
 def _trials(found: CheckedSpec) -> list[str]:
     """List the trial values, `layers = 2`."""
-    return sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
+    return sorted({f"{k} = {v}" for t in found.trials for k, v in t.trial_values.items()})
 
 
 def _parameters(spec: OpenedSpec, found: CheckedSpec) -> int | None:

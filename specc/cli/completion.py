@@ -242,7 +242,7 @@ def _words(kind: str, spec: str) -> list[str]:
     if kind == "codes":
         return sorted(DIAGNOSTIC_CODES)
     try:
-        fields = open_spec(spec).program.paths() if spec else {}
+        fields = open_spec(spec).program.list_fields_by_path() if spec else {}
     except Failed:
         return []
     return [f"{name}=" for name in fields]

@@ -73,8 +73,8 @@ def _of_std(kind: str) -> dict[str, str]:
     """Return the blocks of std, or its definitions of a kind, with their docstrings."""
     library = SpecLibrary()
     found = {}
-    for name in library.standard_names():
-        item = library.standard(name)
+    for name in library.list_standard_names():
+        item = library.find_standard_item(name)
         assert item is not None
         is_block = isinstance(item[0], ast.Block)
         if kind == ("blocks" if is_block else DEFINITION_PLURALS[item[0].kind]):
@@ -215,8 +215,10 @@ def _of_spec(name: str) -> NameDocumentation:
 
 def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[NameDocumentation]:
     """Return everything that a spec can call by this name. Raise E0204 if there is nothing."""
-    word, found = BUILTINS.get(name), library.standard(name)
-    made = [NameDocumentation(kind="word", text=word.shown(), doc=word.doc)] if word else []
+    word, found = BUILTINS.get(name), library.find_standard_item(name)
+    made = (
+        [NameDocumentation(kind="word", text=word.format_signature(), doc=word.doc)] if word else []
+    )
     if found is not None:
         item, module = found
         kind = "block" if isinstance(item, ast.Block) else item.kind
@@ -237,7 +239,7 @@ def _fail_unknown(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204, suggesting a similar name."""
     known = [
         *BUILTINS,
-        *library.standard_names(),
+        *library.list_standard_names(),
         *(n for docs in OTHER_DOCS.values() for n in docs),
     ]
     helps = suggest_similar_name(name, known, "see `specc list`")
@@ -250,5 +252,5 @@ def _fail_unknown(name: str, library: SpecLibrary) -> NoReturn:
 
 def _spec_alone(name: str, library: SpecLibrary) -> bool:
     """Return whether only a built-in spec has this name, and nothing that a spec can call."""
-    other = name in BUILTINS or name in library.standard_names()
+    other = name in BUILTINS or name in library.list_standard_names()
     return name in list_builtin_specs() and not other

@@ -153,7 +153,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
                 readings.build_record(spec.program, model, directories, language),
                 spec.program,
                 model,
-                spec.reader.raw,
+                spec.reader.config_file,
                 readings.tokenizer_directories(*map(str, directories), spec.repository),
             ),
             remarks=configured.remarks,

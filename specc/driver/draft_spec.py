@@ -108,7 +108,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open(base), library), data)
-    reader = ConfigReader(published=library.published, raw=data)
+    reader = ConfigReader(published_lookup=library.read_published_field, config_file=data)
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
     with suppress(Failed):  # the classes of another family are unknown to this spec
@@ -171,7 +171,7 @@ def _name_patterns(names: frozenset[str]) -> set[str]:
 
 def _chosen_parts(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the chosen spec by path, where a `use` allows several."""
-    for part in program.parts:
+    for part in program.used_specs:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
             yield path, part.path
@@ -184,7 +184,7 @@ def _differing_values(
     """Return the config values that differ from those of the base spec, as literals by path:
     those that an instance reproduces, and the rest.
     """
-    types = {path: entry.type for path, entry in spec.program.paths().items()}
+    types = {path: entry.type for path, entry in spec.program.list_fields_by_path().items()}
     base = spec.named
     own = _base_config(base, parts, name)
     wanted = {

@@ -192,7 +192,7 @@ def check_quantize_request(
 def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     """Return the entries of `quantize` by name; instances override. Raise E0201."""
     found: dict[str, ast.QuantizeEntry] = {}
-    for item, _ in reversed(list(program.items(ast.Quantize))):
+    for item, _ in reversed(list(program.iterate_items(ast.Quantize))):
         for entry in item.entries:
             if entry.name not in QUANTIZE_SETTINGS:
                 known = f"expected one of {', '.join(QUANTIZE_SETTINGS)}"
@@ -261,7 +261,7 @@ def _choose_calibration(program: Program, asked: QuantizeOptions) -> Calibration
             "calibration inputs are self-generated or read from a file, not both",
             helps=["leave out --calibration-samples or --calibration-data"],
         )
-    for item, module in program.items(ast.Quantize):
+    for item, module in program.iterate_items(ast.Quantize):
         said = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
         if len(said) > 1:
             raise_error(

@@ -86,7 +86,7 @@ def build_record(
     multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in the
     directories `given`; without one the input takes token ids.
     """
-    spans = {e.name: e.span for item, _ in program.items(ast.Reading) for e in item.entries}
+    spans = {e.name: e.span for item, _ in program.iterate_items(ast.Reading) for e in item.entries}
     directories = {m.path: m.directory for m in program.chain}
     shared = _Place(Path(), None, tuple(given), language)
 

@@ -75,7 +75,7 @@ def _list_entries(program: Program, beginning: SpecInstance) -> Iterator["ast.As
     """Yield a value or a comment for each config field, in the spec's order, then values
     for the specs that it uses.
     """
-    fields = {entry.name: entry for entry in program.fields()}
+    fields = {entry.name: entry for entry in program.iterate_fields()}
     for name, entry in fields.items():
         live: dict[str, str] = {}
         for path, one in _flatten_fields(entry, name):
@@ -131,8 +131,8 @@ def _format_value(
     """
     if path in beginning.values:
         return beginning.values[path], True
-    if path in program.assigned:
-        return print_expression(program.assigned[path].value), True
+    if path in program.assignments:
+        return print_expression(program.assignments[path].value), True
     if entry.default is None:
         sample = "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, "")
         return sample, True
@@ -144,7 +144,7 @@ def _format_value(
 
 
 def _list_names(program: Program) -> set[str]:
-    return {path.split(".")[0] for path in program.paths()}
+    return {path.split(".")[0] for path in program.list_fields_by_path()}
 
 
 def _parse_value(text: str) -> ast.Expr:

@@ -127,7 +127,7 @@ def open_spec(
     data = _load_config(config, wrapped)
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(sets))
-    reader, remarks = ConfigReader(longest=longest), fetched + remarks
+    reader, remarks = ConfigReader(max_length=longest), fetched + remarks
     made = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
     made.repository, made.modules = directory, wrapped.weights if wrapped else {}
     return made if data is None else _apply_config(made, data)
@@ -185,12 +185,14 @@ def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     # only files of a declared model_type have keys that are known to belong to the spec
     return replace(
         spec,
-        reader=replace(spec.reader, published=spec.library.published, raw=data),
+        reader=replace(
+            spec.reader, published_lookup=spec.library.read_published_field, config_file=data
+        ),
         quantization=stored,
         remarks=spec.remarks + (stored.remarks if stored else ()),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
-            *([] if spec.reader.longest else _warn_limited_contexts(spec.program, data)),
+            *([] if spec.reader.max_length else _warn_limited_contexts(spec.program, data)),
         ),
     )
 
@@ -201,9 +203,9 @@ def _check_model_type(program: Program, data: JsonObject, *, used: bool = False)
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
     # a part without model_type is of the type that the spec expects
-    silent = used and data.given(MODEL_TYPE_KEY) is None
+    silent = used and data.find_non_null(MODEL_TYPE_KEY) is None
     check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
-    for part in program.parts:
+    for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
             with show_use_in_errors(part.use):
                 _check_model_type(part.program, inner, used=True)
@@ -216,11 +218,11 @@ def warn_unread_keys(
     """Yield W0418 for the keys that no entry of the spec reads, per part of the file; `outer` are
     those that the spec around it reads.
     """
-    sources = {key for part in program.parts for key in part.use.sources}
+    sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer))]
     yield from find_unread_keys(entries, data)
     known = set(iterate_known_keys(entries))
-    for part in program.parts:
+    for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
             heads = [f"{key}." for key in part.use.sources]
             read = [k.removeprefix(head) for k in known for head in heads if k.startswith(head)]
@@ -230,18 +232,15 @@ def warn_unread_keys(
 def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for the rotary settings of each part of the file."""
     yield from find_limited_contexts(list_config_entries(program), data)
-    for part in program.parts:
+    for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
             yield from _warn_limited_contexts(part.program, inner)
 
 
 def _default_graph(spec: OpenedSpec) -> str:
     """Return the graph that the config's `architectures` selects; empty for the first."""
-    return (
-        model_family.graph_for_architecture(spec.program, spec.reader.raw)
-        if spec.reader.raw
-        else ""
-    )
+    file = spec.reader.config_file
+    return model_family.graph_for_architecture(spec.program, file) if file else ""
 
 
 @dataclass
@@ -313,8 +312,8 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
 
 def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
     """Return the trials with symbolic sizes."""
-    filed = spec.reader.raw is not None
-    return check_spec_symbolically(spec.program, spec.library, graph, filed=filed)
+    filed = spec.reader.config_file is not None
+    return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=filed)
 
 
 def _unreachable_word_warnings(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
@@ -345,7 +344,7 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if the given context length affects nothing in the model."""
-    if (wanted := spec.reader.longest) and not uses_context_length(wanted, model.graph):
+    if (wanted := spec.reader.max_length) and not uses_context_length(wanted, model.graph):
         raise_error(
             "E0435",
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
@@ -356,7 +355,7 @@ def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
     """Yield the other graphs of a spec that can be built with its config, each built once."""
-    blocks = (block for block, _ in spec.program.items(ast.Block) if block.kind == "graph")
+    blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
     for name in (block.name for block in blocks if block.name != graph):
         if name not in spec.graphs:
             spec.graphs[name] = None
@@ -373,7 +372,7 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
     Tests check the built-in specs with symbolic sizes; here that only explains an invalid config.
     """
     graph = graph or _default_graph(spec)
-    trials = [] if spec.program.shipped else _check_symbolically(spec, graph)
+    trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed:

@@ -42,13 +42,13 @@ def mark_ties(
 
 def _iterate_used_programs(program: Program) -> Iterator[Program]:
     """Yield the specs that a spec uses, recursively."""
-    for part in program.parts:
+    for part in program.used_specs:
         yield part.program
         yield from _iterate_used_programs(part.program)
 
 
 def _has_tie_rules(program: Program) -> bool:
-    rules = [r for item, _ in program.items(ast.Weights) for r in item.rules]
+    rules = [r for item, _ in program.iterate_items(ast.Weights) for r in item.rules]
     return any(isinstance(rule, ast.Tie) for rule in rules)
 
 

@@ -35,7 +35,7 @@ def _fail_not_a_string(token: object, span: Span | None) -> NoReturn:
 
 def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> Iterator[Diagnostic]:
     """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
-    spans = {e.name: e.span for item, _ in program.items(ast.Reading) for e in item.entries}
+    spans = {e.name: e.span for item, _ in program.iterate_items(ast.Reading) for e in item.entries}
     for name, record in reading.inputs:
         if isinstance(record, TextWords) and (words := find_unreachable_words(record)):
             span = spans.get(name)

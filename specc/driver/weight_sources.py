@@ -291,7 +291,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     """
     weights = sources.path or spec.checkpoint
     directories = readings.tokenizer_directories(weights, spec.config_file)
-    spec = replace(spec, reader=replace(spec.reader, training=True))
+    spec = replace(spec, reader=replace(spec.reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model
     if sources.init is None and not weights and not own_weights_path(spec.program):
         # training may start from random weights

@@ -65,7 +65,7 @@ def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
-    for item, _ in program.items(ast.Weights):
+    for item, _ in program.iterate_items(ast.Weights):
         for rule in item.rules:
             match rule:
                 case ast.WeightsFrom() | ast.Share():
@@ -162,7 +162,7 @@ def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, opti
 
 def own_weights_entry(program: Program) -> tuple[ast.WeightsFrom, SpecModule] | None:
     """Return the rule that names the weights file of a spec, and its module; None if absent."""
-    for item, module in program.items(ast.Weights):
+    for item, module in program.iterate_items(ast.Weights):
         for rule in item.rules:
             if isinstance(rule, ast.WeightsFrom):
                 return rule, module

@@ -36,13 +36,13 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
-GivenArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
+ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 """A parameter, its value, and the expression that the value came from."""
 
 
 def broadcast_batch(
-    context: Context, given: Sequence[GivenArgument], env: Env
-) -> list[GivenArgument]:
+    context: Context, given: Sequence[ParameterArgument], env: Env
+) -> list[ParameterArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis and
     another operand, or a run-time length of `dims`, has a larger size for that name.
     """
@@ -94,21 +94,23 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
     """Call a block and return its results; its weights go under the scope of `call.inner`."""
     block, module, caller = target.block, target.module, call.caller
-    foreign = module.root is not caller.module.root and not module.standard
+    foreign = module.root is not caller.module.root and not module.is_standard
     at = call.expr.span if foreign else None
     config = _get_block_config(context, target, call)
     env = _make_block_env(target, call, config)
-    context.evaluator.expect(context.used.steps, block, module, config, call.expr.span)
+    context.evaluator.check_step_estimate(
+        context.resources.steps, block, module, config, call.expr.span
+    )
     bind_arguments(context, block, _collect_arguments(target, call), env)
     enter_block(context, block, call.expr)
     try:
         with (
-            context.enter_call(call.expr.span, standard=module.standard),
-            context.weights.sharing.step(call.expr, call.own_scope),
+            context.enter_call(call.expr.span, standard=module.is_standard),
+            context.weights.sharing.enter_step(call.expr, call.own_scope),
             show_call_in_errors(context, at, call.expr.function.path),
         ):
-            if target.base is None and foreign:
-                there = Env(module=module, config=config, scope=call.inner.scope)
+            if target.weight_scope is None and foreign:
+                there = Env(module=module, config=config, scope=call.inner_env.scope)
                 register_share_rules(context, module.file.items, there)
             bind_defaults(context, block, env, call.expr)
             results = check_block_results(
@@ -117,7 +119,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
         _record_result_names(context, results, env, caller)
         return results
     finally:
-        context.calls.pop()
+        context.call_stack.pop()
         context.scope = caller.scope
 
 
@@ -126,20 +128,20 @@ def _make_block_env(
 ) -> Env:
     """Return the scope of a block's body: the names and values of its file."""
     module, caller, home = target.module, call.caller, target.env
-    raw, base = caller.raw, caller.base
-    if target.base is not None and home is not None:
-        raw, base = home.raw, target.base
-    elif module.root is not caller.module.root and not module.standard:
+    raw, base = caller.config_file, caller.file_scope
+    if target.weight_scope is not None and home is not None:
+        raw, base = home.config_file, target.weight_scope
+    elif module.root is not caller.module.root and not module.is_standard:
         # passed on by its own file, or called where a used file sets its config
         static_inputs = home is not None and home.module.root is module.root and home.config
-        base = home.base if home is not None and static_inputs else call.inner.scope
+        base = home.file_scope if home is not None and static_inputs else call.inner_env.scope
     return Env(
         module=module,
         config=config,
-        scope=call.inner.scope,
-        raw=raw,
-        lengths=_resolve_file_lengths(module, caller),
-        base=base,
+        scope=call.inner_env.scope,
+        config_file=raw,
+        runtime_lengths=_resolve_file_lengths(module, caller),
+        file_scope=base,
     )
 
 
@@ -151,8 +153,8 @@ def _resolve_file_lengths(module: SpecModule, caller: Env) -> dict[str, Dim] | N
     here.
     """
     if module.root is caller.module.root:
-        return caller.lengths
-    return None if module.standard else {}
+        return caller.runtime_lengths
+    return None if module.is_standard else {}
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
@@ -162,7 +164,7 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
     block = target.block
     given = _pair_arguments(block, call)
     bound: BoundArguments = {p.name: (p, value, call.caller) for p, value in given}
-    for name, (option, where) in target.given.items():
+    for name, (option, where) in target.bound_arguments.items():
         param = next((p for p in block.params if p.name == name), None)
         if param is None:
             title = f"`{block.name}` has no option `{name}`"
@@ -175,17 +177,19 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
     """Push a block on the call stack. Raise E0210 for recursion, E0110 if it is too deep."""
     key = f"{block.name}@{block.name_span}"
     # the key includes the location: two files may have blocks of one name
-    if key in context.calls:
-        cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [block.name]
-        context.calls.append(key)
+    if key in context.call_stack:
+        cycle = [c.split("@")[0] for c in context.call_stack[context.call_stack.index(key) :]] + [
+            block.name
+        ]
+        context.call_stack.append(key)
         raise_error(
             "E0210",
             f"`{block.name}` calls itself: {' → '.join(cycle)}",
             expr.span,
             helps=["use `repeat`, or a `scan` loop"],
         )
-    if len(context.calls) >= MAX_BLOCK_DEPTH:
-        context.calls.append(key)
+    if len(context.call_stack) >= MAX_BLOCK_DEPTH:
+        context.call_stack.append(key)
         title = f"more than {MAX_BLOCK_DEPTH} nested block calls"
         raise_error(
             "E0110",
@@ -194,7 +198,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
             f"`{block.name}` would be call {MAX_BLOCK_DEPTH + 1}",
             helps=["call the blocks one after the other"],
         )
-    context.calls.append(key)
+    context.call_stack.append(key)
 
 
 def _get_block_config(
@@ -209,12 +213,12 @@ def _get_block_config(
         # passed on by its own file: it keeps the config it was bound with
         if home and home.module.root is module.root and home.config:
             return home.config
-    if module.standard:
+    if module.is_standard:
         return EMPTY_NAMES
     if option is None:
-        return context.evaluator.configure(context, module, None, None)
+        return context.evaluator.configure_used_spec(context, module, None, None)
     given = take_first_result(context.evaluator.evaluate(context, option.value, caller))
-    return context.evaluator.configure(context, module, given, option.value.span)
+    return context.evaluator.configure_used_spec(context, module, given, option.value.span)
 
 
 def _pair_arguments(
@@ -247,7 +251,7 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
     poisoned = False
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for tensors in (False, True):
-        given: list[GivenArgument] = []
+        given: list[ParameterArgument] = []
         for param, value, caller in pairs.values():
             if is_tensor_type(param.type) == tensors:
                 try:

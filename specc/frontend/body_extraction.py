@@ -187,18 +187,18 @@ ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i3
 class EarlyExit:
     """The carried flag of finished batch elements: its index among the carries, its name."""
 
-    place: int
+    carry_index: int
     name: str
     span: Span | None
 
-    def held(
+    def freeze_finished(
         self, context: Context, before: Sequence[Value], after: Sequence[Value]
     ) -> list[Value]:
         """Return the carried values, unchanged for elements that were finished before."""
         # the flag before the iteration: the iteration that sets it still counts
-        done = before[self.place]
+        done = before[self.carry_index]
         return [
-            self._where(context, done, Tensor(old), Tensor(new)).value
+            self._select(context, done, Tensor(old), Tensor(new)).value
             for old, new in zip(before, after, strict=True)
         ]
 
@@ -206,16 +206,16 @@ class EarlyExit:
         """Return collected values with zeros for elements that were finished before."""
         dtype = collected.type.dtype
         zero = context.builder.one(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
-        return self._where(context, done, Tensor(zero), Tensor(collected)).value
+        return self._select(context, done, Tensor(zero), Tensor(collected)).value
 
-    def _where(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
+    def _select(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
         mask = Tensor(done, self.span)
         # one flag per batch element, broadcast over its features
         for axis in range(done.type.rank, no.type.rank):
             mask = add_op(context, ops.Insert(axis), mask, span=self.span)
         return add_op(context, ops.Where(), mask, yes, no, span=self.span)
 
-    def check(self, done: Tensor, others: Mapping[str, Tensor], what: str) -> None:
+    def check_axes(self, done: Tensor, others: Mapping[str, Tensor], what: str) -> None:
         """Raise E0730 for a value without the leading axes of `done`."""
         rank = done.type.rank
         for name, value in others.items():
@@ -258,7 +258,7 @@ def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyE
         span, what = statement.until.span, f"this is {format_type(done.type)}"
         raise_error("E0729", title, span, what, helps=["carry a comparison: `done = p > 0.99`"])
     found = EarlyExit(list(starts).index(name), name, statement.until.span)
-    found.check(done, starts, "carried")
+    found.check_axes(done, starts, "carried")
     return found
 
 

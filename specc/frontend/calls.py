@@ -63,7 +63,7 @@ def evaluate_argument(
     if NORMALIZER_KIND in kinds:
         value = take_first_result(evaluate_normalizer(context, expr, env))
     elif FUNCTION_KIND in kinds:
-        value = take_first_result(context.evaluator.held(context, expr, env))
+        value = take_first_result(context.evaluator.evaluate_function(context, expr, env))
     else:
         value = evaluate_value(context, expr, env)
     # already reported: raise without a further diagnostic
@@ -115,21 +115,25 @@ def _require_known_number(
 
 def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
     """Call a built-in function with these arguments."""
-    word, expr = target.word, call.expr
+    word, expr = target.builtin, call.expr
     if word.name == "apply":
         raise_error("E0205", "`apply` cannot be applied itself", expr.span)
-    site = CallSite(context=context, env=call.inner, call=expr)
+    site = CallSite(context=context, env=call.inner_env, call=expr)
     pairs = _pair_with_parameters(word, call, site)
-    values = dict(target.given)
+    values = dict(target.bound_arguments)
     rest = _evaluate_arguments(context, word, pairs, values, call.caller)
     _check_missing_arguments(word, values, bool(rest), expr)
     # `min(a, b, c)`: Python takes the parameters before `*others` only by position
-    leading = [s.name for s in word.slots if s.positional and not s.many and word.many]
+    leading = [
+        s.name
+        for s in word.parameters
+        if s.is_positional and not s.is_variadic and word.is_variadic
+    ]
     by_place = [values.pop(name) for name in leading if name in values]
     by_name = {_make_python_name(k): v for k, v in values.items()}
     try:
-        with context.weights.sharing.step(expr, call.own_scope):
-            return word.make(site, *by_place, *rest, **by_name)
+        with context.weights.sharing.enter_step(expr, call.own_scope):
+            return word.evaluate(site, *by_place, *rest, **by_name)
     except DimLimitError as error:
         raise_error("E0309", f"`{word.name}`: {error}", expr.span)
     except DimError as error:
@@ -157,7 +161,7 @@ def _evaluate_arguments(
     rest: list[SpecValue] = []
     poisoned = False
     for slot, expr in pairs:
-        what = f"`{word.name}`" if slot.many else f"`{slot.name}` of `{word.name}`"
+        what = f"`{word.name}`" if slot.is_variadic else f"`{slot.name}` of `{word.name}`"
         try:
             value = evaluate_argument(context, expr, slot.kinds, what, env)
         except Failed as failed:
@@ -165,7 +169,7 @@ def _evaluate_arguments(
         except AlreadyReported:
             poisoned = True
         else:
-            if slot.many:
+            if slot.is_variadic:
                 rest.append(value)
             else:
                 values[slot.name] = value
@@ -180,17 +184,17 @@ def _pair_with_parameters(
     word: Builtin, call: PendingCall, site: CallSite
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
     """Pair each argument with its parameter; `site` records where each argument is."""
-    places = [s for s in word.slots if s.positional]
+    places = [s for s in word.parameters if s.is_positional]
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     for n, value in enumerate(call.args):
         # the last parameter may take any number of arguments: `max(a, b, c)`
         slot = places[min(n, len(places) - 1)] if places else None
-        if slot is None or (n >= len(places) and not slot.many):
+        if slot is None or (n >= len(places) and not slot.is_variadic):
             count = _format_input_count(len(places))
             title = f"`{word.name}` takes {count}, this is one too many"
-            raise_error("E0211", title, value.span, helps=[f"`{word.shown()}`"])
+            raise_error("E0211", title, value.span, helps=[f"`{word.format_signature()}`"])
         pairs.append((slot, value))
-        site.spans[slot.name] = value.span
+        site.argument_spans[slot.name] = value.span
     return pairs + _pair_options(word, call, site, {s.name for s, _ in pairs})
 
 
@@ -201,7 +205,7 @@ def _pair_options(
     `linear(x, x=y)`, or twice.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
-    by_name = {s.name: s for s in word.slots if not s.many}
+    by_name = {s.name: s for s in word.parameters if not s.is_variadic}
     for option in call.options:
         if option.name not in by_name:
             raise_unknown_option(word.name, option, by_name)
@@ -209,7 +213,7 @@ def _pair_options(
             at = option.name_span or option.span
             raise_error("E0212", f"`{option.name}` is given twice", at)
         pairs.append((by_name[option.name], option.value))
-        site.spans[option.name] = option.value.span
+        site.argument_spans[option.name] = option.value.span
     return pairs
 
 
@@ -221,15 +225,15 @@ def _check_missing_arguments(
     word: Builtin, values: Mapping[str, SpecValue], rest: bool, expr: ast.Call
 ) -> None:
     """Raise E0211 for a parameter without a default that has no argument."""
-    for slot in word.slots:
-        if slot.many:
-            inputs = [s.name for s in word.slots if s.positional]
+    for slot in word.parameters:
+        if slot.is_variadic:
+            inputs = [s.name for s in word.parameters if s.is_positional]
             if not rest and not any(name in values for name in inputs):
                 title = f"`{word.name}` needs an input"
-                raise_error("E0211", title, expr.span, helps=[f"`{word.shown()}`"])
+                raise_error("E0211", title, expr.span, helps=[f"`{word.format_signature()}`"])
         elif slot.default is MISSING and slot.name not in values:
-            what = "input" if slot.positional else "option"
-            helps = [f"`{word.shown()}`"]
+            what = "input" if slot.is_positional else "option"
+            helps = [f"`{word.format_signature()}`"]
             if words := list_choice_words(slot.kinds):
                 choices = " or ".join(f"`{slot.name}={word}`" for word in words)
                 helps = [f"write {choices}"]
@@ -261,14 +265,16 @@ def _dispatch_call(
     context: Context, target: Function, expr: ast.Call, args: Sequence[ast.Expr], env: Env
 ) -> EvalResult:
     inner = env
-    if isinstance(target, BlockFunction) and target.base is not None:
-        inner = replace(env, scope=target.base)
+    if isinstance(target, BlockFunction) and target.weight_scope is not None:
+        inner = replace(env, scope=target.weight_scope)
     # the weight path of the applied function comes first: `apply(f @ a, x) @ b` is `a.b`
-    if target.weights:
-        inner = inner.append_scope(resolve_weight_path(context, target.weights, target.env or env))
+    if target.weight_path:
+        inner = inner.append_scope(
+            resolve_weight_path(context, target.weight_path, target.env or env)
+        )
     if expr.weights:
         inner = inner.append_scope(resolve_weight_path(context, expr.weights, env))
-    application = PendingCall(target=target, expr=expr, args=args, caller=env, inner=inner)
+    application = PendingCall(target=target, expr=expr, args=args, caller=env, inner_env=inner)
     match target:
         case BuiltinFunction():
             return call_builtin(context, target, application)
@@ -305,25 +311,25 @@ def bind_options(
 ) -> EvalResult:
     """Bind options of a block or built-in function (partial application)."""
     if isinstance(target, BuiltinFunction):
-        slots = target.word.slots
-        if not any(s.positional and s.default is MISSING for s in slots):
+        slots = target.builtin.parameters
+        if not any(s.is_positional and s.default is MISSING for s in slots):
             return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs to wait for
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)
-        return replace(target, given=values, weights=expr.weights, env=env)
+        return replace(target, bound_arguments=values, weight_path=expr.weights, env=env)
     # options of a block are converted to their declared types when it is called
-    late = {**target.given, **{o.name: (o, env) for o in expr.options}}
+    late = {**target.bound_arguments, **{o.name: (o, env) for o in expr.options}}
     _reject_inputs(target, expr)
-    return replace(target, given=late, weights=expr.weights, env=target.env)
+    return replace(target, bound_arguments=late, weight_path=expr.weights, env=target.env)
 
 
 def _bind_builtin_options(
     context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
 ) -> dict[str, SpecValue]:
     """Return the options bound so far and those of this call."""
-    word = target.word
-    by_name = {s.name: s for s in word.slots}
-    values = dict(target.given)
+    word = target.builtin
+    by_name = {s.name: s for s in word.parameters}
+    values = dict(target.bound_arguments)
     for option in expr.options:
         if option.name not in by_name:
             raise_unknown_option(word.name, option, by_name)

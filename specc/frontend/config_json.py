@@ -75,52 +75,52 @@ class _JsonScanner:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.text = source.text
-        self.at = 1 if source.text.startswith("\ufeff") else 0
+        self.position = 1 if source.text.startswith("\ufeff") else 0
 
     @property
-    def next(self) -> str:
+    def next_character(self) -> str:
         """The next character; empty at the end."""
-        return self.text[self.at : self.at + 1]
+        return self.text[self.position : self.position + 1]
 
     def skip_whitespace(self) -> None:
         """Skip whitespace."""
-        found = _WHITESPACE.match(self.text, self.at)
+        found = _WHITESPACE.match(self.text, self.position)
         assert found is not None
-        self.at = found.end()
+        self.position = found.end()
 
-    def string(self) -> str:
+    def read_string(self) -> str:
         """Parse the string that starts here."""
-        start, parts = self.at, list[str]()
-        self.at += 1
+        start, parts = self.position, list[str]()
+        self.position += 1
         while True:
-            run = _PLAIN_CHARACTERS.match(self.text, self.at)
+            run = _PLAIN_CHARACTERS.match(self.text, self.position)
             assert run is not None
             parts.append(run[0])
-            self.at = run.end()
-            match self.next:
+            self.position = run.end()
+            match self.next_character:
                 case '"':
-                    self.at += 1
+                    self.position += 1
                     return self.join_surrogates("".join(parts), start)
                 case "\\":
-                    parts.append(self.escape())
+                    parts.append(self.read_escape())
                 case "":
-                    self.at = start
+                    self.position = start
                     self.raise_error_here("this string is never closed", help='close it with "')
                 case _:
                     self.raise_error_here(
                         "a control character in a string", help="write line breaks as \\n"
                     )
 
-    def escape(self) -> str:
+    def read_escape(self) -> str:
         """Parse an escape sequence; `join_surrogates` joins surrogate pairs."""
-        letter = self.text[self.at + 1 : self.at + 2]
+        letter = self.text[self.position + 1 : self.position + 2]
         if letter in _ESCAPES and letter:
-            self.at += 2
+            self.position += 2
             return _ESCAPES[letter]
-        digits = self.text[self.at + 2 : self.at + 6]
+        digits = self.text[self.position + 2 : self.position + 6]
         if letter != "u" or not re.fullmatch("[0-9a-fA-F]{4}", digits):
             self.raise_error_here("unknown escape sequence", help="write a backslash as \\\\")
-        self.at += 6
+        self.position += 6
         return chr(int(digits, 16))
 
     def join_surrogates(self, text: str, start: int) -> str:
@@ -130,16 +130,16 @@ class _JsonScanner:
         try:
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
-            self.at = start
+            self.position = start
             self.raise_error_here("this string has half of a surrogate pair")
 
-    def span(self, start: int) -> Span:
+    def span_from(self, start: int) -> Span:
         """Return the span from `start` to the current position."""
-        return Span(self.source, start, self.at)
+        return Span(self.source, start, self.position)
 
-    def make_span(self, length: int) -> Span:
+    def span_ahead(self, length: int) -> Span:
         """Return the span of the next characters; at the end of the text, of the last one."""
-        start = min(self.at, max(0, len(self.text) - 1))
+        start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + length, len(self.text)))
 
     def raise_error_here(self, what: str, *, help: str = "") -> NoReturn:
@@ -147,7 +147,7 @@ class _JsonScanner:
         raise_error(
             "E0411",
             f"`{self.source.name}` is not valid JSON",
-            self.make_span(1),
+            self.span_ahead(1),
             what,
             helps=[help] if help else ["correct it, or download the file again"],
         )
@@ -157,39 +157,39 @@ class _JsonParser:
     """Recursive-descent parser with a depth limit."""
 
     def __init__(self, source: Source) -> None:
-        self.scan = _JsonScanner(source)
-        self.values = 0
+        self.scanner = _JsonScanner(source)
+        self.value_count = 0
 
     def parse_document(self) -> JsonNode:
         """Parse the single value of the document."""
-        value = self.value(0)
-        self.scan.skip_whitespace()
-        if self.scan.at < len(self.scan.text):
-            self.scan.raise_error_here(
+        value = self.parse_value(0)
+        self.scanner.skip_whitespace()
+        if self.scanner.position < len(self.scanner.text):
+            self.scanner.raise_error_here(
                 "expected the end of the file", help="a config file is one { … }; remove the rest"
             )
         return value
 
-    def value(self, level: int) -> JsonNode:
+    def parse_value(self, level: int) -> JsonNode:
         """Parse a value after optional whitespace."""
-        self.scan.skip_whitespace()
-        self.values += 1
-        if level >= MAX_JSON_DEPTH or self.values > MAX_JSON_VALUES:
+        self.scanner.skip_whitespace()
+        self.value_count += 1
+        if level >= MAX_JSON_DEPTH or self.value_count > MAX_JSON_VALUES:
             what = f"is nested deeper than {MAX_JSON_DEPTH} levels"
             if level < MAX_JSON_DEPTH:
                 what = f"has more than {MAX_JSON_VALUES} values"
             helps = ["config files of models are smaller; download it again"]
-            raise_error("E0415", f"the config file {what}", self.scan.make_span(1), helps=helps)
-        match self.scan.next:
+            raise_error("E0415", f"the config file {what}", self.scanner.span_ahead(1), helps=helps)
+        match self.scanner.next_character:
             case "{":
                 return _decode_float_object(self.parse_object(level))
             case "[":
                 return self.parse_list(level)
             case '"':
-                start = self.scan.at
-                return JsonScalar(self.scan.string(), self.scan.span(start))
+                start = self.scanner.position
+                return JsonScalar(self.scanner.read_string(), self.scanner.span_from(start))
             case "":
-                return self.scan.raise_error_here(
+                return self.scanner.raise_error_here(
                     "expected a value, got the end of the file",
                     help="the file is truncated; download it again",
                 )
@@ -198,16 +198,16 @@ class _JsonParser:
 
     def parse_object(self, level: int) -> JsonObject:
         """Parse `{ "key": value, … }`."""
-        start, members = self.scan.at, dict[str, JsonMember]()
-        self.scan.at += 1
+        start, members = self.scanner.position, dict[str, JsonMember]()
+        self.scanner.position += 1
         while not self.parse_end_or_comma("}", bool(members), "a key"):
-            key_start = self.scan.at
-            if self.scan.text[self.scan.at] != '"':
-                self.scan.raise_error_here(
+            key_start = self.scanner.position
+            if self.scanner.text[self.scanner.position] != '"':
+                self.scanner.raise_error_here(
                     "expected a key in double quotes", help='write keys as "key"'
                 )
-            key = self.scan.string()
-            key_span = self.scan.span(key_start)
+            key = self.scanner.read_string()
+            key_span = self.scanner.span_from(key_start)
             # RFC 8259 does not say which of two equal keys counts
             if key in members:
                 raise_error(
@@ -218,39 +218,39 @@ class _JsonParser:
                     others=[Label(members[key].key, "first here")],
                     helps=["remove the wrong one: JSON readers disagree on which counts"],
                 )
-            self.scan.skip_whitespace()
-            if self.scan.next != ":":
-                self.scan.raise_error_here("expected a colon between key and value")
-            self.scan.at += 1
-            members[key] = JsonMember(key_span, self.value(level + 1))
-        return JsonObject(members, self.scan.span(start))
+            self.scanner.skip_whitespace()
+            if self.scanner.next_character != ":":
+                self.scanner.raise_error_here("expected a colon between key and value")
+            self.scanner.position += 1
+            members[key] = JsonMember(key_span, self.parse_value(level + 1))
+        return JsonObject(members, self.scanner.span_from(start))
 
     def parse_list(self, level: int) -> JsonList:
         """Parse `[ value, … ]`."""
-        start, items = self.scan.at, list[JsonNode]()
-        self.scan.at += 1
+        start, items = self.scanner.position, list[JsonNode]()
+        self.scanner.position += 1
         while not self.parse_end_or_comma("]", bool(items), "a value"):
-            items.append(self.value(level + 1))
-        return JsonList(tuple(items), self.scan.span(start))
+            items.append(self.parse_value(level + 1))
+        return JsonList(tuple(items), self.scanner.span_from(start))
 
     def parse_end_or_comma(self, bracket: str, some: bool, due: str) -> bool:
         """Return whether the list ends here; otherwise skip the comma before the next item."""
-        self.scan.skip_whitespace()
-        if self.scan.next == bracket:
-            self.scan.at += 1
+        self.scanner.skip_whitespace()
+        if self.scanner.next_character == bracket:
+            self.scanner.position += 1
             return True
         if some:
-            if self.scan.next != ",":
-                self.scan.raise_error_here(f"expected a comma or `{bracket}`")
+            if self.scanner.next_character != ",":
+                self.scanner.raise_error_here(f"expected a comma or `{bracket}`")
             # point at the comma, not at what follows it
-            comma = self.scan.at
-            self.scan.at += 1
-            self.scan.skip_whitespace()
-            if self.scan.next == bracket:
-                self.scan.at = comma
-                self.scan.raise_error_here("trailing comma", help="remove the comma")
-        if self.scan.at >= len(self.scan.text):
-            self.scan.raise_error_here(
+            comma = self.scanner.position
+            self.scanner.position += 1
+            self.scanner.skip_whitespace()
+            if self.scanner.next_character == bracket:
+                self.scanner.position = comma
+                self.scanner.raise_error_here("trailing comma", help="remove the comma")
+        if self.scanner.position >= len(self.scanner.text):
+            self.scanner.raise_error_here(
                 f"expected {due} or `{bracket}`, got the end of the file",
                 help="the file is truncated; download it again",
             )
@@ -258,23 +258,23 @@ class _JsonParser:
 
     def parse_scalar(self) -> JsonScalar:
         """Parse a number or one of `_LITERAL_VALUES`."""
-        start = self.scan.at
-        word = _LITERAL_WORD.match(self.scan.text, self.scan.at)
+        start = self.scanner.position
+        word = _LITERAL_WORD.match(self.scanner.text, self.scanner.position)
         if not word:
-            self.scan.raise_error_here("expected a value")
-        self.scan.at = word.end()
-        span = self.scan.span(start)
+            self.scanner.raise_error_here("expected a value")
+        self.scanner.position = word.end()
+        span = self.scanner.span_from(start)
         if word[0] in _LITERAL_VALUES:
             return JsonScalar(_LITERAL_VALUES[word[0]], span)
         number = _NUMBER.fullmatch(word[0])
         if number:
             return JsonScalar(_convert_number(word[0], bool(number[1] or number[2]), span), span)
-        self.scan.at = start
+        self.scanner.position = start
         lower = word[0].lower()
         close = {"none": "null", "nil": "null", "nan": "NaN"}.get(
             lower, lower if lower in _LITERAL_VALUES else ""
         )
-        return self.scan.raise_error_here(
+        return self.scanner.raise_error_here(
             f"`{word[0][:40]}` is not a JSON value", help=format_suggestion(close) if close else ""
         )
 

@@ -61,14 +61,14 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     """Return the built-in names and definitions of a kind, those of the spec first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
-    known = [*env.module.names(), *context.library.standard_names()]
+    known = [*env.module.list_names(), *context.library.list_standard_names()]
     found = [name for name in dict.fromkeys(known) if _get_name_kind(context, name, env) == kind]
     return [*found, *NORMALIZER_WORDS] if kind == "normalizer" else found
 
 
 def _get_name_kind(context: Context, name: str, env: Env) -> str:
     """Return the kind of a definition (`mask`, `score`, …), or "" for a block."""
-    found = env.module.find_definition(name) or context.library.standard(name)
+    found = env.module.find_definition(name) or context.library.find_standard_item(name)
     return found[0].kind if found and isinstance(found[0], ast.Definition) else ""
 
 
@@ -89,17 +89,17 @@ class ConfigReader:
     dropout.
     """
 
-    symbolic: bool = False
-    derived: bool = False
-    fixed: Mapping[str, SpecValue] = field(default_factory=dict)
-    published: PublishedLookup | None = None
-    raw: JsonObject | None = None
+    is_symbolic: bool = False
+    derives_integers: bool = False
+    trial_values: Mapping[str, SpecValue] = field(default_factory=dict)
+    published_lookup: PublishedLookup | None = None
+    config_file: JsonObject | None = None
     steps: StepBudget = field(default_factory=StepBudget)
-    longest: int = 0
+    max_length: int = 0
     path: str = ""
-    training: bool = False
+    is_training: bool = False
 
-    def full(self, path: str) -> str:
+    def qualify_path(self, path: str) -> str:
         """Return the qualified name of a field."""
         return f"{self.path}.{path}" if self.path else path
 
@@ -113,16 +113,16 @@ def evaluate_config(
     """Return every config field's value, after the configs of used specs in `parts`. All
     missing values are reported at once (E0401).
     """
-    env = Env(module=program.module, config={}, raw=reader.raw)
+    env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(parts or {})
     env.config = values  # each default can read the fields before it
     faults: list[Diagnostic] = []
     named = program.chain[0] if program.chain else program.module
-    reading = _ConfigEvaluation(context, program.assigned, reader, named)
-    for entry in program.fields():
+    reading = _ConfigEvaluation(context, program.assignments, reader, named)
+    for entry in program.iterate_fields():
         try:
             value = _evaluate_field(reading, entry, entry.name, env)
-            values[entry.name] = _limit_rope_length(reader.longest, value)
+            values[entry.name] = _limit_rope_length(reader.max_length, value)
         except Failed as failed:
             faults += failed.diagnostics
             values[entry.name] = POISON
@@ -183,10 +183,10 @@ def _evaluate_single(
     context, reader = reading.context, reading.reader
     if path in reading.assigned:
         return _evaluate_assigned(reading, entry, path, env)
-    if (full := reader.full(path)) in reader.fixed:
-        return _repeat_for_pair(entry, reader.fixed[full])
-    if reader.published is not None:
-        value = reader.published(context, entry, env)
+    if (full := reader.qualify_path(path)) in reader.trial_values:
+        return _repeat_for_pair(entry, reader.trial_values[full])
+    if reader.published_lookup is not None:
+        value = reader.published_lookup(context, entry, env)
         if not isinstance(value, Absent):
             return value
     return _evaluate_unset_field(reading, entry, path, env)
@@ -197,18 +197,21 @@ def _evaluate_unset_field(
 ) -> SpecValue:
     """Evaluate a field without an assigned value: a symbol, its default or a trial value."""
     context, reader = reading.context, reading.reader
-    full = reader.full(path)
+    full = reader.qualify_path(path)
     origin = Origin(entry.span, f"the config value `{full}`")
-    if reader.symbolic and (symbol := _make_symbol(reading, entry, path, env, origin)) is not None:
+    if (
+        reader.is_symbolic
+        and (symbol := _make_symbol(reading, entry, path, env, origin)) is not None
+    ):
         return symbol
     if entry.default is not None:
         place = ValueContext(f"`{path}`", entry.default.span)
         return _convert_to_field_type(context, entry.default, entry, env, place)
     if entry.type.optional:
         return None
-    if reader.symbolic and entry.type.name == "float":
+    if reader.is_symbolic and entry.type.name == "float":
         return convert_to_float(context, Dim.symbol(full, origin), entry.span)
-    if reader.symbolic and (word := get_first_trial_value(entry.type)) is not None:
+    if reader.is_symbolic and (word := get_first_trial_value(entry.type)) is not None:
         return word
     _raise_missing_value(entry, full, reader)
 
@@ -217,12 +220,14 @@ def _make_symbol(
     reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
     """Return the symbols of an integer or a pair of integers; None for another field."""
-    full = reading.reader.full(path)
+    full = reading.reader.qualify_path(path)
     if _is_integer_pair(entry.type):
         return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
     if entry.type.name != "int" or entry.type.optional:
         return None
-    follows = _evaluate_derived(reading, entry, path, env) if reading.reader.derived else None
+    follows = (
+        _evaluate_derived(reading, entry, path, env) if reading.reader.derives_integers else None
+    )
     return follows or Dim.symbol(full, origin)
 
 
@@ -298,7 +303,7 @@ def _convert_to_field_type(
         raise
     fitted = convert_to_declared_type(context, entry.type, value, env, place)
     if isinstance(fitted, Dim):
-        return fitted.since(Origin(place.span, f"the config value {place.what}"))
+        return fitted.since(Origin(place.span, f"the config value {place.description}"))
     return fitted
 
 
@@ -337,7 +342,7 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
 def _find_similar_keys(keys: Sequence[str], raw: JsonObject) -> list[str]:
     """Return paths in the file that end in one of these keys: one is probably meant."""
     ends = {k.rpartition(".")[2] for k in keys}
-    return [path for path, _ in raw.walk() if path.rpartition(".")[2] in ends]
+    return [path for path, _ in raw.iterate_members() if path.rpartition(".")[2] in ends]
 
 
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
@@ -345,13 +350,13 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", []
     # a config file could provide it, but none was given
-    if entry.sources and reader.raw is None:
+    if entry.sources and reader.config_file is None:
         helps.append("it can come from a config file: `--config DIR`")
-    elif keys and isinstance(reader.raw, JsonObject):
-        file = reader.raw.span.source.name
+    elif keys and isinstance(reader.config_file, JsonObject):
+        file = reader.config_file.span.source.name
         quoted = [f'"{k}"' for k in keys]
         title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
-        if nested := _find_similar_keys(keys, reader.raw):
+        if nested := _find_similar_keys(keys, reader.config_file):
             notes.append(f"{file} has {', '.join(nested[:4])}")
             both = dict.fromkeys([*nested[:2], *keys])
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))

@@ -57,19 +57,23 @@ class Library(Protocol):
     does not.
     """
 
-    def standard(self, name: str) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
+    def find_standard_item(
+        self, name: str
+    ) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
         """Return the std block or definition of that name and its module, or None."""
         ...
 
-    def standard_names(self) -> tuple[str, ...]:
+    def list_standard_names(self) -> tuple[str, ...]:
         """Return all names that std defines."""
         ...
 
-    def published(self, context: "Context", entry: ast.Field, env: "Env") -> "SpecValue | Absent":
+    def read_published_field(
+        self, context: "Context", entry: ast.Field, env: "Env"
+    ) -> "SpecValue | Absent":
         """Return a field's value from a published config.json (`env.raw`), or `ABSENT`."""
         ...
 
-    def used(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
+    def load_used_module(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
         """Return the module that `use` or `extends` names in the file of `user`."""
         ...
 
@@ -95,17 +99,17 @@ class Evaluator(Protocol):
         """Evaluate a call."""
         ...
 
-    def held(self, context: "Context", expr: ast.Expr, env: "Env", /) -> EvalResult:
+    def evaluate_function(self, context: "Context", expr: ast.Expr, env: "Env", /) -> EvalResult:
         """Evaluate an expression to a function value: `gelu`, `layer_norm(eps=1e-5)`."""
         ...
 
-    def configure(
+    def configure_used_spec(
         self, context: "Context", module: "SpecModule", given: EvalResult, span: Span | None, /
     ) -> dict[str, SpecValue]:
         """Return the config of a used spec, from the record that its caller passes."""
         ...
 
-    def expect(
+    def check_step_estimate(
         self,
         steps: StepBudget,
         item: "ast.Block | ast.Definition",
@@ -130,8 +134,8 @@ class SpecModule:
     items: dict[str, "ast.Block | ast.Definition"] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     uses: dict[str, ast.Use] = field(default_factory=dict)
-    standard: bool = False
-    shipped: bool = False
+    is_standard: bool = False
+    is_builtin: bool = False
     directory: Path = field(default_factory=Path)
     extended: "SpecModule | None" = None
 
@@ -154,9 +158,9 @@ class SpecModule:
             return self.uses[alias], self
         return self.extended.find_use(alias) if self.extended else None
 
-    def names(self) -> tuple[str, ...]:
+    def list_names(self) -> tuple[str, ...]:
         """Return the names of all blocks and definitions visible here."""
-        return (*self.items, *(self.extended.names() if self.extended else ()))
+        return (*self.items, *(self.extended.list_names() if self.extended else ()))
 
 
 @dataclass(kw_only=True)
@@ -173,11 +177,11 @@ class Env:
     names: dict[str, SpecValue] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     scope: str = ""
-    rows: Mapping[str, Tensor] = field(default_factory=dict)
-    heads: bool = True
-    raw: JsonObject | None = None
-    lengths: dict[str, Dim] | None = None
-    base: str = ""
+    grid_indices: Mapping[str, Tensor] = field(default_factory=dict)
+    has_heads_axis: bool = True
+    config_file: JsonObject | None = None
+    runtime_lengths: dict[str, Dim] | None = None
+    file_scope: str = ""
 
     def find_runtime_length(self, name: str) -> Dim | None:
         """Return a run-time length declared in `dims`; None for other names, and for one
@@ -185,7 +189,7 @@ class Env:
         """
         if name not in self.module.root.dims:
             return None
-        return Dim.symbol(name) if self.lengths is None else self.lengths.get(name)
+        return Dim.symbol(name) if self.runtime_lengths is None else self.runtime_lengths.get(name)
 
     def append_scope(self, path: str) -> "Env":
         """Return this scope with `path` appended to the weight scope."""
@@ -215,26 +219,26 @@ class Context:
     builder: Builder = field(default_factory=Builder)
     errors: ErrorLog = field(default_factory=ErrorLog)
     symbols: LengthSymbols = field(default_factory=LengthSymbols)
-    used: ResourceUse = field(default_factory=ResourceUse)
+    resources: ResourceUse = field(default_factory=ResourceUse)
     weights: WeightNames = field(default_factory=WeightNames)
     facts: ValueFacts = field(default_factory=ValueFacts)
-    calls: list[str] = field(default_factory=list)
+    call_stack: list[str] = field(default_factory=list)
     scope: str = ""
-    training: bool = False
+    is_training: bool = False
 
     @contextmanager
     def enter_call(self, at: Span | None, *, standard: bool) -> Iterator[None]:
         """Set the call at `at` as the current caller. Errors in std code are shown at the
         user's call first.
         """
-        outer = self.errors.caller
-        self.errors.caller = (outer or at) if standard else None
+        outer = self.errors.user_call
+        self.errors.user_call = (outer or at) if standard else None
         try:
             yield
         except Failed as failed:
-            raise Failed(*map(self.place_at_user_call, failed.diagnostics)) from None
+            raise Failed(*map(self.show_at_user_call, failed.diagnostics)) from None
         finally:
-            self.errors.caller = outer
+            self.errors.user_call = outer
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
@@ -247,7 +251,7 @@ class Context:
         finally:
             self.facts.position_ids = outside
 
-    def at(self, span: Span | None) -> Span | None:
+    def locate_at_user_call(self, span: Span | None) -> Span | None:
         """Return the span with the user's call that led to it, if it is in std, and with
         the name of the current normalizer.
         """
@@ -255,13 +259,13 @@ class Context:
             return span
         if self.errors.normalizer and not span.normalizer:
             span = replace(span, normalizer=self.errors.normalizer)
-        if self.errors.caller is None or span.source is self.errors.caller.source:
+        if self.errors.user_call is None or span.source is self.errors.user_call.source:
             return span
-        return span if span.caller else replace(span, caller=self.errors.caller)
+        return span if span.caller else replace(span, caller=self.errors.user_call)
 
-    def place_at_user_call(self, fault: Diagnostic) -> Diagnostic:
+    def show_at_user_call(self, fault: Diagnostic) -> Diagnostic:
         """Return an error in std code shown at the user's call that led to it."""
-        if fault.primary is None or (at := self.at(fault.primary.span)) is None:
+        if fault.primary is None or (at := self.locate_at_user_call(fault.primary.span)) is None:
             return fault
         if at == fault.primary.span:
             return fault
@@ -269,13 +273,15 @@ class Context:
 
     def has_run_time_symbol(self, symbols: frozenset[str]) -> bool:
         """Return whether any of these symbols is known only at run time."""
-        return bool(symbols) and (not self.symbols.symbolic or bool(symbols & self.symbols.runtime))
+        return bool(symbols) and (
+            not self.symbols.is_symbolic or bool(symbols & self.symbols.runtime)
+        )
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
         """Count steps that are about to be done. Raise E0223 past the limit."""
-        self.used.steps.take(count, span)
+        self.resources.steps.spend(count, span)
 
-    def counted(self, value: Counted, span: Span | None, known: int = 0) -> Counted:
+    def count_nested_items(self, value: Counted, span: Span | None, known: int = 0) -> Counted:
         """Count the items of a new list or record, including nested ones, and return it.
 
         `known` items were counted before.
@@ -285,25 +291,25 @@ class Context:
 
     def count_list_items(self, count: int, span: Span | None) -> None:
         """Count new list items. Raise E0216 past the limit, before they take memory."""
-        self.used.list_items += count
-        if self.used.list_items > MAX_GRAPH_NODES:
+        self.resources.list_items += count
+        if self.resources.list_items > MAX_GRAPH_NODES:
             raise_error(
                 "E0216", f"the lists of this spec have more than {MAX_GRAPH_NODES} items", span
             )
 
-    def report(self, *faults: Diagnostic) -> None:
+    def report_errors(self, *faults: Diagnostic) -> None:
         """Record errors, up to a limit. The same error in several loop iterations counts
         once.
         """
-        for fault in map(self.place_at_user_call, faults):
-            if self._known(fault):
+        for fault in map(self.show_at_user_call, faults):
+            if self._is_reported(fault):
                 continue
             if len(self.errors.diagnostics) >= MAX_ERRORS:
                 self.errors.dropped += 1
             else:
                 self.errors.diagnostics.append(fault)
 
-    def _known(self, fault: Diagnostic) -> bool:
+    def _is_reported(self, fault: Diagnostic) -> bool:
         """Return whether the same code was already reported at this place. An exceeded
         budget is reported once in total.
         """
@@ -332,7 +338,7 @@ class ErrorCollector:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Failed):
-            self.context.report(*error.diagnostics)
+            self.context.report_errors(*error.diagnostics)
         return isinstance(error, Failed | AlreadyReported)
 
 
@@ -349,7 +355,7 @@ class PendingCall:
     expr: ast.Call
     args: Sequence[ast.Expr]
     caller: Env
-    inner: Env
+    inner_env: Env
 
     @property
     def options(self) -> Sequence[ast.Option]:
@@ -359,4 +365,4 @@ class PendingCall:
     @property
     def own_scope(self) -> str:
         """The weight scope that this call opens; empty without `@`."""
-        return self.inner.scope if self.target.weights or self.expr.weights else ""
+        return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

@@ -67,7 +67,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 class ValueContext:
     """What a value is for, as named in messages, and its location."""
 
-    what: str
+    description: str
     span: Span | None
     block: str = ""
 
@@ -95,7 +95,7 @@ def convert_to_declared_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> SpecValue:
     """Convert `value` to the declared compile-time type, or raise E0203."""
-    what, span = place.what, place.span
+    what, span = place.description, place.span
     if value is None and type.optional:
         return None
     check_type_name(type)
@@ -123,9 +123,9 @@ def _convert_list(
     assert type.element_type is not None
     if not isinstance(value, tuple):
         raise_error(
-            "E0203", f"{place.what} must be a list, not {describe_value(value)}", place.span
+            "E0203", f"{place.description} must be a list, not {describe_value(value)}", place.span
         )
-    item = ValueContext(f"an item of {place.what}", place.span)
+    item = ValueContext(f"an item of {place.description}", place.span)
     return tuple(convert_to_declared_type(context, type.element_type, v, env, item) for v in value)
 
 
@@ -136,9 +136,9 @@ def _convert_pair(
     assert type.element_type is not None  # guaranteed by the grammar
     both = value if isinstance(value, tuple) else (value, value)
     if len(both) != 2:
-        title = f"{place.what} must be one value or a pair, not a list of {len(both)}"
+        title = f"{place.description} must be one value or a pair, not a list of {len(both)}"
         raise_error("E0203", title, place.span)
-    item = ValueContext(f"an item of {place.what}", place.span)
+    item = ValueContext(f"an item of {place.description}", place.span)
     return tuple(convert_to_declared_type(context, type.element_type, v, env, item) for v in both)
 
 
@@ -149,7 +149,7 @@ def _check_function_name(type: ast.TypeName, value: SpecValue, place: ValueConte
     fitting = FUNCTION_NAME_CHECKS.get(type.name)
     if fitting is None or not isinstance(value, BuiltinFunction) or fitting(value.name):
         return
-    title = f"{place.what} must be {EXPECTED_FUNCTIONS[type.name]}, not `{value.name}`"
+    title = f"{place.description} must be {EXPECTED_FUNCTIONS[type.name]}, not `{value.name}`"
     helps = [f"{FUNCTION_HINTS[type.name]}, or a block of your own"]
     raise_error("E0203", title, place.span, helps=helps)
 
@@ -250,19 +250,19 @@ def match_tensor_type(
 ) -> Tensor:
     """Check a tensor against a declared type, and bind names that are not known yet."""
     if not isinstance(value, Tensor):
-        title = f"{place.what} must be a tensor, {type.span.text if type.span else ''}"
+        title = f"{place.description} must be a tensor, {type.span.text if type.span else ''}"
         raise_error("E0203", title, place.span, f"this is {describe_value(value)}")
     others = [Label(type.span, "declared here")] if type.span else []
     if value.type.dtype != get_declared_dtype(type):
         holds = format_type(value.type).split("[")[0]
-        title = f"{place.what} is declared as {type.name}, but the tensor has {holds}"
+        title = f"{place.description} is declared as {type.name}, but the tensor has {holds}"
         raise_error("E0301", title, place.span, others=others)
     dims = type.dims or ()
     spread = [n for n, d in enumerate(dims) if isinstance(d, ast.EllipsisDims)]
     # the number of axes that `...` stands for
     extra = len(value.shape) - len(dims) + len(spread)
     if extra < 0 or (extra and not spread):
-        title = f"{place.what} has {len(value.shape)} axes, but {len(dims)} are declared"
+        title = f"{place.description} has {len(value.shape)} axes, but {len(dims)} are declared"
         raise_error("E0301", title, place.span, f"this is {describe_value(value)}", others=others)
     matching = _TypeMatcher(context, type, value, env, place)
     at = 0
@@ -271,7 +271,7 @@ def match_tensor_type(
             matching.match_ellipsis(value.shape[at : at + extra])
             at += extra
         else:
-            matching.length(dim, value.shape[at])
+            matching.match_length(dim, value.shape[at])
             at += 1
     return value
 
@@ -284,7 +284,7 @@ class _TypeMatcher:
     type: ast.TypeName
     tensor: Tensor
     env: Env
-    place: ValueContext
+    context_of_value: ValueContext
 
     def match_ellipsis(self, lengths: Sequence[Dim]) -> None:
         """Match `...`, which stands for the same lengths everywhere in a block."""
@@ -292,10 +292,10 @@ class _TypeMatcher:
         if known != tuple(lengths):
             assert isinstance(known, tuple)  # `...` cannot be a name in a spec
             known_lengths = ", ".join(map(str, known))
-            title = f"{self.place.what}: `...` is ({known_lengths}) in this block"
-            raise_error("E0301", title, self.place.span, describe_value(self.tensor))
+            title = f"{self.context_of_value.description}: `...` is ({known_lengths}) in this block"
+            raise_error("E0301", title, self.context_of_value.span, describe_value(self.tensor))
 
-    def length(self, expr: ast.Expr, actual: Dim) -> None:
+    def match_length(self, expr: ast.Expr, actual: Dim) -> None:
         """Match one length: bind a new name, or check the known length."""
         if isinstance(expr, ast.Name):
             # `_` matches any length and binds nothing
@@ -309,7 +309,7 @@ class _TypeMatcher:
         else:
             wanted = _evaluate_length(self.context, expr, self.env)
         if wanted != actual and not self._is_promised_equal(wanted, actual):
-            self._fail_clash(expr, wanted, actual)
+            self._raise_length_clash(expr, wanted, actual)
 
     def _is_promised_equal(self, wanted: Dim, actual: Dim) -> bool:
         """Return whether the lengths are equal given that `image / 2` divides exactly: the
@@ -324,18 +324,18 @@ class _TypeMatcher:
     def _match_named(self, name: str, length: Dim) -> None:
         self.env.dims[name] = length
         # in a used file, this binds its run-time length for the call
-        if self.env.lengths is not None and name in self.env.module.root.dims:
-            self.env.lengths[name] = length
+        if self.env.runtime_lengths is not None and name in self.env.module.root.dims:
+            self.env.runtime_lengths[name] = length
 
-    def _fail_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
-        span, what = self.type.span, self.place.what
+    def _raise_length_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
+        span, what = self.type.span, self.context_of_value.description
         labels = [Label(span, f"declared as `{_format_type_source(expr)}`")] if span else []
         labels += [
             Label(d.origin.span, f"`{d}` comes from here")
             for d in (wanted, actual)
             if d.origin and d.origin.span
         ]
-        at = self.place.span
+        at = self.context_of_value.span
         raise Failed(
             Diagnostic(
                 "E0302",
@@ -348,11 +348,11 @@ class _TypeMatcher:
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
         """Return a help if the type of a block uses a length that `dims` declares."""
-        block = self.place.block
+        block = self.context_of_value.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
         # in a block of another file the length follows from the operands
-        if not block or not declared or self.env.lengths is not None:
+        if not block or not declared or self.env.runtime_lengths is not None:
             return ()
         return (
             f"`{name}` in `{block}` is the length declared in `dims`: for a length of its own "

@@ -28,7 +28,7 @@ class ErrorLog:
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
     dropped: int = 0
-    caller: Span | None = None
+    user_call: Span | None = None
     normalizer: str = ""
 
 
@@ -41,9 +41,9 @@ class LengthSymbols:
     `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
     """
 
-    symbolic: bool = False
+    is_symbolic: bool = False
     runtime: frozenset[str] = frozenset()
-    opaque: dict[Value, str] = field(default_factory=dict)
+    computed_names: dict[Value, str] = field(default_factory=dict)
     max_length: int = 0
 
 
@@ -56,7 +56,7 @@ class ResourceUse:
     """
 
     weight_sizes: dict[str, int] = field(default_factory=dict)
-    weights: int = 0
+    weight_elements: int = 0
     list_items: int = 0
     steps: StepBudget = field(default_factory=StepBudget)
 
@@ -83,9 +83,9 @@ class ValueFacts:
     `reordered` are lengths along which positions were sorted, so that they may be ranks.
     """
 
-    constant: set[Value] = field(default_factory=set)
+    constant_values: set[Value] = field(default_factory=set)
     position_ids: dict[tuple[str, Dim | None, Dim], Tensor] = field(default_factory=dict)
-    reordered: set[Dim] = field(default_factory=set)
+    sorted_lengths: set[Dim] = field(default_factory=set)
 
 
 MAX_VALUES_PER_SPAN = 4
@@ -98,14 +98,14 @@ class ElaborationRecord:
     errors.
     """
 
-    symbolic: bool
-    at: dict[Span, list[str]] = field(default_factory=dict)
-    whole: bool = False
+    is_symbolic: bool
+    values_by_span: dict[Span, list[str]] = field(default_factory=dict)
+    is_complete: bool = False
 
-    def note(self, span: Span, value: EvalResult) -> None:
+    def record(self, span: Span, value: EvalResult) -> None:
         """Record the value of a name or a call."""
         said = _summarize_value(value)
-        known = self.at.setdefault(span, [])
+        known = self.values_by_span.setdefault(span, [])
         if said not in known and len(known) < MAX_VALUES_PER_SPAN:
             known.append(said)
 
@@ -120,7 +120,7 @@ def _summarize_value(value: EvalResult) -> str:
 class RecordedValues:
     """All elaborations of one check."""
 
-    readings: list[ElaborationRecord] = field(default_factory=list)
+    elaborations: list[ElaborationRecord] = field(default_factory=list)
 
 
 RECORDED_VALUES: ContextVar[RecordedValues | None] = ContextVar("notes", default=None)
@@ -133,9 +133,9 @@ def record_elaboration(*, symbolic: bool) -> Iterator[None]:
     if notes is None:
         yield
         return
-    notes.readings.append(ElaborationRecord(symbolic))
+    notes.elaborations.append(ElaborationRecord(symbolic))
     yield
-    notes.readings[-1].whole = True
+    notes.elaborations[-1].is_complete = True
 
 
 def record_value(span: Span | None, value: EvalResult) -> None:
@@ -143,5 +143,5 @@ def record_value(span: Span | None, value: EvalResult) -> None:
     notes = RECORDED_VALUES.get()
     if notes is None or span is None or value is POISON:
         return
-    if notes.readings:
-        notes.readings[-1].note(span, value)
+    if notes.elaborations:
+        notes.elaborations[-1].record(span, value)

@@ -209,7 +209,7 @@ def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
 
 
 def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecValue:
-    return context.counted(
+    return context.count_nested_items(
         tuple(evaluate_value(context, item, env) for item in expr.items), expr.span
     )
 
@@ -228,13 +228,13 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         # each iteration copies the names in scope, which may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner = replace(env, names={**env.names, expr.variable: item})
-        with context.weights.sharing.step(expr):
+        with context.weights.sharing.enter_step(expr):
             made.append(evaluate_value(context, expr.item, inner))
-    return context.counted(tuple(made), expr.span, count)
+    return context.count_nested_items(tuple(made), expr.span, count)
 
 
 def _evaluate_record(context: Context, expr: ast.RecordLiteral, env: Env) -> SpecValue:
-    return context.counted(
+    return context.count_nested_items(
         Record({f.name: evaluate_value(context, f.value, env) for f in expr.fields}), expr.span
     )
 

@@ -181,7 +181,7 @@ def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
     try:
         return expression_to_data(context, expr, env)
     except NeedsValue:
-        if not context.symbols.symbolic:
+        if not context.symbols.is_symbolic:
             raise
         return None
 
@@ -190,14 +190,14 @@ def evaluate_generation(
     context: Context, program: Program, block: ast.Block, env: Env, made: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the generation section of the spec for this graph, and warnings."""
-    for item, _ in program.items(ast.Generate):
+    for item, _ in program.iterate_items(ast.Generate):
         graphs = list_graphs(program)
         # One head of several generates; the others score, classify or embed.
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
         # a symbolic reading only checks names and plain values
-        if context.symbols.symbolic:
+        if context.symbols.is_symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
         vocabulary = get_vocabulary_sizes(made, item.input_name, item.source)
@@ -212,7 +212,11 @@ def evaluate_streaming(
     """Return the streaming section of the spec for this graph. Raise E0221 for names that
     no graph has, E0975 if one graph has two time axes.
     """
-    said = [item for item, _ in program.items(ast.Stream) if _concerns(program, block, item)]
+    said = [
+        item
+        for item, _ in program.iterate_items(ast.Stream)
+        if _belongs_to_graph(program, block, item)
+    ]
     for item in said:
         _check_names(block, item)
         _check_time_axis(block, item)
@@ -226,7 +230,7 @@ def evaluate_streaming(
     return StreamSection(growing[0], tuple(dict.fromkeys(item.source for item in said)))
 
 
-def _concerns(program: Program, block: ast.Block, item: ast.Stream) -> bool:
+def _belongs_to_graph(program: Program, block: ast.Block, item: ast.Stream) -> bool:
     """Return whether a `stream` item names values of this graph, or of no graph at all."""
     named = [g for g in list_graphs(program) if _has_stream_names(g, item)]
     return not named or _has_stream_names(block, item)
@@ -308,7 +312,7 @@ def evaluate_readings(
     what = "result" if kind is ast.ResultDisplay else "input"
     known = _list_graph_names(block, what)
     every = {name for graph in list_graphs(program) for name in _list_graph_names(graph, what)}
-    for item, module in program.items(ast.Reading):
+    for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
             if not isinstance(entry, kind) or entry.name in data:
                 continue

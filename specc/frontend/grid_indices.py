@@ -46,7 +46,7 @@ def _make_position_ids(
     query and key lengths, so that all layers share one mask.
     """
     length = x.shape[axis]
-    if length.number is not None or length in context.facts.reordered:
+    if length.number is not None or length in context.facts.sorted_lengths:
         return add_op(context, ops.Extent(axis), x)
     if role not in context.facts.position_ids:
         context.facts.position_ids[role] = add_op(context, ops.Extent(axis), x)
@@ -57,7 +57,7 @@ def is_grid_read(expr: ast.Index, env: Env) -> bool:
     """Return whether an index in a definition reads a grid: at `h`, `i` or `j`, or at `b`
     if no value has this name.
     """
-    if not env.rows:
+    if not env.grid_indices:
         return False
     named = {item.path for item in expr.items if isinstance(item, ast.Name)}
     if named & set(GRID_INDEX_ORDER):
@@ -84,7 +84,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
         ]
         raise_error("E0603", title, expr.span, helps=helps)
     value, axis = base, lead
-    for name in GRID_INDEX_ORDER if env.heads else GRID_INDEX_ORDER[1:]:
+    for name in GRID_INDEX_ORDER if env.has_heads_axis else GRID_INDEX_ORDER[1:]:
         if name in read:
             axis += 1
         # without a batch axis the grid starts at the first axis that is read
@@ -103,20 +103,20 @@ def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, read: Sequence[str
         title = "grid indices are b (batch), h (head), i (query) and j (key)"
         helps = ["write them in the order b, h, i, j, each at most once"]
         raise_error("E0603", title, expr.span, helps=helps)
-    if "h" in read and not env.heads:
+    if "h" in read and not env.has_heads_axis:
         title = f"{describe_value(base)} is read per head, but there is no heads axis here"
         helps = ["`split_heads(x, heads)` gives queries and keys a heads axis"]
         raise_error("E0603", title, expr.span, helps=helps)
 
 
 def convert_to_grid(
-    context: Context, value: Tensor, span: Span | None, beside: int = GRID_RANK
+    context: Context, value: Tensor, span: Span | None, score_rank: int = GRID_RANK
 ) -> Tensor:
-    """Return a grid with all four axes. A tensor with as many axes as the scores, `beside`,
+    """Return a grid with all four axes. A tensor with as many axes as the scores, `score_rank`,
     has the batch axis first; missing axes are inserted after it.
     """
-    lacking = GRID_RANK - beside if len(value.shape) == beside else 0
-    for _ in range(lacking):
+    missing = GRID_RANK - score_rank if len(value.shape) == score_rank else 0
+    for _ in range(missing):
         value = add_op(context, ops.Insert(1), value, span=span)
     if len(value.shape) > 4:
         raise_error(

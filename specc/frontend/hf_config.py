@@ -28,7 +28,7 @@ def read_published_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
     """Return the value of the first source of a field that the file has, or ABSENT. Null
     means `none` for an optional field, and absent for others.
     """
-    data = env.raw
+    data = env.config_file
     if data is None:
         return ABSENT
     for source in entry.sources:
@@ -48,7 +48,7 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
     for entry in program_entries:
         member = data.find(entry.key)
         if _format_member(member) not in entry.values:
-            shown = f"`{_format_member(member)}`" if member and not member.null else "missing"
+            shown = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
             others = [Label(entry.span, "expected by this spec")] if entry.span else []
             raise_error(
                 "E0405",
@@ -60,7 +60,7 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
 
 def _format_member(member: JsonMember | None) -> str:
     """Return the value of a key as `expect` writes it: text, `true`, `false`, number, `none`."""
-    if member is None or member.null:
+    if member is None or member.is_null:
         return "none"
     value = member.value.value if isinstance(member.value, JsonScalar) else None
     return value if isinstance(value, str) else member.value.span.text
@@ -72,23 +72,25 @@ def _read_source(
     """Return what one expression after `from` finds, or ABSENT."""
     match source:
         case ast.TextLiteral(value=path):
-            member = data.given(path)
+            member = data.find_non_null(path)
             if member is None:
                 return ABSENT
-            return _TypedMember(context, entry, member, env).value(member.value, entry.type)
+            return _TypedMember(context, entry, member, env).convert(member.value, entry.type)
         # `len("id2label")`: the number of listed classes
         case ast.Call(function=ast.Name(path="len"), args=(ast.TextLiteral(value=path),)):
-            member = data.given(path)
+            member = data.find_non_null(path)
             if member is None:
                 return ABSENT
-            return Dim.of(_get_count(member)).since(member.origin())
+            return Dim.of(_get_count(member)).since(member.get_origin())
         # `repeated("attention_types")`: a list in run-length form
         case ast.Call(function=ast.Name(path="repeated"), args=(ast.TextLiteral(value=path),)):
-            member = data.given(path)
+            member = data.find_non_null(path)
             if member is None:
                 return ABSENT
             typing = _TypedMember(context, entry, member, env)
-            return typing.value(_expand_layer_pattern(member, typing.declared()), entry.type)
+            return typing.convert(
+                _expand_layer_pattern(member, typing.get_declaration_labels()), entry.type
+            )
         case ast.Call(function=ast.Name(path="rope_config")):
             return read_rope_config(source, entry, data, _get_default_rope(context, entry, env))
     raise_error(
@@ -156,14 +158,14 @@ class _TypedMember:
     def __init__(self, context: Context, entry: ast.Field, member: JsonMember, env: Env) -> None:
         self.context, self.entry, self.member, self.env = context, entry, member, env
 
-    def value(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
+    def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a value. Records stay raw; a single value counts as a list of one."""
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)
         if type.name == "pair":
-            return self.pair(value, type)
+            return self.convert_pair(value, type)
         if type.name != "list":
-            return self.single(value, type)
+            return self.convert_scalar(value, type)
         assert type.element_type is not None
         items: tuple[JsonNode, ...] = (value,)
         if isinstance(value, JsonList):
@@ -172,21 +174,21 @@ class _TypedMember:
             (numbered := _list_numbered_values(value)) is not None
         ):
             items = numbered
-        return tuple(self.value(item, type.element_type) for item in items)
+        return tuple(self.convert(item, type.element_type) for item in items)
 
-    def pair(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
+    def convert_pair(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a list of two, or one value for both."""
         assert type.element_type is not None  # guaranteed by the grammar
         items = value.items if isinstance(value, JsonList) else (value, value)
         if len(items) != 2:
-            self.refuse(value, type, f"a list of {len(items)}")
-        return tuple(self.single(item, type.element_type) for item in items)
+            self.raise_wrong_type(value, type, f"a list of {len(items)}")
+        return tuple(self.convert_scalar(item, type.element_type) for item in items)
 
-    def single(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
+    def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a value that is neither a list nor a record, or raise E0403."""
         if not isinstance(value, JsonScalar):
             what = "a list" if isinstance(value, JsonList) else "a record"
-            self.refuse(value, type, what)
+            self.raise_wrong_type(value, type, what)
         plain = value.value
         match type.name:
             case "text" if isinstance(plain, str):
@@ -199,18 +201,18 @@ class _TypedMember:
                 return plain
             # in Python a bool is an int, in a config file it is not
             case "int" if isinstance(plain, int) and not isinstance(plain, bool):
-                return Dim.of(plain).since(self.member.origin())
+                return Dim.of(plain).since(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
                 # an infinity is a bound that is never reached, as for `clip`
                 return plain if plain in INFINITIES else float(get_finite_number(value) or 0.0)
-        self.refuse(value, type, plain)
+        self.raise_wrong_type(value, type, plain)
 
-    def refuse(self, value: JsonNode, type: ast.TypeName, shown: PlainJson) -> NoReturn:
+    def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, shown: PlainJson) -> NoReturn:
         """Raise E0403 for a value of another type; short values are quoted."""
         if type.name == "choice" and isinstance(value, JsonScalar):
             known = ", ".join(type.names)
             title = f"{self.member.key.text} is {shown!r}, expected one of {known}"
-            raise_error("E0403", title, value.span, others=self.declared())
+            raise_error("E0403", title, value.span, others=self.get_declaration_labels())
         kinds = {
             "int": "an integer",
             "float": "a number",
@@ -225,9 +227,9 @@ class _TypedMember:
             shown = span.text
         title = f"{key} is {shown}, expected {wanted}"
         label = f"`{self.entry.name}` takes {wanted}"
-        raise_error("E0403", title, span, label, others=self.declared())
+        raise_error("E0403", title, span, label, others=self.get_declaration_labels())
 
-    def declared(self) -> list[Label]:
+    def get_declaration_labels(self) -> list[Label]:
         """Return the label of the field's declaration."""
         span = self.entry.span
         return [Label(span, "declared here")] if span else []

@@ -56,7 +56,7 @@ class RopeDefaults:
 
     def find_section(self, data: JsonObject) -> JsonObject:
         """Return the table of a config file that has the settings."""
-        member = data.given(self.section)
+        member = data.find_non_null(self.section)
         return member.value if member and isinstance(member.value, JsonObject) else data
 
 
@@ -123,7 +123,7 @@ class _RopeReader:
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters)
-        if parameters and scaling and parameters.plain() != scaling.plain():
+        if parameters and scaling and parameters.to_plain() != scaling.to_plain():
             title = '"rope_parameters" and "rope_scaling" differ'
             self.raise_invalid(title, scaling.span, first=parameters.span)
         table = parameters or scaling
@@ -162,7 +162,7 @@ class _RopeReader:
 
     def _find_table(self, key: str, data: JsonObject) -> JsonObject | None:
         """Return the object under a key, or None if it is absent or null."""
-        member = data.given(key)
+        member = data.find_non_null(key)
         if member is None:
             return None
         if not isinstance(member.value, JsonObject):
@@ -175,7 +175,7 @@ class _RopeReader:
         """
         if default is None:
             return Rope(theta)
-        member = self.data.given(ORIGINAL_LENGTH_KEY)
+        member = self.data.find_non_null(ORIGINAL_LENGTH_KEY)
         parameters = dict(default.parameters)
         if member is not None and "original" in parameters:
             parameters["original"] = self.read_number(member)
@@ -194,11 +194,11 @@ class _RopeReader:
                 title = f'"rope_parameters" has settings per layer type (`{nested[0]}`), '
                 self.raise_invalid(f"{title}expected one set", table.span)
             return table
-        member = table.given(layer_type)
+        member = table.find_non_null(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
         # settings of other layer types only: these layers have the defaults
-        if member is None and len(nested) == sum(not m.null for m in table.members.values()):
+        if member is None and len(nested) == sum(not m.is_null for m in table.members.values()):
             return None
         title = f'"rope_parameters" has no settings for layers of type `{layer_type}`'
         self.raise_invalid(title, table.span)
@@ -207,8 +207,8 @@ class _RopeReader:
         """Return theta and its member: in the settings, or at the top level in older files.
         Raise E0403 if both are present and differ.
         """
-        nested = parameters.given("rope_theta") if parameters else None
-        top = self.data.given(self.defaults.theta_key)
+        nested = parameters.find_non_null("rope_theta") if parameters else None
+        top = self.data.find_non_null(self.defaults.theta_key)
         values = [self.read_number(member) for member in (nested, top) if member]
         if len(set(values)) > 1 and top:
             title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
@@ -224,10 +224,10 @@ class _RopeReader:
         if isinstance(kind, str):
             kind = SCALING_ALIASES.get(kind, kind)
         # the first Phi-3 files have divisors under the name "yarn"
-        if kind == "yarn" and table.given("short_factor"):
+        if kind == "yarn" and table.find_non_null("short_factor"):
             return "longrope"
         # Hunyuan's files have a factor of theta under the name "dynamic"
-        if kind == "dynamic" and table.given("alpha"):
+        if kind == "dynamic" and table.find_non_null("alpha"):
             return "ntk_alpha"
         # a config file has no `axial` frequencies
         if isinstance(kind, str) and kind in SCALING_KINDS and kind != "axial":
@@ -267,7 +267,7 @@ class _ScalingTable:
     def read_yarn(self) -> dict[str, RopeNumber]:
         """Return the parameters of YaRN, with the attention factor or None."""
         parameters = self.read_llama3() | {"attention_factor": self._read_attention_factor()}
-        if (member := self.table.given("truncate")) is None:
+        if (member := self.table.find_non_null("truncate")) is None:
             return parameters
         value = member.value.value if isinstance(member.value, JsonScalar) else None
         if not isinstance(value, bool):
@@ -297,7 +297,7 @@ class _ScalingTable:
 
     def _read_divisors(self, key: str) -> tuple[float, ...]:
         """Return one number per rotated pair."""
-        member = self.table.given(key)
+        member = self.table.find_non_null(key)
         if member is None or not isinstance(member.value, JsonList):
             title = f'RoPE scaling "longrope" needs a list "{key}"'
             span = member.value.span if member else self.table.span
@@ -310,7 +310,7 @@ class _ScalingTable:
         lengths; for longrope so does a missing key.
         """
         member = self.table.find("factor")
-        if member and not member.null:
+        if member and not member.is_null:
             return self.reader.read_number(member)
         if self.kind == "longrope" or (member and self.kind == "yarn"):
             return self._read_max_length() / self._read_original_length()
@@ -337,15 +337,15 @@ class _ScalingTable:
         defaults = self.reader.defaults
         # at the top level in some files, as in Phi-3's, which takes precedence unless
         # there are settings per layer type
-        top = None if defaults.layer_type else self.reader.data.given(ORIGINAL_LENGTH_KEY)
+        top = None if defaults.layer_type else self.reader.data.find_non_null(ORIGINAL_LENGTH_KEY)
         if top is None and defaults.original_length is not None:
             return int(defaults.original_length)
-        member = top or self.table.given(ORIGINAL_LENGTH_KEY)
+        member = top or self.table.find_non_null(ORIGINAL_LENGTH_KEY)
         return self._read_length(member) if member else self._read_max_length()
 
     def _read_max_length(self) -> int:
         """Return the maximum sequence length."""
-        member = self.reader.data.given(MAX_LENGTH_KEY)
+        member = self.reader.data.find_non_null(MAX_LENGTH_KEY)
         if member is not None:
             return self._read_length(member)
         if self.reader.defaults.max_length is None:
@@ -364,7 +364,7 @@ class _ScalingTable:
 
     def _read_number(self, key: str) -> float | None:
         """Return the number under a key, or None if it is absent or null."""
-        member = self.table.given(key)
+        member = self.table.find_non_null(key)
         return None if member is None else self.reader.read_number(member)
 
 

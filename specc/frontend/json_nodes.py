@@ -18,7 +18,7 @@ class JsonScalar:
     value: bool | int | float | str | None
     span: Span
 
-    def plain(self) -> PlainJson:
+    def to_plain(self) -> PlainJson:
         """Return the plain value."""
         return self.value
 
@@ -30,9 +30,9 @@ class JsonList:
     items: tuple["JsonNode", ...]
     span: Span
 
-    def plain(self) -> PlainJson:
+    def to_plain(self) -> PlainJson:
         """Return the items as plain values."""
-        return [item.plain() for item in self.items]
+        return [item.to_plain() for item in self.items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class JsonMember:
         return self.key.to(self.value.span)
 
     @property
-    def null(self) -> bool:
+    def is_null(self) -> bool:
         """Whether the value is null, which counts as absent."""
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
-    def origin(self) -> Origin:
+    def get_origin(self) -> Origin:
         """Return where the value is, for messages: `ck/config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
@@ -87,27 +87,27 @@ class JsonObject:
         inner = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         found = [member for value in inner if (member := value.find(path))]
         for member in found[1:]:
-            if member.value.plain() != found[0].value.plain():
+            if member.value.to_plain() != found[0].value.to_plain():
                 title = f"{member.key.text} differs between keys, expected one value"
                 others = [Label(found[0].span, "the first value")]
                 raise_error("E0403", title, member.span, others=others)
         return found[0] if found else None
 
-    def given(self, path: str) -> JsonMember | None:
+    def find_non_null(self, path: str) -> JsonMember | None:
         """Return the member at a path unless it is null."""
         member = self.find(path)
-        return None if member is None or member.null else member
+        return None if member is None or member.is_null else member
 
-    def walk(self, prefix: str = "") -> Iterator[tuple[str, JsonMember]]:
+    def iterate_members(self, prefix: str = "") -> Iterator[tuple[str, JsonMember]]:
         """Yield every member of this object and of nested objects, with its path."""
         for key, member in self.members.items():
             yield prefix + key, member
             if isinstance(member.value, JsonObject):
-                yield from member.value.walk(f"{prefix}{key}.")
+                yield from member.value.iterate_members(f"{prefix}{key}.")
 
-    def plain(self) -> dict[str, PlainJson]:
+    def to_plain(self) -> dict[str, PlainJson]:
         """Return the members as plain values."""
-        return {key: member.value.plain() for key, member in self.members.items()}
+        return {key: member.value.to_plain() for key, member in self.members.items()}
 
 
 JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
@@ -127,7 +127,7 @@ def get_finite_number(value: JsonNode) -> int | float | None:
     return number
 
 
-def raise_bad_number(why: str, span: Span) -> NoReturn:
+def raise_bad_number(reason: str, span: Span) -> NoReturn:
     """Raise E0413 for a number of a config file, with the reason."""
     text = span.text
     shown = text if len(text) <= 24 else f"{text[:20]}…"
@@ -135,6 +135,6 @@ def raise_bad_number(why: str, span: Span) -> NoReturn:
         "E0413",
         f"`{shown}` is out of range for a config file",
         span,
-        f"it is {why}",
+        f"it is {reason}",
         helps=["write a finite number with fewer digits, or null for no value"],
     )

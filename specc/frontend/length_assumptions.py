@@ -128,9 +128,12 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
         # arguments bound to a function: `window(width)` with a config value
-        case DefinitionFunction(given=given) | BuiltinFunction(given=given) if given:
+        case DefinitionFunction(bound_arguments=given) | BuiltinFunction(bound_arguments=given) if (
+            given
+        ):
             return replace(
-                value, given={k: _substitute_in_value(v, values) for k, v in given.items()}
+                value,
+                bound_arguments={k: _substitute_in_value(v, values) for k, v in given.items()},
             )
         case CombinedMask(op, parts):
             made = (_substitute_in_value(part, values) for part in parts)
@@ -193,14 +196,19 @@ def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) 
     axes = {d for t in types.values() for d in t.shape}
     for node, results in iterate_nested_nodes(graph):
         made = (d for r in results for d in r.type.shape)
-        read = (*list_nonnegative_dims(node), *_lengths_in(node.op.attributes().values()))
+        read = (
+            *list_nonnegative_dims(node),
+            *_iterate_attribute_lengths(node.op.attributes().values()),
+        )
         for length in (*made, *read):
             missing = sorted(length.symbols() & unknown)
             if missing and length not in axes:
-                _fail_unknown(graph, node, length, missing[0], span)
+                _raise_unknown_length(graph, node, length, missing[0], span)
 
 
-def _fail_unknown(graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None) -> None:
+def _raise_unknown_length(
+    graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
+) -> None:
     made = graph.made.get(node)
     axes = {d for v in graph.inputs.values() for d in v.type.shape}
     inside = sorted(str(d) for d in axes if symbol in d.symbols())
@@ -218,9 +226,9 @@ def _fail_unknown(graph: Graph, node: Node, length: Dim, symbol: str, span: Span
     )
 
 
-def _lengths_in(attributes: Collection[object]) -> Iterator[Dim]:
+def _iterate_attribute_lengths(attributes: Collection[object]) -> Iterator[Dim]:
     for value in attributes:
         if isinstance(value, Dim):
             yield value
         elif isinstance(value, tuple):
-            yield from _lengths_in(value)
+            yield from _iterate_attribute_lengths(value)

@@ -45,7 +45,7 @@ def bind_definition(
     if target.kind == "normalizer":
         params = params[1:]  # the first is the scores, which attention provides
     # `m = window(back=4)` may be called again, as `m(ahead=1)`: bound options stay
-    given = dict(target.given)
+    given = dict(target.bound_arguments)
     for n, value in enumerate(expr.args):
         if n >= len(params):
             applied = f"weights_by({definition.name}, s, mask=s > -inf)"
@@ -66,10 +66,10 @@ def bind_definition(
     where = expr.weights and ast.WeightName(
         resolve_weight_path(context, expr.weights, env), span=expr.weights.span
     )
-    held = replace(target, given=given, weights=where, span=expr.span)
+    function = replace(target, bound_arguments=given, weight_path=where, span=expr.span)
     if where:
-        context.weights.sharing.record_definition(held, env.append_scope(where.text).scope)
-    return held
+        context.weights.sharing.record_definition(function, env.append_scope(where.text).scope)
+    return function
 
 
 def _evaluate_definition_argument(
@@ -84,14 +84,18 @@ def _evaluate_definition_argument(
 
 
 @contextmanager
-def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[None]:
+def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
     """Push a definition while it is expanded. Raise E0210 for unbounded recursion."""
-    name = held.definition.name
-    context.evaluator.expect(
-        context.used.steps, held.definition, held.module, _get_definition_config(held), held.span
+    name = function.definition.name
+    context.evaluator.check_step_estimate(
+        context.resources.steps,
+        function.definition,
+        function.module,
+        _get_definition_config(function),
+        function.span,
     )
-    context.count_steps(held.span, EXPANSION_COST + len(context.calls) // 8)
-    chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {name}"]
+    context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
+    chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
         # show the cycle `a → b → a` once, though it was expanded many times
         names = [c.removeprefix("definition ") for c in chain]
@@ -99,25 +103,25 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
         loop = [*names[start : names.index(name, start + 1)], name]
         title = f"`{name}` is defined in terms of itself: {' → '.join(loop)}"
         helps = ["define one of them without the other"]
-        raise_error("E0210", title, held.definition.name_span, helps=helps)
-    context.calls.append(chain[-1])
+        raise_error("E0210", title, function.definition.name_span, helps=helps)
+    context.call_stack.append(chain[-1])
     try:
         # weights of a definition belong to where it was written: two attention layers
         # with one bias share its table, without `share`
         with (
-            context.enter_call(held.span, standard=held.module.standard),
-            context.weights.sharing.enter_definition(held),
+            context.enter_call(function.span, standard=function.module.is_standard),
+            context.weights.sharing.enter_definition(function),
         ):
             yield
     except Failed as failed:
-        raise _show_at_definition(failed, held) from None
+        raise _show_at_definition(failed, function) from None
     finally:
-        context.calls.pop()
+        context.call_stack.pop()
 
 
-def _show_at_definition(failed: Failed, held: DefinitionFunction) -> Failed:
+def _show_at_definition(failed: Failed, function: DefinitionFunction) -> Failed:
     """Show a number out of range where the definition was given it."""
-    found, where = failed.diagnostics[0], held.span
+    found, where = failed.diagnostics[0], function.span
     if (
         found.code != "E0417"
         or found.primary is None
@@ -126,68 +130,75 @@ def _show_at_definition(failed: Failed, held: DefinitionFunction) -> Failed:
     ):
         return failed
     others = (Label(found.primary.span, "checked here"), *found.others)
-    title = f"`{held.name}`: {found.title}"
+    title = f"`{function.name}`: {found.title}"
     return Failed(replace(found, title=title, primary=Label(where, "given here"), others=others))
 
 
 def expand_definition(
     context: Context,
-    held: DefinitionFunction,
-    rows: GridIndices,
+    function: DefinitionFunction,
+    grid_indices: GridIndices,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
     heads: bool = True,
 ) -> SpecValue:
     """Evaluate a definition for these grid indices, with a heads axis or without."""
-    with enter_definition(context, held):
-        return _evaluate_definition(context, held, rows, names, scope, heads=heads)
+    with enter_definition(context, function):
+        return _evaluate_definition(context, function, grid_indices, names, scope, heads=heads)
 
 
-def _get_definition_config(held: DefinitionFunction) -> Mapping[str, SpecValue]:
+def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
     """Return the config that a definition reads. A definition of another file reads none:
     that file is not configured here.
     """
-    home = held.env
-    return home.config if home and home.module.root is held.module.root else EMPTY_NAMES
+    home = function.env
+    return home.config if home and home.module.root is function.module.root else EMPTY_NAMES
 
 
 def _evaluate_definition(
     context: Context,
-    held: DefinitionFunction,
-    rows: GridIndices,
+    function: DefinitionFunction,
+    grid_indices: GridIndices,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
     heads: bool = True,
 ) -> SpecValue:
-    definition, module = held.definition, held.module
-    config = _get_definition_config(held)
-    env = Env(module=module, config=config, names=dict(names), scope=scope, rows=rows, heads=heads)
+    definition, module = function.definition, function.module
+    config = _get_definition_config(function)
+    env = Env(
+        module=module,
+        config=config,
+        names=dict(names),
+        scope=scope,
+        grid_indices=grid_indices,
+        has_heads_axis=heads,
+    )
     for param in definition.params or ():
         # in order, since a default may use an earlier parameter
-        if param.name in held.given:
-            env.names[param.name] = held.given[param.name]
+        if param.name in function.bound_arguments:
+            env.names[param.name] = function.bound_arguments[param.name]
         elif param.default is not None:
             env.names[param.name] = take_first_result(
                 context.evaluator.evaluate(context, param.default, env)
             )
         else:
-            raise_error("E0211", f"`{definition.name}` needs `{param.name}`", held.span)
+            raise_error("E0211", f"`{definition.name}` needs `{param.name}`", function.span)
     return take_first_result(context.evaluator.evaluate(context, definition.value, env))
 
 
 def expand_mask(
     context: Context,
     mask: SpecValue,
-    rows: GridIndices,
+    grid_indices: GridIndices,
     scope: str,
     span: Span | None,
-    beside: int = GRID_RANK,
+    score_rank: int = GRID_RANK,
 ) -> MaskGrid:
     """Expand a mask to a boolean grid, or to a bool if it shows all keys or none.
 
-    `beside` is the number of axes of the scores, as they were written.
+    `score_rank` is the number of axes of the scores, as they were written.
     """
     context.count_steps(span)
     match mask:
@@ -202,16 +213,16 @@ def expand_mask(
                     span,
                     helps=helps,
                 )
-            return convert_to_grid(context, tensor, span, beside)
+            return convert_to_grid(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
             # each part over the same grid; `all` and `none` stay bools
-            grids = [expand_mask(context, p, rows, scope, span, beside) for p in parts]
+            grids = [expand_mask(context, p, grid_indices, scope, span, score_rank) for p in parts]
             return _combine_grids(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
                 # its value may be a mask again, as in `mask m(a) = a & causal`
-                value = _evaluate_definition(context, mask, rows, {}, scope)
-                return expand_mask(context, value, rows, scope, mask.span or span)
+                value = _evaluate_definition(context, mask, grid_indices, {}, scope)
+                return expand_mask(context, value, grid_indices, scope, mask.span or span)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
@@ -233,28 +244,28 @@ def _combine_two_grids(
     if isinstance(right, bool):
         return left if right == (op == "&") else right
     joined = ops.And() if op == "&" else ops.Or()
-    return add_node(context, joined, [left, right], span, word=op)[0]
+    return add_node(context, joined, [left, right], span, name=op)[0]
 
 
 def expand_bias(
     context: Context,
     bias: SpecValue,
-    rows: GridIndices,
+    grid_indices: GridIndices,
     scope: str,
     span: Span | None,
-    beside: int = GRID_RANK,
+    score_rank: int = GRID_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a grid of floats; `beside` as for a mask."""
+    """Expand a bias to a grid of floats; `score_rank` as for a mask."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
         inner = scope
-        if bias.weights:
+        if bias.weight_path:
             # its weights belong to where the bias was written, not where it is used
             home = bias.env
             assert home is not None  # set by `bind_definition`
-            inner = home.append_scope(resolve_weight_path(context, bias.weights, home)).scope
-        bias, beside = expand_definition(context, bias, rows, {}, inner), GRID_RANK
+            inner = home.append_scope(resolve_weight_path(context, bias.weight_path, home)).scope
+        bias, score_rank = expand_definition(context, bias, grid_indices, {}, inner), GRID_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error("E0602", f"a bias must be a float tensor, not {describe_value(bias)}", span)
-    return convert_to_grid(context, bias, span, beside)
+    return convert_to_grid(context, bias, span, score_rank)

@@ -73,7 +73,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
     value: EvalResult | _NotFound = _resolve_first_part(context, head, env, name.span)
     if isinstance(value, _NotFound) and head == "config" and rest:
         # the whole config file, unless a variable or field is called `config`
-        value = RawConfig("", env.raw)
+        value = RawConfig("", env.config_file)
     if isinstance(value, _NotFound):
         if rest and (used := resolve_used_item(context, name, env)) is not None:
             return used
@@ -84,8 +84,8 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
     if (
         rest
         and isinstance(value, Record)
-        and value.of
-        and rest[0] in value.of.module.items
+        and value.used_spec
+        and rest[0] in value.used_spec.module.items
         and (used := resolve_used_item(context, name, env)) is not None
     ):
         return used
@@ -100,8 +100,8 @@ def _resolve_first_part(
     """Return the value of the first part of a name. Inner scopes take precedence: grid
     indices, variables, lengths, config values, then functions of the spec and of std.
     """
-    if head in env.rows:
-        return env.rows[head]
+    if head in env.grid_indices:
+        return env.grid_indices[head]
     if head in env.names:
         return env.names[head]
     if head in env.dims:
@@ -112,7 +112,7 @@ def _resolve_first_part(
         return length
     if head in NAMED_CONSTANTS:
         return NAMED_CONSTANTS[head]
-    if head == "i" and env.rows:
+    if head == "i" and env.grid_indices:
         # a grid for a query [batch, d] has `j` only
         helps = [
             "`insert(x, axis=1)` gives the query a length axis of 1",
@@ -129,13 +129,13 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
     """Return a block, definition or built-in function by name, or None. Names of a spec hide
     those of std, which hide built-in functions.
     """
-    found = env.module.find_definition(name) or context.library.standard(name)
+    found = env.module.find_definition(name) or context.library.find_standard_item(name)
     # std's `topk` is a normalizer; where none is expected it is the built-in function
-    word = found is not None and found[1].standard and name in BUILTINS
+    word = found is not None and found[1].is_standard and name in BUILTINS
     if found is not None and not word:
         return _make_function_value(*found, env, span)
     if name in BUILTINS:
-        return BuiltinFunction(name=name, word=BUILTINS[name], env=env, span=span)
+        return BuiltinFunction(name=name, builtin=BUILTINS[name], env=env, span=span)
     return None
 
 
@@ -158,12 +158,17 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
     held = env.config.get(alias)
     # an empty config: a block of another file has its own values, not the caller's
     there = Env(module=env.module, config={})
-    if isinstance(held, Record) and held.of is not None:
-        base = join_weight_path(env.base, use.under.text if use.under else "")
-        settings = held.of
-        there = Env(module=settings.module, config=held.fields, raw=settings.raw, base=base)
+    if isinstance(held, Record) and held.used_spec is not None:
+        base = join_weight_path(env.file_scope, use.under.text if use.under else "")
+        settings = held.used_spec
+        there = Env(
+            module=settings.module,
+            config=held.fields,
+            config_file=settings.config_file,
+            file_scope=base,
+        )
     else:
-        there.module = context.library.used(use.path, user, use.span)
+        there.module = context.library.load_used_module(use.path, user, use.span)
     module = there.module
     if inner not in module.items:
         helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
@@ -172,7 +177,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
         raise_error("E0204", title, name.span, helps=helps, others=others)
     found = _make_function_value(module.items[inner], module, there, name.span)
     if isinstance(found, BlockFunction) and use.has_own_config:
-        return replace(found, base=there.base)
+        return replace(found, weight_scope=there.file_scope)
     return found
 
 
@@ -205,8 +210,15 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     if name.path in MISSPELLED_CONSTANTS:
         meant = format_suggestion(MISSPELLED_CONSTANTS[name.path])
         raise_error("E0105", f"`{name.path}` is not a value here; {meant}", name.span)
-    here = [*env.rows, *env.names, *env.dims, *env.config, *env.module.root.dims, *NAMED_CONSTANTS]
-    callable_ = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
+    here = [
+        *env.grid_indices,
+        *env.names,
+        *env.dims,
+        *env.config,
+        *env.module.root.dims,
+        *NAMED_CONSTANTS,
+    ]
+    callable_ = [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
     # without a call a variable is meant more often than a block
     near = did_you_mean(name.path, here) or did_you_mean(name.path, callable_)
     shown = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
@@ -241,7 +253,7 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
     if held is not None:
         title = f"`{name.path}` is {describe_value(held)} and cannot be called"
         raise_error("E0205", title, name.span)
-    known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
+    known = [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
     fix = suggest_for_foreign_operation(name.path, known)
     none = "see `specc list`"
     raise_error(
@@ -261,7 +273,7 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
         return value
     if (used := resolve_used_item(context, name, env)) is not None:
         return used
-    known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
+    known = [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
     if isinstance(value, Tensor):
         method = name.path.partition(".")[2]
         title = f"`{alias}` is {describe_value(value)} and has no method `{method}`"

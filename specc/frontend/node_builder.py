@@ -19,8 +19,8 @@ from specc.ir.op import Op
 from specc.ir.types import ShapeError
 
 
-def check_weight_length(context: Context, dim: Dim, name: str, at: Span | None) -> None:
-    """Raise E0308 for a weight dimension that is 0 or depends on an input. `at` is what
+def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
+    """Raise E0308 for a weight dimension that is 0 or depends on an input. `span` is what
     determines the length.
     """
     # symbolic config values pass: they are numbers when weights are created
@@ -29,52 +29,52 @@ def check_weight_length(context: Context, dim: Dim, name: str, at: Span | None) 
         raise_error(
             "E0308",
             f"the weight `{name}` would have length {dim}",
-            at,
+            span,
             "depends on an input",
             helps=helps,
         )
     if dim.number is None or dim.number >= 1:
         return
     source = dim.origin.span if dim.origin else None
-    others = [Label(source, "defined here")] if source and source != at else []
+    others = [Label(source, "defined here")] if source and source != span else []
     raise_error(
         "E0308",
         f"the weight `{name}` would have length {dim}",
-        at,
+        span,
         "determines its size",
         others=others,
     )
 
 
-def check_weight_size(context: Context, shape: Sequence[Dim], name: str, at: Span | None) -> None:
+def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0308 if one weight, or all of them together, have 2^53 elements or more."""
     if any(d.number is None for d in shape):
         return
     count = prod(d.number or 0 for d in shape)
     # a shared weight counts once; a repeated name replaces its count
-    context.used.weights += count - context.used.weight_sizes.get(name, 0)
-    context.used.weight_sizes[name] = count
+    context.resources.weight_elements += count - context.resources.weight_sizes.get(name, 0)
+    context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
         shown = " × ".join(str(d) for d in shape)
-        raise_error("E0308", f"the weight `{name}` would have {shown} elements, 2^53 or more", at)
-    if context.used.weights >= MAX_DIM_INTEGER:
+        raise_error("E0308", f"the weight `{name}` would have {shown} elements, 2^53 or more", span)
+    if context.resources.weight_elements >= MAX_DIM_INTEGER:
         raise_error(
             "E0308",
             "the weights of this model would have 2^53 elements or more",
-            at,
+            span,
             f"reached with `{name}`",
         )
 
 
-def check_constant_size(shape: Sequence[Dim], word: str, at: Span | None) -> None:
+def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a value that depends on the spec alone has more elements than a constant
     may, counting run-time lengths as 1.
     """
     least = prod(_get_min_length(d) for d in shape)
     if least > MAX_CONSTANT_ELEMENTS:
         shown = " × ".join(str(d) for d in shape)
-        title = f"the constant of `{word}` has {shown} elements, more than {MAX_CONSTANT_ELEMENTS}"
-        raise_error("E0224", title, at, helps=["make it smaller: axes of length 1 broadcast"])
+        title = f"the constant of `{name}` has {shown} elements, more than {MAX_CONSTANT_ELEMENTS}"
+        raise_error("E0224", title, span, helps=["make it smaller: axes of length 1 broadcast"])
 
 
 def _get_min_length(dim: Dim) -> int:
@@ -91,8 +91,8 @@ class FailedOperation:
     op: Op
     operands: Sequence[Tensor | None]
     span: Span | None
-    word: str
-    lengths: frozenset[str]
+    name: str
+    runtime_lengths: frozenset[str]
 
     @property
     def is_elementwise(self) -> bool:
@@ -100,17 +100,17 @@ class FailedOperation:
         return isinstance(self.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where)
 
 
-def explain_shape_mismatch(error: ShapeError, meeting: FailedOperation) -> Diagnostic:
+def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Diagnostic:
     """Return the diagnostic of a shape error: a length mismatch, or an invalid operand."""
-    operands, span = meeting.operands, meeting.span
+    operands, span = operation.operands, operation.span
     given = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
     # the most common error: two lengths that should be equal, each with its origin
     if len(error.dims) == 2 and len(given) == 2:
-        return _explain_length_mismatch(error.dims, given, meeting)
+        return _explain_length_mismatch(error.dims, given, operation)
     others = tuple(Label(o.span, format_type(o.type)) for o in given if o.span and o.span != span)
     return Diagnostic(
         "E0301",
-        f"`{meeting.word}`: {_name_operands(error.title, operands)}",
+        f"`{operation.name}`: {_name_operands(error.title, operands)}",
         Label(span, "here") if span else None,
         others,
         helps=(error.hint,) if error.hint else (),
@@ -126,12 +126,12 @@ def _name_operands(title: str, operands: Sequence[Tensor | None]) -> str:
 
 
 def _explain_length_mismatch(
-    dims: Sequence[Dim], given: Sequence[Tensor], meeting: FailedOperation
+    dims: Sequence[Dim], given: Sequence[Tensor], operation: FailedOperation
 ) -> Diagnostic:
     labels, notes = [], []
     for dim, operand in zip(dims, given, strict=True):
         text = _describe_axis(operand, dim)
-        if operand.span and operand.span != meeting.span:
+        if operand.span and operand.span != operation.span:
             # a label where the text differs from that of the call, else a note
             labels.append(Label(operand.span, text))
         else:
@@ -139,14 +139,14 @@ def _explain_length_mismatch(
     for dim in dims:
         if dim.origin and dim.origin.span:
             labels.append(Label(dim.origin.span, f"`{dim}` comes from here"))
-    title, text = _describe_mismatch(dims, meeting.word)
+    title, text = _describe_mismatch(dims, operation.name)
     return Diagnostic(
         "E0302",
         title,
-        Label(meeting.span, text) if meeting.span else None,
+        Label(operation.span, text) if operation.span else None,
         _drop_duplicate_labels(labels),
         tuple(notes),
-        tuple(_suggest_shape_fixes(dims, given, meeting)),
+        tuple(_suggest_shape_fixes(dims, given, operation)),
     )
 
 
@@ -167,13 +167,13 @@ def _describe_mismatch(dims: Sequence[Dim], word: str) -> tuple[str, str]:
 
 
 def _suggest_shape_fixes(
-    dims: Sequence[Dim], given: Sequence[Tensor], meeting: FailedOperation
+    dims: Sequence[Dim], given: Sequence[Tensor], operation: FailedOperation
 ) -> list[str]:
     """Suggest what makes two tensors fit: an inserted axis, attention between sequences, or
     an equation of the lengths.
     """
-    equal = _suggest_equal_lengths(dims, meeting.lengths)
-    if not meeting.is_elementwise:
+    equal = _suggest_equal_lengths(dims, operation.runtime_lengths)
+    if not operation.is_elementwise:
         return equal
     left, right = given
     for small, large in ((left, right), (right, left)):
@@ -256,50 +256,54 @@ def add_node(
     operands: Sequence[Tensor | None],
     span: Span | None,
     scope: str | None = None,
-    word: str = "",
-    at: Span | None = None,
+    name: str = "",
+    operator_span: Span | None = None,
 ) -> tuple[Tensor, ...]:
     """Add a node with `op` and return its results, or raise E0301 or E0302 at the operands.
 
-    `scope` defaults to that of the statement; `word` is the name in the source; `at` is
+    `scope` defaults to that of the statement; `name` is the name in the source; `operator_span` is
     the span of the operator itself if that is smaller than `span`.
     """
     if len(context.builder.nodes) >= MAX_GRAPH_NODES:
         raise_error("E0109", f"this spec expands to more than {MAX_GRAPH_NODES} operations", span)
-    called = word or op.name
+    called = name or op.name
     values = [o.value if o else None for o in operands]
     # an empty name is the outermost scope, not a missing one
     under = context.scope if scope is None else scope
     try:
-        results = context.builder.add(op, *values, scope=under, span=context.at(span))
+        results = context.builder.add(
+            op, *values, scope=under, span=context.locate_at_user_call(span)
+        )
     except ShapeError as error:
-        meeting = FailedOperation(op, operands, at or span, called, context.symbols.runtime)
+        meeting = FailedOperation(
+            op, operands, operator_span or span, called, context.symbols.runtime
+        )
         raise Failed(explain_shape_mismatch(error, meeting)) from None
     except DimLimitError as error:
         raise_error("E0309", f"`{called}`: {error}", span)
     _check_lengths(results, called, span)
     if isinstance(op, ops.Sort):
-        context.facts.reordered.add(results[0].type.shape[op.axis])
-    if all(v is None or v in context.facts.constant for v in values):
+        context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
+    if all(v is None or v in context.facts.constant_values for v in values):
         _add_constants(context, results, called, span)
     return tuple(Tensor(v, span) for v in results)
 
 
 def _add_constants(
-    context: Context, results: Sequence[Value], word: str, span: Span | None
+    context: Context, results: Sequence[Value], name: str, span: Span | None
 ) -> None:
     """Note values computed from constants alone: folding them takes memory when compiling."""
-    context.facts.constant.update(results)
+    context.facts.constant_values.update(results)
     for value in results:
-        check_constant_size(value.type.shape, word, span)
+        check_constant_size(value.type.shape, name, span)
 
 
-def _check_lengths(results: Sequence[Value], word: str, span: Span | None) -> None:
+def _check_lengths(results: Sequence[Value], name: str, span: Span | None) -> None:
     """Raise E0303 for a negative length, such as that of `x[:, 3:1]`."""
     for value in results:
         for dim in value.type.shape:
             if dim.number is not None and dim.number < 0:
-                title = f"`{word}` would give a negative length, {dim}"
+                title = f"`{name}` would give a negative length, {dim}"
                 raise_error("E0303", title, span, "here")
 
 

@@ -18,7 +18,7 @@ def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: 
     if is_held and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
         # `positions(x)` is a tensor; `window(3)` stays a definition
         is_held = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
-    return (evaluator.held if is_held else evaluator.evaluate)(context, expr, env)
+    return (evaluator.evaluate_function if is_held else evaluator.evaluate)(context, expr, env)
 
 
 def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
@@ -42,13 +42,13 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 def _is_bound_name(path: str, env: Env) -> bool:
     """Return whether a name stands for a value here, or for a member of one."""
     head, *rest = path.split(".")
-    bound = head in env.rows or head in env.names or head in env.config
+    bound = head in env.grid_indices or head in env.names or head in env.config
     return bound or bool(rest) or head in NAMED_CONSTANTS
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
     """Return the normalizer of this name, from the spec or from std, or None."""
-    found = env.module.find_definition(name.path) or context.library.standard(name.path)
+    found = env.module.find_definition(name.path) or context.library.find_standard_item(name.path)
     if found is None:
         return None
     item, module = found

@@ -78,7 +78,7 @@ def apply_arithmetic(
     if isinstance(left, Number) and isinstance(right, Number):
         return _compute_numbers(context, op, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
-        return context.counted(left + right, expr.span)
+        return context.count_nested_items(left + right, expr.span)
     title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
     raise_error("E0206", title, expr.span)
 
@@ -138,7 +138,7 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
     near = sorted(divisors, key=lambda n: abs(n - part))[:2]
     helps = [f"divisors of {whole} near {part}: {', '.join(map(str, sorted(near)))}"]
     # the user cannot change code of std
-    return helps if context.errors.caller else [*helps, "to round down write `//`"]
+    return helps if context.errors.user_call else [*helps, "to round down write `//`"]
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
@@ -167,7 +167,7 @@ def _combine_tensors(
         a, op = power, "*"
     arith = ops.Arith(TENSOR_OPERATORS[op])
     at = expr.op_span
-    (made,) = add_node(context, arith, [a, b], expr.span, word=op, at=at)
+    (made,) = add_node(context, arith, [a, b], expr.span, name=op, operator_span=at)
     return made if power is None else add_op(context, ops.Pointwise("exp"), made, span=expr.span)
 
 
@@ -223,7 +223,7 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
 def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
     """Convert a number for use with integers. Raise E0206 unless it is an integer."""
     if isinstance(value, RuntimeNumber):
-        if not value.whole:
+        if not value.is_integer:
             title = f"`{value.text}` may not be an integer, but the tensor has integers"
             raise_error("E0206", title, span)
         return add_op(context, ops.Cast(dtype), Tensor(value.value), span=span)
@@ -264,7 +264,7 @@ def apply_logical(
     grids = [v for v in values if isinstance(v, bool) or _is_boolean(v)]
     if len(grids) == len(values):
         operands = [convert_to_tensor(context, v, "bool", expr.span) for v in grids]
-        return add_node(context, LOGICAL_OPS[op](), operands, expr.span, word=op)[0]
+        return add_node(context, LOGICAL_OPS[op](), operands, expr.span, name=op)[0]
     wrong = next(v for v in values if not isinstance(v, bool))
     raise_error("E0206", f"`{op}` takes booleans, not {describe_value(wrong)}", expr.span)
 
@@ -343,7 +343,7 @@ def _compare_tensors(
         title = "booleans are combined with `&`, `|` and `not`, not compared"
         raise_error("E0206", title, expr.span)
     compared = ops.Compare(TENSOR_COMPARISONS[op])
-    return add_node(context, compared, [a, b], expr.span, word=op)[0]
+    return add_node(context, compared, [a, b], expr.span, name=op)[0]
 
 
 def _compare_fractions(op: str, left: Number, right: Number, expr: OperatorExpr) -> bool:
@@ -363,9 +363,9 @@ def _to_comparable(value: SpecValue) -> object:
     """
     match value:
         case BlockFunction():
-            return value.kind, value.name, _sort_options(value.given)
+            return value.kind, value.name, _sort_options(value.bound_arguments)
         case DefinitionFunction() | BuiltinFunction():
-            given = {name: _to_comparable(v) for name, v in value.given.items()}
+            given = {name: _to_comparable(v) for name, v in value.bound_arguments.items()}
             return value.kind, value.name, _sort_options(given)
         case ChoiceValue(word):
             return word

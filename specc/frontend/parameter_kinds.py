@@ -41,7 +41,7 @@ class SimpleKind:
     """
 
     name: str
-    fit: Callable[[SpecValue], SpecValue | NoMatch]
+    convert: Callable[[SpecValue], SpecValue | NoMatch]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ChoiceKind:
         """The kind in words."""
         return "one of " + ", ".join(self.words)
 
-    def fit(self, value: SpecValue) -> str | NoMatch:
+    def convert(self, value: SpecValue) -> str | NoMatch:
         """Return the word of a `choice(…)` value or a string."""
         word = value.word if isinstance(value, ChoiceValue) else value
         return word if isinstance(word, str) and word in self.words else NO_MATCH
@@ -75,13 +75,13 @@ class ListKind:
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
-    def fit(self, value: SpecValue) -> SpecValue | NoMatch:
+    def convert(self, value: SpecValue) -> SpecValue | NoMatch:
         """Convert every item, or return NO_MATCH if one does not match."""
         if not isinstance(value, tuple):
             return NO_MATCH
         items: list[SpecValue] = []
         for item in value:
-            fitted = self.item.fit(item)
+            fitted = self.item.convert(item)
             if isinstance(fitted, NoMatch):
                 return NO_MATCH
             items.append(fitted)
@@ -127,7 +127,7 @@ def _match_score(value: SpecValue) -> SpecValue | NoMatch:
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
-        case BuiltinFunction() if value.word.is_pairwise():
+        case BuiltinFunction() if value.builtin.is_pairwise():
             return value
     return NO_MATCH
 
@@ -155,7 +155,7 @@ TEXT_KIND = SimpleKind("a string", _match_text)
 MASK_KIND = SimpleKind("a mask", _match_mask)
 SCORE_KIND = SimpleKind("a score", _match_score)
 NORMALIZER_KIND = SimpleKind("a normalizer", _match_normalizer)
-FUNCTION_KIND = SimpleKind("a function", _make_class_kind("", *get_args(Function)).fit)
+FUNCTION_KIND = SimpleKind("a function", _make_class_kind("", *get_args(Function)).convert)
 ROPE_KIND = _make_class_kind("RoPE frequencies, such as `rope(theta=10000.0)`", Rope)
 RECORD_KIND = _make_class_kind("a record", Record)
 NONE_KIND = _make_class_kind("none", NoneType)
@@ -222,7 +222,7 @@ def convert_to_kind(
     """Convert `value` to one of some kinds. Raise E0203 with what was expected."""
     one = take_first_result(value)
     for kind in kinds:
-        fitted = kind.fit(one)
+        fitted = kind.convert(one)
         if not isinstance(fitted, NoMatch):
             return fitted
     words = list_choice_words(kinds)

@@ -93,7 +93,7 @@ def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None
 
 def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -> Number:
     """Truncate a number towards zero."""
-    if x.whole:
+    if x.is_integer:
         return x
     value = add_op(context, ops.Cast("i64"), Tensor(x.value), span=span)
     whole = add_op(context, ops.Cast("f64"), value, span=span)
@@ -171,7 +171,7 @@ def _add_computed_number(
     whole = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
-    if fn == "pow" and context.symbols.symbolic and not context.has_run_time_symbol(hangs):
+    if fn == "pow" and context.symbols.is_symbolic and not context.has_run_time_symbol(hangs):
         # a power of integer config values; a negative exponent is found with numbers
         whole = all(map(is_integer_number, args))
     return _make_symbol(
@@ -181,14 +181,14 @@ def _add_computed_number(
 
 def is_integer_number(value: SpecValue) -> bool:
     """Return whether a number is certainly an integer."""
-    return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.whole)
+    return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
 
 
 def _make_symbol(context: Context, made: RuntimeNumber) -> Number:
     """Return a symbol of its own for an integer that depends on symbolic config values."""
-    if not made.whole or context.has_run_time_symbol(made.symbols):
+    if not made.is_integer or context.has_run_time_symbol(made.symbols):
         return made
-    names = context.symbols.opaque
+    names = context.symbols.computed_names
     if made.value not in names:
         # truncated formulas may be equal: add a counter
         clash = "…" in made.text or made.text in names.values()

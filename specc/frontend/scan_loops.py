@@ -78,7 +78,7 @@ def _check_scanned_tensor(
         raise_error("E0304", f"`scan` takes a tensor, not {describe_value(value)}", expr.span)
     # the axis is found by its length: equal symbols are one length
     if length is None or length not in value.shape:
-        _no_axis(expr, statement.along, value)
+        _raise_no_scanned_axis(expr, statement.along, value)
     if length.number is not None and value.shape.count(length) > 1:
         title = f"the scanned tensor has several axes of length {length}"
         helps = [f"`repeat i in {length} {{ … }}` with `x[:, i]` iterates over one axis"]
@@ -86,15 +86,15 @@ def _check_scanned_tensor(
     return value
 
 
-def _no_axis(expr: ast.Expr, along: ast.Expr | None, value: Tensor) -> NoReturn:
+def _raise_no_scanned_axis(expr: ast.Expr, along: ast.Expr | None, value: Tensor) -> NoReturn:
     """Raise E0304 for a length that no axis has."""
-    title = f"the scanned tensor has no axis of length `{text_of(along)}`"
+    title = f"the scanned tensor has no axis of length `{format_length_source(along)}`"
     lengths = [str(d) for d in value.shape[1:] or value.shape]
     helps = [f"write the length of an axis: `along {lengths[0]}`"] if lengths else []
     raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
 
 
-def text_of(along: ast.Expr | None) -> str:
+def format_length_source(along: ast.Expr | None) -> str:
     """Return the source text of a length."""
     if isinstance(along, ast.Name):
         return along.path
@@ -111,7 +111,7 @@ def evaluate_scan_mask(
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
-        length_text = text_of(statement.along)
+        length_text = format_length_source(statement.along)
         title = f"`keep` must be a padding mask bool[batch, {length_text}]"
         raise_error("E0305", title, statement.keep.span, f"this is {describe_value(value)}")
     return value
@@ -138,37 +138,41 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     scanned, length = evaluate_scan_inputs(context, statement, env)
     axis = scanned[0].shape.index(length)
     keep = evaluate_scan_mask(context, statement, env, length)
-    starts = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
-    first_ones = [t for name, value in starts.items() for t in flatten_carry(name, value)]
-    halting = find_early_exit(statement, dict(first_ones))
+    initial_carries = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
+    initial_tensors = [
+        t for name, value in initial_carries.items() for t in flatten_carry(name, value)
+    ]
+    early_exit = find_early_exit(statement, dict(initial_tensors))
     body, captures = _build_scan_body(
         context,
         statement,
         env,
         run_body,
-        starts,
-        rows=[Value(remove_axis(x.type, axis)) for x in scanned],
-        halting=halting,
+        initial_carries,
+        slices=[Value(remove_axis(x.type, axis)) for x in scanned],
+        early_exit=early_exit,
     )
     op = ops.Scan(
         body=body,
         scanned=len(scanned),
-        carries=len(first_ones),
+        carries=len(initial_tensors),
         axis=axis,
         reverse=statement.reverse,
         masked=keep is not None,
-        until=halting.place if halting else -1,
+        until=early_exit.carry_index if early_exit else -1,
     )
     # operand order as documented at the op
     operands = [
         *([keep] if keep else []),
         *scanned,
-        *(tensor for _, tensor in first_ones),
+        *(tensor for _, tensor in initial_tensors),
         *(Tensor(c) for c in captures),
     ]
     scope = env.scope or _get_state_scope(op)
     results = iter(add_node(context, op, operands, statement.span, scope, "scan"))
-    env.names.update({name: rebuild_carry(value, results) for name, value in starts.items()})
+    env.names.update(
+        {name: rebuild_carry(value, results) for name, value in initial_carries.items()}
+    )
     env.names.update(zip(statement.collect, results, strict=True))
 
 
@@ -188,25 +192,29 @@ def _build_scan_body(
     statement: ast.Scan,
     env: Env,
     run_body: RunBody,
-    starts: Mapping[str, CarryValue],
+    initial_carries: Mapping[str, CarryValue],
     *,
-    rows: Sequence[Value],
-    halting: EarlyExit | None,
+    slices: Sequence[Value],
+    early_exit: EarlyExit | None,
 ) -> tuple[Graph, list[Value]]:
     """Return the graph of one iteration and the captured values.
 
     Its inputs are the scanned slices and the carries, its outputs the next carries and
     the collected values, each in the order of the statement.
     """
-    leaves_of = [pair for name, value in starts.items() for pair in flatten_carry(name, value)]
+    leaves_of = [
+        pair for name, value in initial_carries.items() for pair in flatten_carry(name, value)
+    ]
     carries = {label: Value(tensor.type) for label, tensor in leaves_of}
-    before = dict(zip(statement.variables, rows, strict=True))
+    before = dict(zip(statement.variables, slices, strict=True))
     # names bound in the body are local, except carried and collected ones
     start = len(context.builder.nodes)
     inner = replace(env, names=dict(env.names))
     inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
     state = iter([Tensor(v, statement.span) for v in carries.values()])
-    inner.names.update({name: rebuild_carry(value, state) for name, value in starts.items()})
+    inner.names.update(
+        {name: rebuild_carry(value, state) for name, value in initial_carries.items()}
+    )
     with context.isolate_position_ids():
         returned = run_body(context, statement.body, inner)
     if returned is not None:
@@ -215,12 +223,14 @@ def _build_scan_body(
     given = iter(carries.values())
     after = [
         value
-        for name, start in starts.items()
+        for name, start in initial_carries.items()
         for value in _check_carried(statement, name, start, given, inner.names[name])
     ]
     collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
-    if halting is not None:
-        after, collected = _freeze_finished(context, halting, [*carries.values()], after, collected)
+    if early_exit is not None:
+        after, collected = _freeze_finished(
+            context, early_exit, [*carries.values()], after, collected
+        )
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
     return extract_body_graph(context.builder, {**before, **carries}, outputs, start)
@@ -228,16 +238,18 @@ def _build_scan_body(
 
 def _freeze_finished(
     context: Context,
-    halting: EarlyExit,
+    early_exit: EarlyExit,
     before: list[Value],
     after: list[Value],
     collected: Mapping[str, Value],
 ) -> tuple[list[Value], dict[str, Value]]:
     """Keep the carries of finished batch elements, and collect zeros for them."""
-    done = Tensor(before[halting.place])
-    halting.check(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
-    after = halting.held(context, before, after)
-    return after, {n: halting.zero_finished(context, done.value, v) for n, v in collected.items()}
+    done = Tensor(before[early_exit.carry_index])
+    early_exit.check_axes(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
+    after = early_exit.freeze_finished(context, before, after)
+    return after, {
+        n: early_exit.zero_finished(context, done.value, v) for n, v in collected.items()
+    }
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:

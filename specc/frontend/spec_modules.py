@@ -45,49 +45,52 @@ class Program:
     """
 
     module: SpecModule
-    assigned: dict[str, ConfigAssignment] = field(default_factory=dict)
+    assignments: dict[str, ConfigAssignment] = field(default_factory=dict)
     name: str = ""
     doc: str = ""
     chain: tuple[SpecModule, ...] = ()
-    parts: "tuple[UsedSpec, ...]" = ()
+    used_specs: "tuple[UsedSpec, ...]" = ()
 
     @property
-    def shipped(self) -> bool:
+    def is_builtin(self) -> bool:
         """Return whether it is built-in, apart from config values."""
-        return all(m.shipped for m in self.chain) and all(
-            one.shipped for part in self.parts for one in part.programs
+        return all(m.is_builtin for m in self.chain) and all(
+            one.is_builtin for part in self.used_specs for one in part.programs
         )
 
-    def identity(self) -> Hashable:
+    def get_identity(self) -> Hashable:
         """Return the identity of the program: its trees, which are the same objects
         when a text is read again, the config values, and the specs of its parts.
         """
         given = {
             (path, a.value, id(a.module.file) if a.module else 0)
-            for path, a in self.assigned.items()
+            for path, a in self.assignments.items()
         }
-        parts = [(part.chosen, *(one.identity() for one in part.programs)) for part in self.parts]
+        parts = [
+            (part.selected, *(one.get_identity() for one in part.programs))
+            for part in self.used_specs
+        ]
         trees = [id(module.file) for module in self.chain]
         return frozenset(given), tuple(parts), tuple(trees)
 
-    def paths(self) -> dict[str, ast.Field]:
+    def list_fields_by_path(self) -> dict[str, ast.Field]:
         """Return every config field by its dotted path, those of its parts below their names,
         and the selection of parts with several specs.
         """
         found: dict[str, ast.Field] = {}
-        for part in self.parts:
-            if part.open:
+        for part in self.used_specs:
+            if part.is_undecided:
                 found[part.name] = part.field
-            inner = part.program.paths().items()
+            inner = part.program.list_fields_by_path().items()
             found |= {f"{part.name}.{path}": entry for path, entry in inner}
-        return found | collect_field_paths(self.fields())
+        return found | collect_field_paths(self.iterate_fields())
 
-    def fields(self) -> Iterator[ast.Field]:
+    def iterate_fields(self) -> Iterator[ast.Field]:
         """The config fields the spec declares."""
         for config in list_config_items(self.module.file):
             yield from (e for e in config.entries if isinstance(e, ast.Field))
 
-    def items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, SpecModule]]:
+    def iterate_items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, SpecModule]]:
         """Return the items of one class, the instance's first, each with its module."""
         for module in self.chain:
             for item in module.file.items:
@@ -103,7 +106,7 @@ class UsedSpec:
 
     use: ast.Use
     programs: tuple[Program, ...]
-    chosen: int | None = None
+    selected: int | None = None
 
     @property
     def name(self) -> str:
@@ -113,17 +116,17 @@ class UsedSpec:
     @property
     def program(self) -> Program:
         """Return the selected alternative."""
-        return self.programs[self.chosen or 0]
+        return self.programs[self.selected or 0]
 
     @property
     def path(self) -> str:
         """The path of the selected file, as in the `use`."""
-        return self.use.paths[self.chosen or 0]
+        return self.use.paths[self.selected or 0]
 
     @property
-    def open(self) -> bool:
+    def is_undecided(self) -> bool:
         """Return whether one of several specs has not been selected yet."""
-        return self.chosen is None and len(self.programs) > 1
+        return self.selected is None and len(self.programs) > 1
 
     @property
     def field(self) -> ast.Field:
@@ -132,13 +135,13 @@ class UsedSpec:
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
-    def choose_spec(self, name: str) -> "UsedSpec | None":
+    def select_spec(self, name: str) -> "UsedSpec | None":
         """Return the used spec with the alternative `name` selected; None if there is no such
         alternative.
         """
         for names in (self.use.paths, self.short_names):
             if name in names:
-                return replace(self, chosen=names.index(name))
+                return replace(self, selected=names.index(name))
         return None
 
     @property
@@ -149,7 +152,7 @@ class UsedSpec:
 
 def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
     """Build the module of a file. Raise E0217 if a name is defined twice."""
-    module = SpecModule(file=file, path=path, standard=standard)
+    module = SpecModule(file=file, path=path, is_standard=standard)
     seen: dict[str, Span | None] = {}
     faults: list[Diagnostic] = []
     for item in file.items:
@@ -172,22 +175,22 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
 
 
 def build_program(
-    module: SpecModule, library: Library, inside: tuple[SpecModule, ...] = ()
+    module: SpecModule, library: Library, users: tuple[SpecModule, ...] = ()
 ) -> Program:
     """Merge a spec with the chain of specs that it `extends`, and build the specs that it uses with
-    a separate config. Raise E0218 for a cycle; `inside` are the specs that use this one.
+    a separate config. Raise E0218 for a cycle; `users` are the specs that use this one.
     """
     chain = [module]
     # from the instance to the spec that has the graph
     while chain[-1].file.extends:
         file = chain[-1].file
-        base = library.used(file.extends, chain[-1], file.extends_span)
+        base = library.load_used_module(file.extends, chain[-1], file.extends_span)
         if any(base.path == m.path for m in chain):
             loop = " → ".join(m.path for m in (*chain, base))
             raise_error("E0218", f"this spec extends itself: {loop}", file.extends_span)
         chain.append(base)
     assigned: dict[str, ConfigAssignment] = {}
-    parts = _list_used_specs(chain[-1], library, (*inside, chain[-1]))
+    parts = _list_used_specs(chain[-1], library, (*users, chain[-1]))
     # the base first, so that the nearest file takes precedence
     for instance, base in reversed(list(pairwise(chain))):
         check_instance_items(instance)
@@ -201,32 +204,32 @@ def build_program(
         assigned |= _expand_used_spec_values(given, {*_iterate_open_paths(parts)})
     program = Program(
         module=chain[-1],
-        assigned=assigned,
+        assignments=assigned,
         name=module.file.model,
         doc=module.file.doc or chain[-1].file.doc,
         chain=tuple(chain),
-        parts=parts,
+        used_specs=parts,
     )
     reject_untyped_assignments(chain[-1])
     _check_assigned_names(program)
-    return _settle_used_specs(program)
+    return _select_used_specs(program)
 
 
 def _list_used_specs(
-    module: SpecModule, library: Library, inside: tuple[SpecModule, ...]
+    module: SpecModule, library: Library, users: tuple[SpecModule, ...]
 ) -> tuple[UsedSpec, ...]:
     """Return the specs that a file uses with a separate config."""
     parts: list[UsedSpec] = []
     for use in module.uses.values():
         if not use.has_own_config:
             continue
-        used = [library.used(path, module, use.span) for path in use.paths]
+        used = [library.load_used_module(path, module, use.span) for path in use.paths]
         for other in used:
-            if other in inside:
-                loop = " → ".join(m.path for m in (*inside, other))
+            if other in users:
+                loop = " → ".join(m.path for m in (*users, other))
                 raise_error("E0218", f"this spec uses itself: {loop}", use.span)
         _reject_path_pattern(use)
-        programs = tuple(build_program(other, library, inside) for other in used)
+        programs = tuple(build_program(other, library, users) for other in used)
         parts.append(UsedSpec(use, programs))
     return tuple(parts)
 
@@ -243,27 +246,27 @@ def _reject_path_pattern(use: ast.Use) -> None:
         )
 
 
-def _settle_used_specs(program: Program) -> Program:
+def _select_used_specs(program: Program) -> Program:
     """Select the alternative of each used spec by the values so far. Raise E0203 for an invalid
     choice.
     """
     parts: list[UsedSpec] = []
-    assigned = dict(program.assigned)
-    for part in program.parts:
+    assigned = dict(program.assignments)
+    for part in program.used_specs:
         given = assigned.pop(part.name, None) if len(part.programs) > 1 else None
         if given is None:
             parts.append(part)
             continue
         match given.value:
             case ast.Name(path=text) | ast.TextLiteral(value=text):
-                found = part.choose_spec(text)
+                found = part.select_spec(text)
             case _:
                 found = None
         if found is None:
             title = f"`{part.name}` is one of {', '.join(part.use.paths)}"
             raise_error("E0203", title, given.span, helps=[f"write `{part.use.path}`"])
         parts.append(found)
-    return replace(program, parts=tuple(parts), assigned=assigned)
+    return replace(program, used_specs=tuple(parts), assignments=assigned)
 
 
 def _iterate_open_paths(parts: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
@@ -273,7 +276,7 @@ def _iterate_open_paths(parts: tuple[UsedSpec, ...], prefix: str = "") -> Iterat
         if len(part.programs) > 1:
             yield path
         for program in part.programs:
-            yield from _iterate_open_paths(program.parts, f"{path}.")
+            yield from _iterate_open_paths(program.used_specs, f"{path}.")
 
 
 def _expand_used_spec_values(
@@ -300,16 +303,16 @@ def flatten_assignments(
     path: str,
     value: ast.Expr,
     span: Span | None,
-    into: dict[str, ConfigAssignment],
+    assignments: dict[str, ConfigAssignment],
     module: SpecModule | None = None,
 ) -> None:
     """Flatten nested values to dotted paths, so that they merge key by key."""
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
             at = option.span or span
-            flatten_assignments(f"{path}.{option.name}", option.value, at, into, module)
+            flatten_assignments(f"{path}.{option.name}", option.value, at, assignments, module)
     else:
-        into[path] = ConfigAssignment(value, span, module)
+        assignments[path] = ConfigAssignment(value, span, module)
 
 
 def collect_field_paths(
@@ -328,7 +331,7 @@ def _check_assigned_names(program: Program) -> None:
     """Raise E0201 for values of fields that do not exist."""
     known = _collect_all_paths(program)
     faults = []
-    for path, given in program.assigned.items():
+    for path, given in program.assignments.items():
         if path in known:
             continue
         parent, _, last = path.rpartition(".")
@@ -345,18 +348,18 @@ def _check_assigned_names(program: Program) -> None:
 def _collect_all_paths(program: Program) -> dict[str, ast.Field]:
     """Return the config fields by path, for all alternatives of used specs."""
     known: dict[str, ast.Field] = {}
-    for part in program.parts:
+    for part in program.used_specs:
         if len(part.programs) > 1:
             known[part.name] = part.field
         for one in part.programs:
             inner = _collect_all_paths(one).items()
             known |= {f"{part.name}.{path}": entry for path, entry in inner}
-    return known | collect_field_paths(program.fields())
+    return known | collect_field_paths(program.iterate_fields())
 
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
     """Return the program with further config values, which take precedence."""
-    given = _expand_used_spec_values(assigned, {*_iterate_open_paths(program.parts)})
-    made = replace(program, assigned={**program.assigned, **given})
+    given = _expand_used_spec_values(assigned, {*_iterate_open_paths(program.used_specs)})
+    made = replace(program, assignments={**program.assignments, **given})
     _check_assigned_names(made)
-    return _settle_used_specs(made)
+    return _select_used_specs(made)

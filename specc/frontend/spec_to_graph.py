@@ -65,13 +65,15 @@ def create_context(
     lengths: frozenset[str] = frozenset()
     if program is not None:
         # a config value may have the name of a length and takes precedence
-        lengths = frozenset(program.module.dims) - program.paths().keys()
+        lengths = frozenset(program.module.dims) - program.list_fields_by_path().keys()
     return Context(
         library=library,
         evaluator=_SpecEvaluator(library),
-        symbols=LengthSymbols(symbolic=reader.symbolic, runtime=lengths, max_length=reader.longest),
-        used=ResourceUse(steps=reader.steps),
-        training=reader.training,
+        symbols=LengthSymbols(
+            is_symbolic=reader.is_symbolic, runtime=lengths, max_length=reader.max_length
+        ),
+        resources=ResourceUse(steps=reader.steps),
+        is_training=reader.is_training,
     )
 
 
@@ -82,11 +84,11 @@ def elaborate_model(
     try:
         with (
             extend_recursion_limit(program.module.file.span),
-            record_elaboration(symbolic=reader.symbolic),
+            record_elaboration(symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
     except NeedsValue as need:
-        if reader.symbolic:
+        if reader.is_symbolic:
             raise
         raise_undecided_structure(need)
     except DimLimitError as error:
@@ -100,11 +102,11 @@ def _elaborate_graph(
     config = evaluate_and_check_config(context, program, reader)
     register_share_rules(
         context,
-        (item for item, _ in program.items(ast.Weights)),
+        (item for item, _ in program.iterate_items(ast.Weights)),
         Env(module=program.module, config=config),
     )
     for used, _, env in iterate_used_specs(program, config):
-        rules = (item for item, _ in used.items(ast.Weights))
+        rules = (item for item, _ in used.iterate_items(ast.Weights))
         register_share_rules(context, rules, env, from_used_spec=True)
     block = _find_graph(program, graph)
     built = _build_graph(context, program, block, config, reader)
@@ -120,10 +122,10 @@ def _elaborate_graph(
         defaults=defaults,
         generation=generation,
         streaming=evaluate_streaming(program, block, generation),
-        shares=context.weights.sharing.needed,
+        shares=context.weights.sharing.needed_paths,
         warnings=warnings,
     )
-    if reader.symbolic:  # a manifest contains numbers only
+    if reader.is_symbolic:  # a manifest contains numbers only
         return model
     return replace(
         model,
@@ -144,10 +146,10 @@ def evaluate_and_check_config(
 ) -> dict[str, SpecValue]:
     """Evaluate the config and check the requirements of the spec."""
     config = _evaluate_config_values(context, program, reader)
-    given = {path: value.span for path, value in program.assigned.items()}
+    given = {path: value.span for path, value in program.assignments.items()}
     # A requirement of an instance may depend on values of the spec that it extends.
     for item, module in sorted(
-        program.items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
+        program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
     ):
         env = Env(module=module, config=config)
         try:
@@ -171,12 +173,12 @@ def _evaluate_config_values(
     """
     parts: dict[str, SpecValue] = {}
     faults: list[Diagnostic] = []
-    for part in program.parts:
+    for part in program.used_specs:
         try:
             with show_use_in_errors(part.use):
                 inner, how = enter_used_spec(part, program, reader)
                 values = evaluate_and_check_config(context, inner, how)
-                used = UsedSpecConfig(inner.module, how.raw)
+                used = UsedSpecConfig(inner.module, how.config_file)
                 parts[part.name] = Record(values, how.path, used)
         except Failed as failed:
             faults += failed.diagnostics
@@ -190,7 +192,7 @@ def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) 
     """Update values in place, so that functions among them see the new config."""
     for name, value in found.items():
         held = config[name]
-        if isinstance(held, Record) and held.of and isinstance(value, Record):
+        if isinstance(held, Record) and held.used_spec and isinstance(value, Record):
             assert isinstance(held.fields, dict)  # as `_evaluate_config_values` made it
             _merge_values(held.fields, value.fields)
         else:
@@ -225,15 +227,17 @@ def _build_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph:
-    env = Env(module=program.module, config=config, raw=reader.raw)
+    env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(read_equations(context, block, env))
     _add_inputs(context, block, env)
     if context.errors.diagnostics:
         raise Failed(*context.errors.diagnostics)
     results = Results(())
     with context.collect_errors():
-        context.evaluator.expect(context.used.steps, block, program.module, config)
-        context.calls.append(f"{block.name}@{block.name_span}")
+        context.evaluator.check_step_estimate(
+            context.resources.steps, block, program.module, config
+        )
+        context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
     if context.errors.diagnostics:
         raise Failed(*context.errors.diagnostics, *_report_dropped_errors(context))
@@ -278,7 +282,7 @@ def _build_defaults_graph(
     if not absent:
         return None
     context = create_context(library, program, reader=reader)
-    env = Env(module=program.module, config=config, raw=reader.raw)
+    env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(read_equations(context, block, env))
     _add_inputs(context, block, env)
     outputs = {}
@@ -336,16 +340,19 @@ def _configure_used_spec(
     if isinstance(given, Record):
         flat: dict[str, SpecValue] = {}
         _flatten_values("", given, flat)
-        reader = ConfigReader(fixed=flat, longest=context.symbols.max_length)
+        reader = ConfigReader(trial_values=flat, max_length=context.symbols.max_length)
         values = _evaluate_config_values(context, assign_config_values(program, {}), reader)
-        known = {f.name for f in program.fields()}
+        known = {f.name for f in program.iterate_fields()}
         if unknown := [k for k in flat if k not in known]:
             title = f"the config of `{module.path}` has no `{unknown[0]}`"
             raise_error("E0201", title, span)
         return values
-    reader = ConfigReader(longest=context.symbols.max_length)
+    reader = ConfigReader(max_length=context.symbols.max_length)
     if isinstance(given, RawConfig):
-        reader.raw, reader.published = given.data, context.library.published
+        reader.config_file, reader.published_lookup = (
+            given.data,
+            context.library.read_published_field,
+        )
     return _evaluate_config_values(context, program, reader)
 
 
@@ -356,13 +363,13 @@ class _SpecEvaluator:
 
     evaluate = staticmethod(evaluate_expression)
     call = staticmethod(evaluate_call)
-    held = staticmethod(evaluate_function_value)
-    configure = staticmethod(_configure_used_spec)
+    evaluate_function = staticmethod(evaluate_function_value)
+    configure_used_spec = staticmethod(_configure_used_spec)
 
     def __init__(self, library: Library) -> None:
         self._foreseen = StepEstimator(library)
 
-    def expect(
+    def check_step_estimate(
         self,
         steps: StepBudget,
         item: ast.Block | ast.Definition,
@@ -371,7 +378,7 @@ class _SpecEvaluator:
         span: Span | None = None,
     ) -> None:
         """Raise E0223 for an item that exceeds the step limit for certain."""
-        self._foreseen.expect(steps, item, module, config, span)
+        self._foreseen.check_budget(steps, item, module, config, span)
 
 
 def _flatten_values(path: str, record: Record, into: dict[str, SpecValue]) -> None:

@@ -54,12 +54,14 @@ class RuntimeNumber:
     value: Value
     symbols: frozenset[str]
     text: str = field(compare=False)
-    whole: bool = field(default=False, compare=False)
+    is_integer: bool = field(default=False, compare=False)
 
-    def _asked(self, *other: object) -> NoReturn:
+    def _raise_needs_value(self, *other: object) -> NoReturn:
         raise NeedsValue(self.symbols, None)
 
-    __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _asked
+    __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = (
+        _raise_needs_value
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Record:
 
     fields: Mapping[str, "SpecValue"]
     path: str = ""
-    of: "UsedSpecConfig | None" = None
+    used_spec: "UsedSpecConfig | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class UsedSpecConfig:
     """The config of a used spec: its module, and its part of a config file."""
 
     module: "SpecModule"
-    raw: JsonObject | None = None
+    config_file: JsonObject | None = None
 
 
 RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
@@ -134,11 +136,11 @@ class BlockFunction:
     name: str
     block: ast.Block
     module: "SpecModule"
-    given: Mapping[str, UnevaluatedOption] = field(default_factory=dict)
-    weights: ast.WeightName | None = None
+    bound_arguments: Mapping[str, UnevaluatedOption] = field(default_factory=dict)
+    weight_path: ast.WeightName | None = None
     env: "Env | None" = None
     span: Span | None = None
-    base: str | None = None
+    weight_scope: str | None = None
 
     @property
     def kind(self) -> str:
@@ -155,8 +157,8 @@ class DefinitionFunction:
     name: str
     definition: ast.Definition
     module: "SpecModule"
-    given: Mapping[str, "SpecValue"] = field(default_factory=dict)
-    weights: ast.WeightName | None = None
+    bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
+    weight_path: ast.WeightName | None = None
     env: "Env | None" = None
     span: Span | None = None
 
@@ -171,9 +173,9 @@ class BuiltinFunction:
     """A built-in function as a value, with the options bound so far."""
 
     name: str
-    word: "Builtin"
-    given: Mapping[str, "SpecValue"] = field(default_factory=dict)
-    weights: ast.WeightName | None = None
+    builtin: "Builtin"
+    bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
+    weight_path: ast.WeightName | None = None
     env: "Env | None" = None
     span: Span | None = None
 

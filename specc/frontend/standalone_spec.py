@@ -38,8 +38,8 @@ def build_renamed_standalone_spec(
     """
     file = merge_extends_chain(program)
     items = _list_shadowed_std_items(file, library)
-    known = {*BUILTINS, *library.standard_names()}
-    hidden = {f.name for f in program.fields()} & known & _collect_free_names(items)
+    known = {*BUILTINS, *library.list_standard_names()}
+    hidden = {f.name for f in program.iterate_fields()} & known & _collect_free_names(items)
     mine = {name: f"{name}_" for name in sorted(hidden)}
     own = _collect_defined_names(file.items) - hidden
     other = {name: f"{name}_" for name in own.intersection(i.name for i in items)}
@@ -75,7 +75,7 @@ def _rename_config_values(
 
 def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
     """Map each config path that begins with a renamed name to its new path."""
-    every = [(*path.split("."),) for path in collect_field_paths(program.fields())]
+    every = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
     found = {
         ".".join(path): ".".join((names[path[0]], *path[1:])) for path in every if path[0] in names
     }
@@ -95,7 +95,7 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
     """Return the std items that a file uses, directly or through other items, even if the file
     defines the same names.
     """
-    standard = {*library.standard_names()} - BUILTINS.keys()
+    standard = {*library.list_standard_names()} - BUILTINS.keys()
     own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
     waiting = [n for item in file.items for n in _iterate_used_names(item) if n not in own]
     items: dict[str, ast.Block | ast.Definition] = {}
@@ -103,7 +103,7 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
         name = waiting.pop(0)
         if name in items or name not in standard:
             continue
-        found = library.standard(name)
+        found = library.find_standard_item(name)
         assert found is not None, name
         items[name] = found[0]
         waiting += _iterate_used_names(found[0])
@@ -120,7 +120,7 @@ def merge_extends_chain(program: Program) -> ast.File:
     taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
     rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]
     configs = [
-        replace(i, entries=tuple(_assign_entry(e, program.assigned) for e in i.entries))
+        replace(i, entries=tuple(_assign_entry(e, program.assignments) for e in i.entries))
         for i in base.items
         if isinstance(i, ast.Config)
     ]
@@ -129,8 +129,8 @@ def merge_extends_chain(program: Program) -> ast.File:
 
 def _reject_values_of_used_specs(program: Program) -> None:
     """Raise E0982 for a value of a used spec with a separate config."""
-    known = collect_field_paths(program.fields())
-    for path, given in program.assigned.items():
+    known = collect_field_paths(program.iterate_fields())
+    for path, given in program.assignments.items():
         if path not in known:
             raise_error(
                 "E0982",
@@ -164,7 +164,7 @@ def _assign_field(
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
     # A name that is also a keyword stays in std: here it would be a keyword.
-    standard = {*library.standard_names()} - BUILTINS.keys()
+    standard = {*library.list_standard_names()} - BUILTINS.keys()
     taken = {name for item in file.items for name, _ in iterate_item_names(item)}
     # Names that std blocks use for local lengths, but that this file declares itself.
     clashing = {name for name in taken if name not in standard}
@@ -174,7 +174,7 @@ def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
             if name in taken or name not in standard:
                 continue
             taken.add(name)
-            found = library.standard(name)
+            found = library.find_standard_item(name)
             assert found is not None, name
             waiting.append(found[0])
             yield _rename_lengths(found[0], clashing)

@@ -123,7 +123,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
         scope = env.scope
         if statement.under:
             env.scope = env.append_scope(resolve_weight_path(context, statement.under, env)).scope
-        with context.weights.sharing.step(statement, env.scope if statement.under else ""):
+        with context.weights.sharing.enter_step(statement, env.scope if statement.under else ""):
             returned = run_statements(context, statement.body, env)
         env.scope = scope
         if returned is not None:

@@ -34,23 +34,23 @@ EXTRA_FRAMES = 8000
 class StepBudget:
     """The number of elaboration steps, checked against a limit."""
 
-    taken: int = 0
+    spent: int = 0
 
-    def left(self, count: int) -> bool:
+    def has_left(self, count: int) -> bool:
         """Return whether `count` more steps are within the limit."""
-        return self.taken + count <= MAX_STEPS
+        return self.spent + count <= MAX_STEPS
 
-    def expect(self, count: int, span: Span | None) -> None:
+    def check_estimate(self, count: int, span: Span | None) -> None:
         """Raise E0223 if the expected steps exceed the limit."""
-        if not self.left(count):
-            self.take(count, span, "this exceeds the limit")
+        if not self.has_left(count):
+            self.spend(count, span, "this exceeds the limit")
 
-    def take(
+    def spend(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
         """Count steps that are about to be done. E0223 past the limit."""
-        self.taken += count
-        if self.taken > MAX_STEPS:
+        self.spent += count
+        if self.spent > MAX_STEPS:
             raise_error(
                 BUDGET_EXCEEDED,
                 f"this spec takes more than {MAX_STEPS} elaboration steps",
@@ -64,13 +64,13 @@ class StepBudget:
             )
 
 
-def count_nested_items(value: SpecValue, most: int) -> int:
+def count_nested_items(value: SpecValue, limit: int) -> int:
     """Count the items of a list or record, with those of nested lists
-    up to `most`.
+    up to `limit`.
     """
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]
-    while rest and counted <= most:
+    while rest and counted <= limit:
         # in chunks: a list of millions is not traversed if thousands exceed the budget
         items = list(islice(rest[-1], 1000))
         if not items:
@@ -89,8 +89,8 @@ class _RecursionState:
     """The number of threads that need the raised recursion limit, and the usual limit."""
 
     lock = Lock()
-    inside = 0
-    usual = 0
+    thread_count = 0
+    default_limit = 0
 
 
 @contextmanager
@@ -100,9 +100,9 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     """
     with _RecursionState.lock:
         # the recursion limit is global: the first user raises it, the last restores it
-        if not _RecursionState.inside:
-            _RecursionState.usual = getrecursionlimit()
-        _RecursionState.inside += 1
+        if not _RecursionState.thread_count:
+            _RecursionState.default_limit = getrecursionlimit()
+        _RecursionState.thread_count += 1
         setrecursionlimit(max(getrecursionlimit(), _count_frames() + EXTRA_FRAMES))
     try:
         yield
@@ -110,10 +110,10 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
         raise_error("E0110", "the blocks and expressions of this spec are nested too deeply", span)
     finally:
         with _RecursionState.lock:
-            _RecursionState.inside -= 1
+            _RecursionState.thread_count -= 1
             # Python refuses a limit below the current depth
-            if not _RecursionState.inside and _count_frames() < _RecursionState.usual:
-                setrecursionlimit(_RecursionState.usual)
+            if not _RecursionState.thread_count and _count_frames() < _RecursionState.default_limit:
+                setrecursionlimit(_RecursionState.default_limit)
 
 
 def _count_frames() -> int:

@@ -32,12 +32,12 @@ class StepEstimator:
     """Sums of steps, each computed once. `known` also keeps what its keys are about."""
 
     library: "Library"
-    known: dict[tuple[int, int], tuple[int, "tuple[SpecItem, Mapping[str, SpecValue]]"]] = field(
-        default_factory=dict
+    estimates: dict[tuple[int, int], tuple[int, "tuple[SpecItem, Mapping[str, SpecValue]]"]] = (
+        field(default_factory=dict)
     )
-    inside: list[SpecItem] = field(default_factory=list)
+    active_items: list[SpecItem] = field(default_factory=list)
 
-    def expect(
+    def check_budget(
         self,
         steps: StepBudget,
         item: SpecItem,
@@ -49,24 +49,26 @@ class StepEstimator:
 
         Without a call, the largest statement of the item is shown.
         """
-        least = self.least(item, module, config)
-        if not steps.left(least) and span is None and isinstance(item, ast.Block):
-            span = _ItemSteps(self, item, module, config).largest()
-        steps.expect(least, span)
+        least = self.estimate_item(item, module, config)
+        if not steps.has_left(least) and span is None and isinstance(item, ast.Block):
+            span = _ItemSteps(self, item, module, config).find_largest_statement()
+        steps.check_estimate(least, span)
 
-    def least(self, item: SpecItem, module: "SpecModule", config: Mapping[str, SpecValue]) -> int:
+    def estimate_item(
+        self, item: SpecItem, module: "SpecModule", config: Mapping[str, SpecValue]
+    ) -> int:
         """Return the minimum number of steps to run a block or expand a definition."""
         key = id(item), id(config)
-        if key in self.known:
-            return self.known[key][0]
-        if len(self.inside) >= MAX_NESTED_ITEMS or any(i is item for i in self.inside):
+        if key in self.estimates:
+            return self.estimates[key][0]
+        if len(self.active_items) >= MAX_NESTED_ITEMS or any(i is item for i in self.active_items):
             return 0
-        self.inside.append(item)
+        self.active_items.append(item)
         try:
-            found = min(_ItemSteps(self, item, module, config).steps(), STEP_LIMIT)
+            found = min(_ItemSteps(self, item, module, config).estimate(), STEP_LIMIT)
         finally:
-            self.inside.pop()
-        self.known[key] = found, (item, config)
+            self.active_items.pop()
+        self.estimates[key] = found, (item, config)
         return found
 
 
@@ -74,20 +76,20 @@ class StepEstimator:
 class _ItemNames:
     """Definitions of names in the text of one item."""
 
-    sums: StepEstimator
+    estimator: StepEstimator
     item: SpecItem
     module: "SpecModule"
     config: Mapping[str, SpecValue]
 
     @cached_property
-    def _list_bound_names(self) -> set[str]:
+    def _bound_names(self) -> set[str]:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """Return the block or definition of a name; None if it may be something else."""
-        if name in self._list_bound_names or name in self.config or "." in name:
+        if name in self._bound_names or name in self.config or "." in name:
             return None
-        return self.module.find_definition(name) or self.sums.library.standard(name)
+        return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)
 
     def _estimate_inner(self, name: str) -> int:
         """Return the steps of the block or definition of a name."""
@@ -96,7 +98,7 @@ class _ItemNames:
             return 0
         item, module = found
         here = module.root is self.module.root
-        return self.sums.least(item, module, self.config if here else EMPTY_NAMES)
+        return self.estimator.estimate_item(item, module, self.config if here else EMPTY_NAMES)
 
     def _count_iterations(self, over: ast.Expr) -> int:
         """Return the iterations of a loop if they are literal; too many are refused."""
@@ -105,7 +107,7 @@ class _ItemNames:
                 return int(text) if int(text) <= MAX_LAYERS else 0
             case ast.ListLiteral(items=items):
                 return len(items)
-            case ast.Name(path=path) if path not in self._list_bound_names:
+            case ast.Name(path=path) if path not in self._bound_names:
                 held = self.config.get(path)
                 number = held.number if isinstance(held, Dim) else None
                 return number if number and 0 < number <= MAX_LAYERS else 0
@@ -115,7 +117,7 @@ class _ItemNames:
 class _ItemSteps(_ItemNames):
     """Estimates the elaboration steps of one item."""
 
-    def steps(self) -> int:
+    def estimate(self) -> int:
         """Return the minimum number of steps to elaborate the item."""
         if isinstance(self.item, ast.Block):
             return self._estimate_body(self.item.body)
@@ -123,7 +125,7 @@ class _ItemSteps(_ItemNames):
             self._estimate_mask if self.item.kind == "mask" else self._estimate_value
         )(self.item.value)
 
-    def largest(self) -> Span | None:
+    def find_largest_statement(self) -> Span | None:
         """Return the statement of a block with the most steps."""
         assert isinstance(self.item, ast.Block)
         return max(self.item.body, key=self._estimate_statement).span
@@ -161,13 +163,13 @@ class _ItemSteps(_ItemNames):
         if found is None:
             word = (
                 BUILTINS.get(name)
-                if name not in self._list_bound_names and name not in self.config
+                if name not in self._bound_names and name not in self.config
                 else None
             )
             return (
                 sum(
                     self._estimate_argument(s, a)
-                    for s, a in _pair_known_arguments(word.slots, expr)
+                    for s, a in _pair_known_arguments(word.parameters, expr)
                 )
                 if word
                 else 0
@@ -282,8 +284,8 @@ def _pair_known_arguments(
 ) -> list[tuple[AnyParameter, ast.Expr]]:
     """Return each argument with its parameter, if both exist."""
     slots = list(slots)
-    places = [s for s in slots if not isinstance(s, BuiltinParameter) or s.positional]
-    if places and isinstance(last := places[-1], BuiltinParameter) and last.many:
+    places = [s for s in slots if not isinstance(s, BuiltinParameter) or s.is_positional]
+    if places and isinstance(last := places[-1], BuiltinParameter) and last.is_variadic:
         places += [last] * len(expr.args)
     by_name = {s.name: s for s in slots}
     options = [(by_name[o.name], o.value) for o in expr.options if o.name in by_name]

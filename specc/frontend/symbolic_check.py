@@ -28,16 +28,16 @@ MAX_TRIALS = 48
 class SymbolicTrial:
     """One symbolic reading: what was tried and the model it gave."""
 
-    values: dict[str, str]
+    trial_values: dict[str, str]
     model: ModelDefinition
 
     def __repr__(self) -> str:
-        tried = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        tried = ", ".join(f"{name}={value}" for name, value in self.trial_values.items())
         return format_repr(f"trial {tried or 'of all symbols'}")
 
 
 def check_spec_symbolically(
-    program: Program, library: Library, graph: str = "", *, filed: bool = False
+    program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
     """Elaborate with symbols. Raise Failed; an error that occurs only in some trial
     names the values of that trial.
@@ -46,43 +46,45 @@ def check_spec_symbolically(
     a symbol as well, so that what holds for any other value is seen. Where the spec needs
     it to be what it follows as, it is that.
 
-    `filed`: a config file has other numbers than the defaults. Lengths that are given
+    `has_config_file`: a config file has other numbers than the defaults. Lengths that are given
     need not fit defaults then; whether they fit the file is seen with numbers.
     """
-    if program.shipped:
-        asked = (program.identity(), graph, filed)
-        return [*_check_builtin_model(_BuiltinCheckKey(asked, program, library, graph, filed))]
-    return _run_check(program, library, graph, filed=filed)
+    if program.is_builtin:
+        asked = (program.get_identity(), graph, has_config_file)
+        return [
+            *_check_builtin_model(_BuiltinCheckKey(asked, program, library, graph, has_config_file))
+        ]
+    return _run_check(program, library, graph, has_config_file=has_config_file)
 
 
 @dataclass(frozen=True, slots=True)
 class _BuiltinCheckKey:
     """The check of a built-in spec. `asked` is everything its result depends on."""
 
-    asked: Hashable
+    identity: Hashable
     program: Program = field(compare=False)
     library: Library = field(compare=False)
     graph: str = field(compare=False)
-    filed: bool = field(compare=False)
+    has_config_file: bool = field(compare=False)
 
 
 @lru_cache(maxsize=512)
 def _check_builtin_model(question: _BuiltinCheckKey) -> list[SymbolicTrial]:
     """Check a built-in spec symbolically. Cached: its files do not change."""
     program, library = question.program, question.library
-    return _run_check(program, library, question.graph, filed=question.filed)
+    return _run_check(program, library, question.graph, has_config_file=question.has_config_file)
 
 
 def _run_check(
-    program: Program, library: Library, graph: str, *, filed: bool
+    program: Program, library: Library, graph: str, *, has_config_file: bool
 ) -> list[SymbolicTrial]:
     try:
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
         # a given size may fit the values of a file, but not the defaults
-        if filed and program.assigned and _is_size_error(failed):
+        if has_config_file and program.assignments and _is_size_error(failed):
             with suppress(Failed):
-                return _check_free_then_derived(replace(program, assigned={}), library, graph)
+                return _check_free_then_derived(replace(program, assignments={}), library, graph)
         return _check_without_overrides(program, library, graph, failed)
 
 
@@ -92,14 +94,14 @@ def _check_without_overrides(
     """Check without given values that equal their default, computed from other fields: `side = 8`
     of 32 / 4. Re-raise the original error if this fails, or the value differs.
     """
-    fields = program.paths()
+    fields = program.list_fields_by_path()
     given = {
-        p: a for p, a in program.assigned.items() if p in fields and is_derived_field(fields[p])
+        p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
     }
     if not given or not _is_shape_error(failed):
         raise failed from None
-    others = {p: a for p, a in program.assigned.items() if p not in given}
-    without = replace(program, assigned=others)
+    others = {p: a for p, a in program.assignments.items() if p not in given}
+    without = replace(program, assignments=others)
     try:
         trials = _check_free_then_derived(without, library, graph)
     except Failed:
@@ -152,22 +154,22 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
     expressions.
     """
     try:
-        return _run_trials(program, library, graph, derived=False)
+        return _run_trials(program, library, graph, derives_integers=False)
     except Failed as free:
         says = _list_derived_fields(program)
         if not says or not _is_shape_error(free):
             raise
-    trials = _run_trials(program, library, graph, derived=True)
-    return [replace(trials[0], values=says | trials[0].values), *trials[1:]]
+    trials = _run_trials(program, library, graph, derives_integers=True)
+    return [replace(trials[0], trial_values=says | trials[0].trial_values), *trials[1:]]
 
 
 def _list_derived_fields(program: Program) -> dict[str, str]:
     """Return the derived fields with their expressions."""
     return {
         path: entry.default.span.text
-        for path, entry in program.paths().items()
+        for path, entry in program.list_fields_by_path().items()
         if is_derived_field(entry)
-        and path not in program.assigned
+        and path not in program.assignments
         and entry.default is not None
         and entry.default.span is not None
     }
@@ -186,13 +188,13 @@ def _is_size_error(failed: Failed) -> bool:
 
 
 def _run_trials(
-    program: Program, library: Library, graph: str, *, derived: bool
+    program: Program, library: Library, graph: str, *, derives_integers: bool
 ) -> list[SymbolicTrial]:
-    """Run the trials of `check_spec_symbolically`; derived integers are expressions if `derived`,
-    else symbols.
+    """Run the trials of `check_spec_symbolically`. With `derives_integers`, derived integers
+    are expressions, else symbols.
     """
     fixed: dict[str, SpecValue] = {}
-    settling = _TrialRunner(program, library, graph, StepBudget(), derived)
+    settling = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
         model = settling.elaborate_fixing_fields(fixed)
     except Failed as failed:
@@ -201,7 +203,7 @@ def _run_trials(
     faults: list[Diagnostic] = []
     # sizes of the first reading are not tried again
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
-    fields = program.paths()
+    fields = program.list_fields_by_path()
     for path, value in others[:MAX_TRIALS]:
         # the value that the first reading had anyway, with the same model
         if path not in fixed and value == _get_first_choice(fields[path]):
@@ -247,10 +249,15 @@ class _TrialRunner:
     library: Library
     graph: str
     steps: StepBudget
-    derived: bool
+    derives_integers: bool
 
-    def _read(self, fixed: Mapping[str, SpecValue]) -> ModelDefinition:
-        reader = ConfigReader(symbolic=True, derived=self.derived, fixed=fixed, steps=self.steps)
+    def _elaborate(self, fixed: Mapping[str, SpecValue]) -> ModelDefinition:
+        reader = ConfigReader(
+            is_symbolic=True,
+            derives_integers=self.derives_integers,
+            trial_values=fixed,
+            steps=self.steps,
+        )
         program = apply_trial_specs(self.program, fixed)
         return elaborate_model(program, self.library, reader, self.graph)
 
@@ -258,13 +265,13 @@ class _TrialRunner:
         """Elaborate, fixing fields that turn out to decide structure at sizes the spec
         allows.
         """
-        fields = apply_trial_specs(self.program, fixed).paths()
+        fields = apply_trial_specs(self.program, fixed).list_fields_by_path()
         free: dict[str, ast.Field] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
         forbidden: Failed | None = None
         while True:
             try:
-                return self._read(fixed)
+                return self._elaborate(fixed)
             except NeedsValue as need:
                 # Return the config values of the symbols: `d / heads` depends on two of them.
                 behind = [p for s in need.symbols for p in _list_symbol_fields(s)]
@@ -338,9 +345,9 @@ def _iterate_alternatives(
     program: Program, fixed: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield other values to try, one at a time."""
-    for path, entry in program.paths().items():
+    for path, entry in program.list_fields_by_path().items():
         # Values for one of several used specs do not apply to the others.
-        given = any(p == path or p.startswith(f"{path}.") for p in program.assigned)
+        given = any(p == path or p.startswith(f"{path}.") for p in program.assignments)
         if given:
             continue
         match entry.type.name:

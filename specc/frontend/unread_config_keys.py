@@ -110,7 +110,7 @@ def find_limited_contexts(entries: list[ast.ConfigEntry], data: JsonObject) -> I
 def _make_context_warning(
     kind: str, original: int, data: JsonObject, entry: ast.Field
 ) -> Diagnostic:
-    table = data.given("rope_parameters") or data.given("rope_scaling")
+    table = data.find_non_null("rope_parameters") or data.find_non_null("rope_scaling")
     assert table is not None, "a scaling rule is in one of the two"
     return Diagnostic(
         "W0436",
@@ -130,9 +130,9 @@ def _make_context_warning(
 def _is_without_effect(key: str, member: JsonMember) -> bool:
     """Return whether a key only affects training, or has its default value."""
     # Dropout has many names and is inactive at inference. Null means absent.
-    if key.endswith(TRAINING_KEY_SUFFIXES) or member.null:
+    if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
-    value = member.value.plain()
+    value = member.value.to_plain()
     # 0 is not false: such a file means something else
     return (
         key in NO_EFFECT_VALUES

@@ -23,7 +23,7 @@ def find_unused_names(program: Program) -> list[Diagnostic]:
     Leaves out names that begin with `_`, padding masks of graphs, and inputs that alone
     determine a length that is used.
     """
-    own = {id(module.file) for module in program.chain if not module.shipped}
+    own = {id(module.file) for module in program.chain if not module.is_builtin}
     if not own:
         return []
     found = find_unused_in_files([m.file for m in program.chain], FIELDS_OF_EXPORTS)
@@ -44,7 +44,7 @@ def find_unused_in_files(
     items = {item.name: item for file in files for item in _list_items(file)}
     bodies = {name: read_item(item) for name, item in items.items()}
     outside = set(elsewhere).union(*map(_collect_names_outside_items, files))
-    read = outside.union(*(body.free for body in bodies.values()))
+    read = outside.union(*(body.outer_names for body in bodies.values()))
     unused = items.keys() - _reach_items(items, bodies, outside)
     found: list[tuple[ast.File, Diagnostic]] = []
     for file in files:
@@ -101,7 +101,7 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 class ItemNames:
     """The names of one block or definition: `free` are those that it reads from outside."""
 
-    free: set[str]
+    outer_names: set[str]
     unused: list[Diagnostic]
 
 
@@ -155,13 +155,13 @@ class LiveValues:
     def find_live_before(self, body: Sequence[ast.Statement], after: set[str]) -> set[str]:
         """Return the names that statements read before assigning them, given those read after."""
         for statement in reversed(body):
-            after = self._before(statement, after)
+            after = self._visit_statement(statement, after)
         return after
 
-    def _before(self, statement: ast.Statement, after: set[str]) -> set[str]:
+    def _visit_statement(self, statement: ast.Statement, after: set[str]) -> set[str]:
         match statement:
             case ast.Let():
-                return self._before_assignment(statement, after)
+                return self._visit_assignment(statement, after)
             case ast.Return(values=values):
                 return collect_names(*values)
             case ast.Require(condition=condition):
@@ -171,11 +171,11 @@ class LiveValues:
                 other = self.find_live_before(statement.otherwise, after)
                 return taken | other | collect_names(condition)
             case ast.Repeat():
-                return self._before_repeat(statement, after)
+                return self._visit_repeat(statement, after)
             case ast.Scan():
-                return self._before_scan(statement, after)
+                return self._visit_scan(statement, after)
 
-    def _before_assignment(self, statement: ast.Let, after: set[str]) -> set[str]:
+    def _visit_assignment(self, statement: ast.Let, after: set[str]) -> set[str]:
         used = collect_names(statement.value, *(t.type for t in statement.targets))
         for target in statement.targets:
             if _is_read(target.name, after):
@@ -190,7 +190,7 @@ class LiveValues:
             )
         return _remove_names(after, (t.name for t in statement.targets)) | used
 
-    def _before_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
+    def _visit_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
         inside = after | set(statement.collect)
         # an iteration reads what the previous one assigned
         first = self.find_live_before(statement.body, inside)
@@ -199,7 +199,7 @@ class LiveValues:
         over = collect_names(statement.iterable, statement.under)
         return _remove_names(entry, [statement.variable]) | outside | over
 
-    def _before_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
+    def _visit_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
         entry = self.find_live_before(statement.body, results | collect_names(statement.until))
         over = collect_names(*statement.sequences, statement.along, statement.keep)
@@ -224,7 +224,7 @@ def _reach_items(
         name = stack.pop()
         if name not in reached:
             reached.add(name)
-            stack += {p.partition(".")[0] for p in bodies[name].free} & items.keys()
+            stack += {p.partition(".")[0] for p in bodies[name].outer_names} & items.keys()
     return reached
 
 

@@ -23,7 +23,10 @@ def check_share_rules(
     decide a rule.
     """
     rules = [
-        r for item, _ in program.items(ast.Weights) for r in item.rules if isinstance(r, ast.Share)
+        r
+        for item, _ in program.iterate_items(ast.Weights)
+        for r in item.rules
+        if isinstance(r, ast.Share)
     ]
     everywhere = list(models)
     others = _iterate_other_graphs(program, library, models[0].graph.name)

@@ -22,31 +22,31 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
     try:
         yield
     except Failed as failed:
-        said = f"`{use.name}` is used here"
-        found = [add_origin_label(d, use.span, said) for d in failed.diagnostics]
+        text = f"`{use.name}` is used here"
+        found = [add_origin_label(d, use.span, text) for d in failed.diagnostics]
         raise Failed(*found) from None
 
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
     """Show the call at `span` in errors of a used file's block inside the context."""
-    before, said = len(context.errors.diagnostics), f"`{name}` is called here"
+    before, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
     except Failed as failed:
-        raise Failed(*[add_origin_label(d, span, said) for d in failed.diagnostics]) from None
+        raise Failed(*[add_origin_label(d, span, text) for d in failed.diagnostics]) from None
     finally:
         noted = context.errors.diagnostics[before:]
-        context.errors.diagnostics[before:] = [add_origin_label(d, span, said) for d in noted]
+        context.errors.diagnostics[before:] = [add_origin_label(d, span, text) for d in noted]
 
 
-def add_origin_label(fault: Diagnostic, span: Span | None, said: str) -> Diagnostic:
+def add_origin_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
     """Add a location to an error, unless it is in that file, or shows the location already."""
-    if span is None or (fault.primary and fault.primary.span.source is span.source):
-        return fault
-    if any(label.span == span for label in fault.others):
-        return fault
-    return replace(fault, others=(*fault.others, Label(span, said)))
+    if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
+        return diagnostic
+    if any(label.span == span for label in diagnostic.others):
+        return diagnostic
+    return replace(diagnostic, others=(*diagnostic.others, Label(span, text)))
 
 
 MODEL_TYPE_KEY = "model_type"
@@ -55,7 +55,7 @@ MODEL_TYPE_KEY = "model_type"
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
     """Return the requirements of a spec, and of those it extends, on the config file."""
-    return [e for item, _ in program.items(ast.Config) for e in item.entries]
+    return [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
 
 
 def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
@@ -65,7 +65,7 @@ def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
     keys = part.use.sources
     if not keys:
         return None
-    member = next((m for m in map(data.given, keys) if m is not None), None)
+    member = next((m for m in map(data.find_non_null, keys) if m is not None), None)
     if member is not None and isinstance(member.value, JsonObject):
         return member.value
     quoted = " or ".join(f'"{key}"' for key in keys)
@@ -85,27 +85,31 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
     if it is not one of the candidates.
     """
     parts: list[UsedSpec] = []
-    for part in program.parts:
+    for part in program.used_specs:
         inner = get_config_section(part, data)
-        made = _choose_by_type(part, inner.given(MODEL_TYPE_KEY)) if inner and part.open else part
+        made = (
+            _choose_by_type(part, inner.find_non_null(MODEL_TYPE_KEY))
+            if inner and part.is_undecided
+            else part
+        )
         if inner is not None:
             programs = list(made.programs)
             with show_use_in_errors(part.use):
-                programs[made.chosen or 0] = choose_used_specs(made.program, inner)
+                programs[made.selected or 0] = choose_used_specs(made.program, inner)
             made = replace(made, programs=tuple(programs))
         parts.append(made)
-    return replace(program, parts=tuple(parts))
+    return replace(program, used_specs=tuple(parts))
 
 
 def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
     """Select the alternative that reads a model type; the first if the file has no type."""
     if member is None:
-        return replace(part, chosen=0)
+        return replace(part, selected=0)
     text = member.value.value if isinstance(member.value, JsonScalar) else None
     kinds = [list_model_types(program) for program in part.programs]
     for number, kind in enumerate(kinds):
         if text in kind:
-            return replace(part, chosen=number)
+            return replace(part, selected=number)
     known = ", ".join(dict.fromkeys(k for kind in kinds for k in kind))
     raise_error(
         "E0228",
@@ -130,16 +134,16 @@ def list_model_types(program: Program) -> tuple[str, ...]:
 def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: str = "") -> Program:
     """Select the trial alternative of each used spec that has no choice yet."""
     parts: list[UsedSpec] = []
-    for part in program.parts:
+    for part in program.used_specs:
         here = f"{path}{part.name}"
         word = fixed.get(here)
         found = part
-        if part.open and isinstance(word, ChoiceValue):
-            found = part.choose_spec(word.word) or part
+        if part.is_undecided and isinstance(word, ChoiceValue):
+            found = part.select_spec(word.word) or part
         programs = list(found.programs)
-        programs[found.chosen or 0] = apply_trial_specs(found.program, fixed, f"{here}.")
+        programs[found.selected or 0] = apply_trial_specs(found.program, fixed, f"{here}.")
         parts.append(replace(found, programs=tuple(programs)))
-    return replace(program, parts=tuple(parts))
+    return replace(program, used_specs=tuple(parts))
 
 
 def enter_used_spec(
@@ -149,10 +153,10 @@ def enter_used_spec(
     start = f"{part.name}."
     given = {
         path.removeprefix(start): _bind_to_module(program, value)
-        for path, value in program.assigned.items()
+        for path, value in program.assignments.items()
         if path.startswith(start)
     }
-    known = part.program.paths()
+    known = part.program.list_fields_by_path()
     for path, value in given.items():
         if path not in known and not _is_spec_choice(part.program, path):
             raise_error(
@@ -162,16 +166,16 @@ def enter_used_spec(
                 "unknown key",
                 notes=[f"`{part.name}` is `{part.path}` here"],
             )
-    raw = get_config_section(part, reader.raw) if reader.raw is not None else None
-    inner = replace(part.program, assigned={**part.program.assigned, **given})
-    published = reader.published if raw is not None else None
-    path = reader.full(part.name)
-    return inner, replace(reader, raw=raw, published=published, path=path)
+    raw = get_config_section(part, reader.config_file) if reader.config_file is not None else None
+    inner = replace(part.program, assignments={**part.program.assignments, **given})
+    published = reader.published_lookup if raw is not None else None
+    path = reader.qualify_path(part.name)
+    return inner, replace(reader, config_file=raw, published_lookup=published, path=path)
 
 
 def _is_spec_choice(program: Program, path: str) -> bool:
     """Return whether a value selects the spec of a nested part."""
-    return any(part.name == path for part in program.parts)
+    return any(part.name == path for part in program.used_specs)
 
 
 def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignment:
@@ -186,7 +190,7 @@ def iterate_used_specs(
     """Yield every used spec, recursively, with its `use` and an
     environment of its config and of its weight path.
     """
-    for part in program.parts:
+    for part in program.used_specs:
         values = config[part.name]
         assert isinstance(values, Record)  # as it was read
         under = join_weight_path(scope, part.use.under.text if part.use.under else "")
@@ -197,5 +201,5 @@ def iterate_used_specs(
 
 def has_published_fields(program: Program) -> bool:
     """Return whether a spec, or one that it uses, reads a config file."""
-    mine = any(entry.sources for entry in program.fields())
-    return mine or any(part.use.sources for part in program.parts)
+    mine = any(entry.sources for entry in program.iterate_fields())
+    return mine or any(part.use.sources for part in program.used_specs)

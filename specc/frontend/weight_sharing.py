@@ -23,15 +23,15 @@ class CallStep:
     the call, the `repeat`, or the expanded definition.
     """
 
-    of: "StepSource"
-    under: str = ""
+    source: "StepSource"
+    scope: str = ""
 
     @property
     def span(self) -> Span | None:
         """The span of the source; of a loop only its head."""
-        if isinstance(self.of, LOOP_NODES):
-            return self.of.iterable.span
-        return self.of.span
+        if isinstance(self.source, LOOP_NODES):
+            return self.source.iterable.span
+        return self.source.span
 
 
 StepSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
@@ -67,44 +67,42 @@ class WeightSharing:
     """
 
     call_path: CallPath = ()
-    needed: dict[str, bool] = field(default_factory=dict)
-    _shares: list[ShareRule] = field(default_factory=list)
-    _claims: dict[str, CallPath] = field(default_factory=dict)
-    _held: dict[int, CallPath] = field(default_factory=dict)
+    needed_paths: dict[str, bool] = field(default_factory=dict)
+    _rules: list[ShareRule] = field(default_factory=list)
+    _first_uses: dict[str, CallPath] = field(default_factory=dict)
+    _definition_paths: dict[int, CallPath] = field(default_factory=dict)
 
     def add_share_rule(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
         """Calls at this path or pattern below `scope` use the same weights, while the
         step that says so lasts. What is `from_used_spec` need not be needed.
         """
-        self._shares.append(
-            ShareRule(NamePattern(path), scope, len(self.call_path), from_used_spec)
-        )
+        self._rules.append(ShareRule(NamePattern(path), scope, len(self.call_path), from_used_spec))
         if not self.call_path and not from_used_spec:
-            self.needed[path] = False
+            self.needed_paths[path] = False
 
     @contextmanager
-    def step(self, of: StepSource, under: str = "") -> Iterator[None]:
+    def enter_step(self, of: StepSource, under: str = "") -> Iterator[None]:
         """Add a call or loop iteration to the call path inside a `with` block."""
-        before, said = self.call_path, len(self._shares)
+        before, said = self.call_path, len(self._rules)
         self.call_path = (*before, CallStep(of, under))
         try:
             yield
         finally:
             self.call_path = before
-            del self._shares[said:]
+            del self._rules[said:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
         """Record where a definition with weights was written: there it owns them, wherever it is
         used.
         """
-        self._held[id(definition)] = (*self.call_path, CallStep(definition, scope))
+        self._definition_paths[id(definition)] = (*self.call_path, CallStep(definition, scope))
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
         """Use the definition's own call path inside a `with` block."""
         before = self.call_path
-        if held := self._held.get(id(definition)):
-            self.call_path = (*held[:-1], CallStep(definition, held[-1].under))
+        if held := self._definition_paths.get(id(definition)):
+            self.call_path = (*held[:-1], CallStep(definition, held[-1].scope))
         try:
             yield
         finally:
@@ -114,18 +112,20 @@ class WeightSharing:
         """Register a weight for a call. Raise E0526 if another call has it and no
         rule shares it.
         """
-        mine, theirs = self.call_path, self._claims.setdefault(name, self.call_path)
+        mine, theirs = self.call_path, self._first_uses.setdefault(name, self.call_path)
         at = _find_divergence(theirs, mine)
-        if at is None or (mine[at].of is theirs[at].of and not isinstance(mine[at].of, STEP_NODES)):
+        if at is None or (
+            mine[at].source is theirs[at].source and not isinstance(mine[at].source, STEP_NODES)
+        ):
             return  # the same call, or a definition expanded at each use
         # the scopes that either path opens after the fork, and the weight itself: a `share` of any
         # of them covers it
-        both = {s.under for s in theirs[at:]} & {s.under for s in mine[at:]} - {""} | {name}
+        both = {s.scope for s in theirs[at:]} & {s.scope for s in mine[at:]} - {""} | {name}
         # specified around the fork: inside one of the branches it applies only to that branch
-        said = [s for s in self._shares if s.depth <= at and any(map(s.covers, both))]
+        said = [s for s in self._rules if s.depth <= at and any(map(s.covers, both))]
         if not said:
             raise Failed(explain_unshared_weight(name, theirs[at:], mine[at:]))
-        self.needed.update(
+        self.needed_paths.update(
             {s.path.text: True for s in said if not s.depth and not s.from_used_spec}
         )
 
@@ -142,19 +142,19 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     """Raise E0526 for a weight that two calls use."""
     one, other = first[0], second[0]
     # sharing the scope that both calls name is simpler than sharing the weight
-    known = {s.under for s in first} - {""}
-    call = next(s for s in second if s.under or not isinstance(s.of, LOOP_NODES))
+    known = {s.scope for s in first} - {""}
+    call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     said = "`weights { share name }` next to `@ name`"
-    if call.under in known:
-        said = f"`weights {{ share {_format_share_path(call.under)} }}`"
+    if call.scope in known:
+        said = f"`weights {{ share {_format_share_path(call.scope)} }}`"
     share = f"to share one set of weights write: {said}"
-    if isinstance(other.of, LOOP_NODES) and one.of is other.of:
-        inner = next((s for s in second if isinstance(s.of, ast.Call)), other)
+    if isinstance(other.source, LOOP_NODES) and one.source is other.source:
+        inner = next((s for s in second if isinstance(s.source, ast.Call)), other)
         labels = (inner.span, "each iteration uses the same weights", other.span, "this repeats it")
-        turn = f"{{{other.of.variable}}}"
+        turn = f"{{{other.source.variable}}}"
         own = f'`@ "name.{turn}"`'
-        if isinstance(other.of, ast.Repeat):
-            own = f'`repeat {other.of.variable} in … under "layers.{turn}" {{ … }}`'
+        if isinstance(other.source, ast.Repeat):
+            own = f'`repeat {other.source.variable} in … under "layers.{turn}" {{ … }}`'
         fix = f"give each iteration its own weights: {own}"
         title = f"all iterations of the loop share the weight `{name}`"
     else:
@@ -184,8 +184,8 @@ class ExpertStack:
     """
 
     experts: Dim
-    inside: dict[str, Value] = field(default_factory=dict)
-    outside: dict[str, Value] = field(default_factory=dict)
+    expert_values: dict[str, Value] = field(default_factory=dict)
+    stacked_values: dict[str, Value] = field(default_factory=dict)
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -198,11 +198,11 @@ def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: P
     if not stacks:
         return builder.parameter(wanted)
     *outer, stack = stacks
-    if wanted.name not in stack.inside:
-        stack.inside[wanted.name] = Value(wanted.type)
+    if wanted.name not in stack.expert_values:
+        stack.expert_values[wanted.name] = Value(wanted.type)
         whole = stack_parameter(wanted, stack.experts)
-        stack.outside[wanted.name] = get_expert_weight(builder, outer, whole)
-    return stack.inside[wanted.name]
+        stack.stacked_values[wanted.name] = get_expert_weight(builder, outer, whole)
+    return stack.expert_values[wanted.name]
 
 
 def stack_parameter(one: Parameter, experts: Dim) -> Parameter:

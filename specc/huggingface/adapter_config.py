@@ -99,7 +99,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
     if kind != "LORA":
         _refuse_setting(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
     for key, member in config.members.items():
-        if key not in _IGNORED_KEYS | _READ_KEYS and member.value.plain():
+        if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_plain():
             _refuse_setting(config, key, f'"{escape_text(key)}" changes how it is computed')
     if _read_plain(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
         _refuse_setting(
@@ -150,12 +150,12 @@ def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | N
 
 def _read_plain(config: JsonObject, key: str, default: object = None) -> object:
     member = config.find(key)
-    return default if member is None else member.value.plain()
+    return default if member is None else member.value.to_plain()
 
 
 def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     """Return the entries of a table from name suffixes to numbers."""
-    member = config.given(key)
+    member = config.find_non_null(key)
     if member is None:
         return []
     if not isinstance(member.value, JsonObject):

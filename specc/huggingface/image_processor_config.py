@@ -155,7 +155,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     yield f"image preprocessing is read from `{escape_text(path)}`"
     known = _FOLLOWED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
-        value = member.value.plain()
+        value = member.value.to_plain()
         if key not in known and value:
             yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
         if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
@@ -168,7 +168,7 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     if path is None:
         return None
     data = load_config_json(path)
-    part = data.given(PROCESSOR_KEY)
+    part = data.find_non_null(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
     # Files of audio processors, or of processors without images, contain no image settings.
@@ -176,7 +176,7 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
 
 
 def _of_pictures(data: JsonObject) -> bool:
-    return any(map(data.given, ("image_mean", "size", "do_resize", "crop_size")))
+    return any(map(data.find_non_null, ("image_mean", "size", "do_resize", "crop_size")))
 
 
 class _Reader:
@@ -227,7 +227,7 @@ class _Reader:
     def _find_kind(self) -> _Kind:
         """Return the image processor; a file that names none has the plain one, ViT's."""
         for key in ("image_processor_type", "feature_extractor_type"):
-            if self.file.given(key) is None:
+            if self.file.find_non_null(key) is None:
                 continue
             kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
             if kind not in _CLASS_DEFAULTS:
@@ -237,8 +237,8 @@ class _Reader:
 
     def read_value(self, key: str, usual: object) -> object:
         """Return the value of a key; `usual` if it is absent or null."""
-        member = self.file.given(key)
-        return usual if member is None else member.value.plain()
+        member = self.file.find_non_null(key)
+        return usual if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
         """Return the output size of images, and their size before the center crop; None if the file
@@ -286,7 +286,7 @@ class _Reader:
         self.refuse("resample", "unknown filter")
 
     def _by_channel(self, key: str) -> list[float]:
-        member = self.file.given(key)
+        member = self.file.find_non_null(key)
         if member is None:
             return list(self.kind.mean if key == "image_mean" else self.kind.std)
         value = member.value
@@ -297,7 +297,7 @@ class _Reader:
         return found
 
     def number(self, key: str, usual: float) -> float:
-        member = self.file.given(key)
+        member = self.file.find_non_null(key)
         value = usual if member is None else get_finite_number(member.value)
         if value is None or value <= 0:
             self.refuse(key, "expected a number > 0")
@@ -305,14 +305,14 @@ class _Reader:
 
     def read_bool(self, key: str, usual: bool) -> bool:
         member = self.file.find(key)  # null means false, as in transformers
-        value = usual if member is None else member.value.plain()
+        value = usual if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
             self.refuse(key, "this is neither true nor false")
         return value is True
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise E0422 at a key of the file, or at the reading if the file lacks it."""
-        member: JsonMember | None = self.file.given(key)
+        member: JsonMember | None = self.file.find_non_null(key)
         others = [Label(self.span, "read so by the spec")] if self.span else []
         raise_error(
             "E0422",
@@ -362,8 +362,8 @@ def _read_fitted_size(reader: _Reader) -> list[int] | None:
 
 def _read_frame(reader: _Reader) -> list[int] | None:
     """Return the padded size of images, if the file sets one."""
-    member = reader.file.given("pad_size")
-    if member is None or member.null:
+    member = reader.file.find_non_null("pad_size")
+    if member is None or member.is_null:
         return None
     return reader.read_size("pad_size", (), edge=False)
 

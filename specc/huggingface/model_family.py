@@ -79,7 +79,7 @@ def describe_config(path: str) -> str:
 def find_spec_for_checkpoint(directory: str) -> str:
     """Return the built-in spec for the `model_type` of a directory or GGUF file. Raise E0419."""
     data = load_checkpoint_config(directory)
-    member, value = data.given(MODEL_TYPE_KEY), read_model_type(data)
+    member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
     where = escape_text(Path(directory) / CONFIG_FILE_NAME)
     if not value:
         raise_error(
@@ -109,7 +109,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
 
 def read_model_type(data: JsonObject) -> str:
     """Return the `model_type` of a config.json; empty if it has none, or no text."""
-    match data.given(MODEL_TYPE_KEY):
+    match data.find_non_null(MODEL_TYPE_KEY):
         case JsonMember(value=JsonScalar(value=str(text))):
             return text
     return ""
@@ -184,7 +184,7 @@ def read_expected_types(path: Path) -> frozenset[str]:
 
 def read_architectures(data: JsonObject) -> list[str]:
     """Return the class names in `architectures`; none if it is absent. E0420 for other values."""
-    member = data.given(ARCHITECTURES_KEY)
+    member = data.find_non_null(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 
 
@@ -193,7 +193,7 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
     name none. E0420 for an architecture without a graph.
     """
     graphs = [g for g in list_graphs(program) if g.architectures]
-    member = data.given(ARCHITECTURES_KEY)
+    member = data.find_non_null(ARCHITECTURES_KEY)
     named = read_architectures(data)
     # One of them does not specify a class, so the first graph is used.
     if not graphs or not named or member is None:

@@ -71,7 +71,7 @@ def with_task(
     name, record = text
     if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
         return reading
-    whole: Fields = raw.plain() if raw is not None else {}
+    whole: Fields = raw.to_plain() if raw is not None else {}
     part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
     return reading.with_task(_find_task(kind, name, record, config, directories))

@@ -64,7 +64,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
     member = _find_section(data) if data is not None else None
     if member is None:
         return None
-    fields = member.value.plain() if isinstance(member.value, JsonObject) else {}
+    fields = member.value.to_plain() if isinstance(member.value, JsonObject) else {}
     assert isinstance(fields, dict)
     method = fields.get("quant_method")
     if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
@@ -80,8 +80,8 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
 
 def _find_section(data: JsonObject) -> JsonMember | None:
     """Return the section, also of the encoder of a sentence-transformers model."""
-    for path, member in data.walk():
-        if path.rpartition(".")[2] == QUANTIZATION_KEY and not member.null:
+    for path, member in data.iterate_members():
+        if path.rpartition(".")[2] == QUANTIZATION_KEY and not member.is_null:
             return member
     return None
 

@@ -190,11 +190,11 @@ class SpecLibrary:
     def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecModule]]:
         return _load_std()
 
-    def standard(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
+    def find_standard_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
         """Return the std block or definition of a name."""
         return self._std.get(name)
 
-    def standard_names(self) -> tuple[str, ...]:
+    def list_standard_names(self) -> tuple[str, ...]:
         """Return every name that std defines."""
         return tuple(self._std)
 
@@ -233,11 +233,11 @@ class SpecLibrary:
             made = build_module(file, spec)
             made.directory = key.parent
             # with documents open in an editor, a built-in file may use one of those
-            made.shipped = key == list_builtin_specs().get(key.stem) and not self.unsaved
+            made.is_builtin = key == list_builtin_specs().get(key.stem) and not self.unsaved
             self.modules[key] = made
         return self.modules[key]
 
-    def used(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
+    def load_used_module(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
         """Return the module that `use` or `extends` names: a built-in spec, or a file relative to
         `user`.
         """
@@ -266,7 +266,7 @@ class SpecLibrary:
             )
         return self.module(inside, path, span)
 
-    def published(self, context: Context, entry: ast.Field, env: Env) -> Any:
+    def read_published_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
         """Return the value of a field in a published config file."""
         return read_published_field(context, entry, env)
 

@@ -51,13 +51,13 @@ class DocumentAnalysis:
     @cached_property
     def paths(self) -> Mapping[str, ast.Field]:
         """Return every config field by its dotted path."""
-        return self.spec.program.paths() if self.spec else {}
+        return self.spec.program.list_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
         """Return the block or definition of that name, of the spec or std, and its module."""
         return (
             self.module.find_definition(name) if self.module else None
-        ) or self.library.standard(name)
+        ) or self.library.find_standard_item(name)
 
     def find_used(self, alias: str) -> SpecModule | None:
         """Return the used file with that alias; None where it cannot be read."""
@@ -67,18 +67,18 @@ class DocumentAnalysis:
     @cached_property
     def shapes(self) -> Shapes:
         """Types at positions with symbolic lengths, from elaborations without errors first."""
-        symbolic = [r for r in self.readings if r.symbolic]
-        return self._said(sorted(symbolic, key=lambda r: not r.whole))
+        symbolic = [r for r in self.readings if r.is_symbolic]
+        return self._said(sorted(symbolic, key=lambda r: not r.is_complete))
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
         """Return the shapes with config values, at their locations."""
-        return self._said([r for r in self.readings if not r.symbolic and r.whole])
+        return self._said([r for r in self.readings if not r.is_symbolic and r.is_complete])
 
     def _said(self, readings: list[ElaborationRecord]) -> Shapes:
         found: dict[tuple[int, int], tuple[str, ...]] = {}
         for reading in readings:
-            for span, said in reading.at.items():
+            for span, said in reading.values_by_span.items():
                 if self.is_here(span):
                     found.setdefault((span.start, span.end), tuple(said))
         return found
@@ -131,7 +131,7 @@ def analyze_incrementally(
 def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
     """Return the graphs of a spec by name, the default graph of `specc check` first."""
     yield ""
-    graphs = [b for b, _ in spec.program.items(ast.Block) if b.kind == "graph"]
+    graphs = [b for b, _ in spec.program.iterate_items(ast.Block) if b.kind == "graph"]
     yield from (block.name for block in graphs[1:])
 
 
@@ -153,7 +153,9 @@ def _with_graph(known: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docume
         d for d in translate_advice(merge_duplicate_diagnostics(said)) if d not in known.diagnostics
     ]
     return replace(
-        known, diagnostics=(*known.diagnostics, *new), readings=(*known.readings, *notes.readings)
+        known,
+        diagnostics=(*known.diagnostics, *new),
+        readings=(*known.readings, *notes.elaborations),
     )
 
 
@@ -183,7 +185,7 @@ def resolve_used_file(
 ) -> SpecModule | None:
     """Return the path of the file that a `use` names; None if it cannot be read."""
     with suppress(Failed):
-        return known.library.used(use.path, module, None)
+        return known.library.load_used_module(use.path, module, None)
     return None
 
 

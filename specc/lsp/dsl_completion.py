@@ -143,7 +143,7 @@ def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
         return
     word = BUILTINS.get(tokens[opened - 1].text)
     option = tokens[-2].text
-    for slot in word.slots if word else ():
+    for slot in word.parameters if word else ():
         if slot.name == option:
             yield from (
                 CompletionItem(w, "constant", option) for w in list_choice_words(slot.kinds)
@@ -201,7 +201,7 @@ def _complete_entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Itera
 
 def _list_inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return the inputs and outputs of the graphs of a spec."""
-    blocks = known.spec.program.items(ast.Block) if known.spec else ()
+    blocks = known.spec.program.iterate_items(ast.Block) if known.spec else ()
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
             if param.name:
@@ -219,13 +219,13 @@ def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionIte
     """Return the parameters of a function, block or definition, by name."""
     found = known.find_item(called)
     # a built-in function hides the std block of its name, but not the user's block
-    if found is not None and not (found[1].standard and called in BUILTINS):
+    if found is not None and not (found[1].is_standard and called in BUILTINS):
         for param in found[0].params or ():
             kind = print_type(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
     elif called in BUILTINS:
-        for slot in BUILTINS[called].slots:
-            if not slot.many:
+        for slot in BUILTINS[called].parameters:
+            if not slot.is_variadic:
                 kinds = " or ".join(kind.name for kind in slot.kinds)
                 yield CompletionItem(f"{slot.name}=", "option", kinds)
 
@@ -249,7 +249,7 @@ def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
     """Return the names that a file defines besides its config."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
-    for name in module.names():
+    for name in module.list_names():
         found = module.find_definition(name)
         yield CompletionItem(name, "function", doc=found[0].doc if found else "")
     for name in module.uses:
@@ -259,9 +259,11 @@ def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
 def _list_standard(known: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return built-in functions, and the blocks and definitions of std."""
     for name, word in BUILTINS.items():
-        yield CompletionItem(name, "function", word.shown(), extract_docstring_summary(word.doc))
-    for name in known.library.standard_names():
-        found = known.library.standard(name)
+        yield CompletionItem(
+            name, "function", word.format_signature(), extract_docstring_summary(word.doc)
+        )
+    for name in known.library.list_standard_names():
+        found = known.library.find_standard_item(name)
         if found is None:
             continue
         kind = found[0].kind

@@ -212,12 +212,12 @@ def _find_item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None
     """Return the meaning of a block, a definition or a built-in function."""
     found = known.find_item(name)
     # where a normalizer is expected std's is meant, elsewhere the built-in function
-    if found is not None and not (found[1].standard and name in BUILTINS):
+    if found is not None and not (found[1].is_standard and name in BUILTINS):
         return item_meaning(found[0])
     if name not in BUILTINS:
         return None
     word = BUILTINS[name]
-    return NameMeaning(shown=word.shown(), doc=word.doc)
+    return NameMeaning(shown=word.format_signature(), doc=word.doc)
 
 
 def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:

@@ -71,7 +71,7 @@ def test_a_number_that_follows_from_others_is_what_it_follows_as(
     text = PATCHED.format(side="image / patch", require=require, result=result, rows=rows)
     spec = open_spec(written(tmp_path, text))
     trials = check_spec(spec).trials
-    assert trials[0].values["side"] == "image / patch"
+    assert trials[0].trial_values["side"] == "image / patch"
     assert str(elaborate_spec(spec).graph.outputs["y"].type) == "f32[batch, 36, 8]"
 
 
@@ -87,7 +87,7 @@ def test_the_same_value_for_it_is_no_fault(sets: tuple[str, ...], tmp_path: Path
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
     spec = open_spec(written(tmp_path, text), sets=sets)
-    assert check_spec(spec).trials[0].values["side"] == "image / patch"
+    assert check_spec(spec).trials[0].trial_values["side"] == "image / patch"
     rows = int(sets[-1].partition("=")[2]) ** 2
     assert str(elaborate_spec(spec).graph.outputs["y"].type) == f"f32[batch, {rows}, 8]"
 
@@ -417,6 +417,6 @@ graph g(x: float[n]) -> (y: float[n]) {
 }
 """
     spec = open_spec(written(tmp_path, text))
-    assert check_spec(spec).trials[0].values
+    assert check_spec(spec).trials[0].trial_values
     graph = elaborate_spec(spec).graph
     assert specc_numpy.evaluate_graph(graph, {"x": np.zeros(2)}, {})["y"].tolist() == [3, 3]

@@ -38,7 +38,9 @@ def settings(config: dict[str, Any], spec: str = SPEC) -> Rope:
     )
     raw = parse_config_json(decode_config_source(json.dumps(config).encode(), "config.json"))
     found = evaluate_and_check_config(
-        create_context(LIBRARY), program, ConfigReader(published=LIBRARY.published, raw=raw)
+        create_context(LIBRARY),
+        program,
+        ConfigReader(published_lookup=LIBRARY.read_published_field, config_file=raw),
     )["rope"]
     assert isinstance(found, Rope)
     return found

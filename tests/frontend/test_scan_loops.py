@@ -64,7 +64,7 @@ CALLS = {**WORDS, **LOOPS}
 @pytest.mark.parametrize("call", CALLS)
 def test_layers_hold_for_every_size_count_and_direction(call: str, tmp_path: Path) -> None:
     checked = check_spec(open_spec(written(tmp_path, *CALLS[call])))
-    tried = {(k, v) for t in checked.trials for k, v in t.values.items()}
+    tried = {(k, v) for t in checked.trials for k, v in t.trial_values.items()}
     assert {("way", "forward"), ("way", "backward"), ("layers", "1")} <= tried
     assert checked.model is not None
     assert find_graph_errors(checked.model.graph) == []

@@ -45,7 +45,7 @@ def told(spec: OpenedSpec) -> list[str]:
     for trial in readings(spec):
         graph = trial.model.graph
         ops = [str(node.op) for node, _ in graph.nodes]
-        found.append(f"{trial.values} {list(graph.parameters)} {ops}")
+        found.append(f"{trial.trial_values} {list(graph.parameters)} {ops}")
     return found
 
 
@@ -83,8 +83,8 @@ def test_a_text_in_an_editor_goes_before_what_was_found() -> None:
     library = SpecLibrary(unsaved={used: text})
     with pytest.raises(Failed):
         readings(open_spec(name, library=library))
-    assert not library.open("vit").shipped
-    assert not library.open("gpt2").shipped
+    assert not library.open("vit").is_builtin
+    assert not library.open("gpt2").is_builtin
 
 
 def test_files_of_ones_own_are_read_again(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_what_the_first_reading_takes_is_as_if_it_were_tried(
     saving = trials_of(spec)
     monkeypatch.setattr(symbolic_check, "_get_first_choice", lambda entry: None)
     for ours, tried in zip(saving, trials_of(spec), strict=True):
-        assert ours.values == tried.values
+        assert ours.trial_values == tried.trial_values
         assert lines(ours.model.graph) == lines(tried.model.graph)
 
 
@@ -106,7 +106,7 @@ graph g(x: float[n, a]) -> (y: float[n, b]) { return x if shared else linear(x, 
 def test_what_is_left_of_an_or_is_what_is_required(condition: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(ONE_OF % condition)
-    tried = [t.values for t in trials_of(str(path))]
+    tried = [t.trial_values for t in trials_of(str(path))]
     assert {"shared": "true"} in tried
     path.write_text(ONE_OF % "not shared | a >= b")
     with pytest.raises(Failed, match="E030"):
@@ -116,7 +116,7 @@ def test_what_is_left_of_an_or_is_what_is_required(condition: str, tmp_path: Pat
 def test_a_choice_that_is_given_leaves_another_open() -> None:
     """`order=forward` lets `shared` hold, and then the two vocabularies are one."""
     spec = open_spec("seq2seq", sets=["order=forward"])
-    tried = [t.values for t in check_spec_symbolically(spec.program, spec.library)]
+    tried = [t.trial_values for t in check_spec_symbolically(spec.program, spec.library)]
     assert {"shared": "true"} in tried
 
 

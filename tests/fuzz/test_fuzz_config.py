@@ -29,7 +29,7 @@ def opened(name: str) -> OpenedSpec:
 
 def keys_of(spec: OpenedSpec) -> list[str]:
     """Every key of a config file that a spec reads."""
-    fields = collect_field_paths(spec.program.fields()).values()
+    fields = collect_field_paths(spec.program.iterate_fields()).values()
     return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.TextLiteral)})
 
 
@@ -41,7 +41,7 @@ def survive(name: str, data: bytes) -> None:
             OpenedSpec(
                 spec.program,
                 spec.library,
-                ConfigReader(published=spec.library.published, raw=raw),
+                ConfigReader(published_lookup=spec.library.read_published_field, config_file=raw),
                 name,
             )
         )

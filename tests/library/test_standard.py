@@ -70,7 +70,7 @@ def test_a_name_of_no_block_reads_nothing() -> None:
     std = StdLibrary(STD, get_specs_directory() / "std.json")
     assert std.get("no_such_block") is None
     assert not std.modules
-    assert SpecLibrary().standard("no_such_block") is None
+    assert SpecLibrary().find_standard_item("no_such_block") is None
 
 
 def test_the_table_is_json_of_known_form() -> None:

@@ -82,9 +82,11 @@ def _check_text(path: Path) -> None:
 def _check_graphs(spec: str, chosen: slice) -> None:
     opened = open_spec(spec)
     for section, kind in (("generate", ast.Generate), ("stream", ast.Stream)):
-        assert (spec in list_specs_with(section)) == any(opened.program.items(kind))
+        assert (spec in list_specs_with(section)) == any(opened.program.iterate_items(kind))
     _check_text(list_builtin_specs()[spec])
-    graphs = [block.name for block, _ in opened.program.items(ast.Block) if block.kind == "graph"]
+    graphs = [
+        block.name for block, _ in opened.program.iterate_items(ast.Block) if block.kind == "graph"
+    ]
     for graph in graphs[chosen]:
         assert check_spec_symbolically(opened.program, opened.library, graph)
 

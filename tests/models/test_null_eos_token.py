@@ -16,7 +16,7 @@ def ends(spec: str) -> list[ast.Field]:
     """The fields that are the tokens at which a spec stops."""
     return [
         field
-        for field in open_spec(spec).program.paths().values()
+        for field in open_spec(spec).program.list_fields_by_path().values()
         if any(isinstance(s, ast.TextLiteral) and s.value == "eos_token_id" for s in field.sources)
         and (field.type.name == "list" or field.name == "stop")
     ]

@@ -33,7 +33,7 @@ def families() -> Iterator[tuple[str, str]]:
         program = build_program(LIBRARY.open(name), LIBRARY)
         if len(program.chain) > 1 or name in OTHERS:
             continue
-        entries = [e for i, _ in program.items(ast.Config) for e in i.entries]
+        entries = [e for i, _ in program.iterate_items(ast.Config) for e in i.entries]
         for entry in entries:
             if isinstance(entry, ast.Expect) and entry.key == "model_type":
                 yield from (
@@ -61,7 +61,7 @@ WITH_UNREAD_KEYS: tuple[str, ...] = ()
 def reader_of(data: dict[str, Any]) -> ConfigReader:
     """How the config is read from a file that says this."""
     raw = parse_config_json(decode_config_source(json.dumps(data).encode(), "config.json"))
-    return ConfigReader(published=LIBRARY.published, raw=raw)
+    return ConfigReader(published_lookup=LIBRARY.read_published_field, config_file=raw)
 
 
 def values(program: Program, reader: ConfigReader) -> dict[str, object]:
@@ -87,8 +87,8 @@ def test_what_is_left_out_is_what_the_class_takes(spec: str, type: str) -> None:
     silent = reader_of(said)
     told = reader_of(json.loads(whole.to_json_string(use_diff=False)))
     if spec not in WITH_UNREAD_KEYS:
-        assert told.raw is not None
-        assert not [*warn_unread_keys(program, told.raw)]
+        assert told.config_file is not None
+        assert not [*warn_unread_keys(program, told.config_file)]
     ours, theirs = values(program, silent), values(program, told)
     differ = {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]}
     # What each layer is may be written out where a rule says the same, and what nobody

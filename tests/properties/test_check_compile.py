@@ -83,10 +83,10 @@ def damaged(given: Mutant) -> OpenedSpec | None:
     fixed = SMALL.get(given.name.removesuffix(".specc"), {})
     values = {
         p: n
-        for p, e in collect_field_paths(program.fields()).items()
+        for p, e in collect_field_paths(program.iterate_fields()).items()
         if (n := Dim.of(v) if type(v := fixed.get(p)) is int else small(e, p)) is not None
     }
-    return OpenedSpec(program, library(), ConfigReader(fixed=values), given.name)
+    return OpenedSpec(program, library(), ConfigReader(trial_values=values), given.name)
 
 
 def beside(seed: int) -> Mutant:

@@ -31,7 +31,7 @@ FREE = {"labels": "only names what `show` says", "wide": "a part of other specs,
 
 def fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
     """Every field by its dotted path, those of the specs it uses too."""
-    for path, entry in spec.program.paths().items():
+    for path, entry in spec.program.list_fields_by_path().items():
         if entry.type.name != "record":
             yield path, entry.type
 

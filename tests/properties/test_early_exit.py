@@ -139,7 +139,7 @@ def test_rows_that_go_on_when_they_are_done_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: what is carried goes on. The proof sees it, and so do numbers."""
-    monkeypatch.setattr(EarlyExit, "held", lambda self, context, before, after: after)
+    monkeypatch.setattr(EarlyExit, "freeze_finished", lambda self, context, before, after: after)
     assert all(check_batch_independence(graph_of(tmp_path, s)[0], "batch") for s in range(8))
     faults = [fault(tmp_path, seed) for seed in range(8)]
     assert sum("depends" in f or "to the end" in f for f in faults) > 3

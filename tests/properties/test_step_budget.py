@@ -59,7 +59,7 @@ for text in given:
     reader, files = ConfigReader(), SpecLibrary()
     program = build_program(build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), files)
     elaborate_model(program, files, reader)
-    result.append(reader.steps.taken)
+    result.append(reader.steps.spent)
 """
     two, four = guarded(code, given=[LAYERS.strip() % 2, LAYERS.strip() % 4])
     assert two + (four - two) / 16 * 61 * 256 < MAX_STEPS

@@ -58,27 +58,31 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, in
     """
     foreseen: list[int] = []
     found: list[tuple[str, int, int]] = []
-    expect, call_block, inside = (StepEstimator.expect, calls.call_block, masks.enter_definition)
+    expect, call_block, inside = (
+        StepEstimator.check_budget,
+        calls.call_block,
+        masks.enter_definition,
+    )
 
     def noting(self: StepEstimator, steps: Any, item: Any, *rest: Any) -> None:
-        foreseen.append(self.least(item, *rest[:2]))
+        foreseen.append(self.estimate_item(item, *rest[:2]))
         expect(self, steps, item, *rest)
 
     def called(context: Any, target: Any, *rest: Any) -> Any:
-        before, at = context.used.steps.taken, len(foreseen)
+        before, at = context.resources.steps.spent, len(foreseen)
         made = call_block(context, target, *rest)
-        found.append((target.name, foreseen[at], context.used.steps.taken - before))
+        found.append((target.name, foreseen[at], context.resources.steps.spent - before))
         return made
 
     @contextmanager
     def expanded(context: Any, held: Any) -> Iterator[None]:
-        before, at = context.used.steps.taken, len(foreseen)
+        before, at = context.resources.steps.spent, len(foreseen)
         with inside(context, held):
             yield
-        found.append((held.name, foreseen[at], context.used.steps.taken - before))
+        found.append((held.name, foreseen[at], context.resources.steps.spent - before))
 
     with monkeypatch.context() as patch:
-        patch.setattr(StepEstimator, "expect", noting)
+        patch.setattr(StepEstimator, "check_budget", noting)
         patch.setattr(calls, "call_block", called)
         patch.setattr(masks, "enter_definition", expanded)
         yield found

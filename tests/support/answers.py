@@ -93,7 +93,7 @@ def check_meaning(answer: Answer, directory: Path) -> None:
     write_checkpoint(answer, directory)
     sets = [f"{name}={value}" for name, value in answer.sets.items()]
     spec = open_spec(str(directory), config=str(directory), sets=sets)
-    graph_name = graph_for_architecture(spec.program, spec.reader.raw or {})
+    graph_name = graph_for_architecture(spec.program, spec.reader.config_file or {})
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
     values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(directory))

@@ -243,7 +243,7 @@ def work(given: Mutant, *, thorough: bool = False) -> None:
     files = library()
     if (get_specs_directory() / "std" / f"{Path(given.name).stem}.specc").exists():
         files = SpecLibrary()
-        module.standard = True
+        module.is_standard = True
         changed = {name: (item, module) for name, item in module.items.items()}
         files.__dict__["_std"] = {**library()._std, **changed}
         models = [
@@ -255,12 +255,12 @@ def work(given: Mutant, *, thorough: bool = False) -> None:
     program = build_program(module, files)
     values = {
         p: n
-        for p, e in collect_field_paths(program.fields()).items()
+        for p, e in collect_field_paths(program.iterate_fields()).items()
         if (n := small(e, p)) is not None
     }
     if thorough:
         check_spec_symbolically(program, files)
-    reader = ConfigReader(fixed=values)
+    reader = ConfigReader(trial_values=values)
     model = elaborate_model(program, files, reader)
     context = create_context(files)
     config = evaluate_and_check_config(context, program, reader)

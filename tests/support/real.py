@@ -86,7 +86,7 @@ def _compare(directory: Path, home: Path, row: Row) -> None:
     found = open_spec(str(directory))
     model = elaborate_spec(found)
     row.family = f"{model.name} {model.graph.name}"
-    kind = _class_of(found.reader.raw.plain() if found.reader.raw else {})
+    kind = _class_of(found.reader.config_file.to_plain() if found.reader.config_file else {})
     theirs = kind.from_pretrained(directory, dtype=torch.float64).eval()
     inputs, row.inputs = _inputs(model, directory, home)
     with tempfile.TemporaryDirectory() as place:

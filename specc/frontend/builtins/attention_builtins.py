@@ -66,14 +66,14 @@ def attend(
     site.check_range(scale, "scale", -math.inf)
     wide = [_expand_to_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     queries = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
-    rows = make_grid_indices(site.context, (wide[0], queries), (wide[1], 2))
-    grid = evaluate_mask_option(site, mask, rows, len(q.shape))
-    added = evaluate_bias_option(site, add, rows, len(q.shape))
+    grid_indices = make_grid_indices(site.context, (wide[0], queries), (wide[1], 2))
+    grid = evaluate_mask_option(site, mask, grid_indices, len(q.shape))
+    added = evaluate_bias_option(site, add, grid_indices, len(q.shape))
     shown = _mask_to_operand(site, grid)
     wide[0], factor = _fold_scale(site, wide[0], scale)
     with explain_width_mismatch(site, "attend", q, k):
         op = ops.Attend(cast_to_attribute(factor), cap)
-        out, weights = site.add(op, *wide, shown, added, sinks)
+        out, weights = site.add_node(op, *wide, shown, added, sinks)
     return Results(
         (_drop_added_axes(site, out, q), _drop_added_axes(site, weights, q)), ATTENTION_RESULTS
     )
@@ -92,7 +92,7 @@ def _fold_scale(
             scale = 1.0
     if site.context.has_run_time_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
-        return site.one(ops.Arith("mul"), q, factor), 1.0
+        return site.add_op(ops.Arith("mul"), q, factor), 1.0
     return q, convert_to_float(site.context, scale, site.span)
 
 
@@ -102,9 +102,9 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
     if rank == 4:
         return x
     if rank == 3:
-        return site.one(ops.Insert(1), x)
+        return site.add_op(ops.Insert(1), x)
     if rank == 2 and name == "q":
-        return site.one(ops.Insert(1), site.one(ops.Insert(1), x))
+        return site.add_op(ops.Insert(1), site.add_op(ops.Insert(1), x))
     site.raise_error(
         "E0307",
         f"`{name}` must be [batch, heads, length, d]; heads are optional",
@@ -118,7 +118,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
     of [batch, length, d].
     """
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
-        x = site.one(ops.Squeeze(axis), x)
+        x = site.add_op(ops.Squeeze(axis), x)
     return x
 
 
@@ -128,7 +128,7 @@ def _mask_to_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
         return grid
     if grid:
         return None
-    return convert_to_grid(site.context, site.constant(False, "bool"), site.span)
+    return convert_to_grid(site.context, site.add_constant(False, "bool"), site.span)
 
 
 @register_builtin(weights=True)
@@ -160,12 +160,12 @@ def attend_by(
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
     wanted = _WeightOptions(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
-    weights = wanted.of(site, q, k)
-    out = site.one(ops.Weigh(), weights, v)
+    weights = wanted.compute_weights(site, q, k)
+    out = site.add_op(ops.Weigh(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
     # a length axis of 1 was added to a query without one
-    alone = (site.one(ops.Squeeze(len(x.shape) - 2), x) for x in (out, weights))
+    alone = (site.add_op(ops.Squeeze(len(x.shape) - 2), x) for x in (out, weights))
     return Results(tuple(alone), ATTENTION_RESULTS)
 
 
@@ -197,9 +197,9 @@ class _WeightOptions:
     normalize: Normalizer
     noise: Tensor | None
 
-    def of(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
+    def compute_weights(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
         """Return the weights [batch, (heads,) q, k]."""
-        wide = site.one(ops.Insert(1), q) if len(q.shape) == 2 else q
+        wide = site.add_op(ops.Insert(1), q) if len(q.shape) == 2 else q
         if len(wide.shape) != len(k.shape) or len(k.shape) not in (3, 4):
             _raise_width_mismatch(site, k)
         axis = len(wide.shape) - 2
@@ -213,11 +213,11 @@ class _WeightOptions:
             added = evaluate_bias_option(site, self.add, rows, len(q.shape))
             assert added is not None  # only `none` adds nothing
             added = match_score_rank(site, added, len(grid.shape))
-            grid = site.one(ops.Arith("add"), grid, added)
+            grid = site.add_op(ops.Arith("add"), grid, added)
         if self.noise is not None:
             alone = len(q.shape) == 2
-            noise = site.one(ops.Insert(1), self.noise) if alone else self.noise
-            grid = site.one(ops.Arith("add"), grid, noise)
+            noise = site.add_op(ops.Insert(1), self.noise) if alone else self.noise
+            grid = site.add_op(ops.Arith("add"), grid, noise)
         shown = evaluate_mask_option(site, self.mask, rows, len(q.shape))
         return normalize_scores(site, grid, shown, self.normalize, rows)
 
@@ -239,19 +239,19 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     at = len(k.shape) - 2
     if at not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    rows = make_grid_indices(site.context, (q, at), (k, at))
-    where = site.spans.get("of")
+    grid_indices = make_grid_indices(site.context, (q, at), (k, at))
+    where = site.argument_spans.get("of")
     match of:
         case BuiltinFunction():
-            return compute_scores(site, of, q, k, rows)
+            return compute_scores(site, of, q, k, grid_indices)
         case DefinitionFunction() if of.kind == "score":
-            return compute_scores(site, of, q, k, rows)
+            return compute_scores(site, of, q, k, grid_indices)
         case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
-            shown = expand_mask(site.context, of, rows, site.scope, where)
+            shown = expand_mask(site.context, of, grid_indices, site.scope, where)
             if isinstance(shown, bool):
-                shown = site.constant(shown, "bool")
+                shown = site.add_constant(shown, "bool")
             return convert_to_grid(site.context, shown, site.span)
-    added = expand_bias(site.context, of, rows, site.scope, where)
+    added = expand_bias(site.context, of, grid_indices, site.scope, where)
     if added is None:
         title = "`grid` takes a score, a bias or a mask, not none"
         site.raise_error("E0602", title, "of")

@@ -28,23 +28,23 @@ from specc.ir.op import Op
 
 
 def evaluate_mask_option(
-    site: CallSite, mask: SpecValue, rows: GridIndices, beside: int
+    site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> MaskGrid:
-    """Return the option `mask` as a grid for scores with `beside` axes; True if it shows
+    """Return the option `mask` as a grid for scores with `score_rank` axes; True if it shows
     every key, False if none.
     """
-    span = site.spans.get("mask")
+    span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
-        return expand_mask(site.context, mask, rows, site.scope, span, beside)
+        return expand_mask(site.context, mask, grid_indices, site.scope, span, score_rank)
 
 
 def evaluate_bias_option(
-    site: CallSite, add: SpecValue, rows: GridIndices, beside: int
+    site: CallSite, add: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> Tensor | None:
     """Return the option `add` as a grid of floats, or None."""
-    span = site.spans.get("add")
+    span = site.argument_spans.get("add")
     with _show_errors_at_option(site, "add", "E0604"):
-        return expand_bias(site.context, add, rows, site.scope, span, beside)
+        return expand_bias(site.context, add, grid_indices, site.scope, span, score_rank)
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
     try:
         yield
     except Failed as failed:
-        found, span = failed.diagnostics[0], site.spans.get(option)
+        found, span = failed.diagnostics[0], site.argument_spans.get(option)
         if found.code != code or span is None or found.primary is None:
             raise
         raise Failed(
@@ -63,30 +63,32 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
 
 def make_ones(site: CallSite, shape: tuple[Dim, ...]) -> Tensor:
     """Return a tensor of ones."""
-    x = site.constant(1.0, "f32")
+    x = site.add_constant(1.0, "f32")
     for axis, length in enumerate(shape):
-        x = site.one(ops.Expand(axis, length), site.one(ops.Insert(axis), x))
+        x = site.add_op(ops.Expand(axis, length), site.add_op(ops.Insert(axis), x))
     return x
 
 
-def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: GridIndices) -> Tensor:
+def compute_scores(
+    site: CallSite, score: Score, q: Tensor, k: Tensor, grid_indices: GridIndices
+) -> Tensor:
     """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
     # [… q, 1, d] and [… 1, k, d]: a definition for two vectors broadcasts over all pairs
-    query = site.one(ops.Insert(len(q.shape) - 1), q)
-    key = site.one(ops.Insert(len(k.shape) - 2), k)
+    query = site.add_op(ops.Insert(len(q.shape) - 1), q)
+    key = site.add_op(ops.Insert(len(k.shape) - 2), k)
     with explain_width_mismatch(site, score.name, q, k):
         if isinstance(score, BuiltinFunction):
-            value = take_first_result(score.word.make(site, query, key))
+            value = take_first_result(score.builtin.evaluate(site, query, key))
         else:
             names = {"q": query, "k": key}
             inner, heads = get_definition_scope(site, score), len(q.shape) == 4
-            value = expand_definition(site.context, score, rows, names, inner, heads=heads)
+            value = expand_definition(site.context, score, grid_indices, names, inner, heads=heads)
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, not {describe_value(value)}"
         site.raise_error("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
         # `linear(…, out=1)` leaves a last axis of length 1
-        value = site.one(ops.Squeeze(len(q.shape)), value)
+        value = site.add_op(ops.Squeeze(len(q.shape)), value)
     pairs = (q.shape[-2], k.shape[-2])
     if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
         title = (
@@ -111,7 +113,7 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )
-        places = [(site.spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
+        places = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
         others = [Label(span, text) for span, text in places if span is not None]
         helps = [
             "the scores `general` and `additive(size)` learn a projection between them: "
@@ -119,7 +121,11 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
             f"or project one to the other's width: `linear(k, out={q.shape[-1]}) @ name`",
         ]
         raise_error(
-            "E0607", title, site.spans.get("score") or site.span, others=others, helps=helps
+            "E0607",
+            title,
+            site.argument_spans.get("score") or site.span,
+            others=others,
+            helps=helps,
         )
 
 
@@ -127,10 +133,10 @@ def get_definition_scope(site: CallSite, score: Score) -> str:
     """Return the weight scope of a score or a normalizer: that of its definition if it has
     weights of its own.
     """
-    if not score.weights:
+    if not score.weight_path:
         return site.scope
     home = score.env or site.env
-    return site.env.append_scope(resolve_weight_path(site.context, score.weights, home)).scope
+    return site.env.append_scope(resolve_weight_path(site.context, score.weight_path, home)).scope
 
 
 OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
@@ -146,7 +152,7 @@ SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_WORDS)
 
 
 def normalize_scores(
-    site: CallSite, grid: Tensor, mask: MaskGrid, normalize: Normalizer, rows: GridIndices
+    site: CallSite, grid: Tensor, mask: MaskGrid, normalize: Normalizer, grid_indices: GridIndices
 ) -> Tensor:
     """Normalize scores over the visible keys of each query.
 
@@ -155,30 +161,30 @@ def normalize_scores(
     if isinstance(mask, Tensor):
         shown = match_score_rank(site, mask, len(grid.shape))
     else:  # all or no keys: [1, 1] broadcasts to any grid
-        shown = site.constant(mask, "bool")
-        shown = site.one(ops.Insert(0), site.one(ops.Insert(0), shown))
-    low = site.constant(-inf, grid.type.dtype)
+        shown = site.add_constant(mask, "bool")
+        shown = site.add_op(ops.Insert(0), site.add_op(ops.Insert(0), shown))
+    low = site.add_constant(-inf, grid.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
-            grid = site.one(ops.Where(), shown, grid, low)
-        made = _apply_definition(site, normalize, grid, rows)
+            grid = site.add_op(ops.Where(), shown, grid, low)
+        made = _apply_definition(site, normalize, grid, grid_indices)
         # zero at masked keys, whatever the definition gives there
-        zero = site.constant(0.0, grid.type.dtype)
-        there = site.one(ops.Compare("ne"), grid, low)
+        zero = site.add_constant(0.0, grid.type.dtype)
+        there = site.add_op(ops.Compare("ne"), grid, low)
         if mask is not True:
-            there = site.one(ops.And(), shown, there)
-        return site.one(ops.Where(), there, made, zero)
+            there = site.add_op(ops.And(), shown, there)
+        return site.add_op(ops.Where(), there, made, zero)
     word = normalize.word if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, shown)
     if word == "uniform":  # every visible key has the same weight, whatever the score
-        there = site.one(ops.Compare("ne"), grid, low)
-        grid = site.one(ops.Cast(grid.type.dtype), there)
-    return site.one(OPS_BY_NORMALIZER[word](), grid, shown)
+        there = site.add_op(ops.Compare("ne"), grid, low)
+        grid = site.add_op(ops.Cast(grid.type.dtype), there)
+    return site.add_op(OPS_BY_NORMALIZER[word](), grid, shown)
 
 
 def _apply_definition(
-    site: CallSite, made: DefinitionFunction, scores: Tensor, rows: GridIndices
+    site: CallSite, made: DefinitionFunction, scores: Tensor, grid_indices: GridIndices
 ) -> Tensor:
     """Apply a normalizer's definition to scores that are minus infinity at masked keys."""
     params = made.definition.params or ()
@@ -186,11 +192,13 @@ def _apply_definition(
         title = f"the normalizer `{made.name}` has no parameter for the scores"
         helps = [f"declare one: `normalizer {made.name}(s) = …`"]
         site.raise_error("E0608", title, "normalize", helps=helps)
-    given = replace(made, given={**made.given, params[0].name: scores})
+    given = replace(made, bound_arguments={**made.bound_arguments, params[0].name: scores})
     context = site.context
     outer, context.errors.normalizer = context.errors.normalizer, made.name
     try:
-        value = expand_definition(context, given, rows, {}, get_definition_scope(site, made))
+        value = expand_definition(
+            context, given, grid_indices, {}, get_definition_scope(site, made)
+        )
     finally:
         context.errors.normalizer = outer
     if not isinstance(value, Tensor) or value.type != scores.type:
@@ -208,9 +216,11 @@ def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
-        return site.one(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+        return site.add_op(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
-    return swap_last_axes(site.one(ops.MaskedSoftmax(), swap_last_axes(grid), swap_last_axes(mask)))
+    return swap_last_axes(
+        site.add_op(ops.MaskedSoftmax(), swap_last_axes(grid), swap_last_axes(mask))
+    )
 
 
 def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
@@ -227,7 +237,7 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
                     "or bias for all heads has length 1 there"
                 ],
             )
-        return site.one(ops.Squeeze(1), grid)
+        return site.add_op(ops.Squeeze(1), grid)
     return grid
 
 
@@ -251,13 +261,13 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, how: Normalize
         title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
     # [batch, key] is a single query without a position
-    wide = site.one(ops.Insert(1), scores) if rank == 2 else scores
+    wide = site.add_op(ops.Insert(1), scores) if rank == 2 else scores
     last = len(wide.shape) - 1
     queries = last - 1 if rank > 2 else None
-    rows = make_grid_indices(site.context, (wide, queries), (wide, last))
-    shown = evaluate_mask_option(site, mask, rows, rank)
-    weights = normalize_scores(site, wide, shown, how, rows)
-    return site.one(ops.Squeeze(1), weights) if rank == 2 else weights
+    grid_indices = make_grid_indices(site.context, (wide, queries), (wide, last))
+    shown = evaluate_mask_option(site, mask, grid_indices, rank)
+    weights = normalize_scores(site, wide, shown, how, grid_indices)
+    return site.add_op(ops.Squeeze(1), weights) if rank == 2 else weights
 
 
 @register_builtin()
@@ -288,7 +298,7 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
     """Sum values by attention weights: [… q, k] and [… k, d] give [… q, d]; [… k] gives [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
         at = len(weights.shape) - 1
-        return site.one(
-            ops.Squeeze(at), site.one(ops.Weigh(), site.one(ops.Insert(at), weights), values)
+        return site.add_op(
+            ops.Squeeze(at), site.add_op(ops.Weigh(), site.add_op(ops.Insert(at), weights), values)
         )
-    return site.one(ops.Weigh(), weights, values)
+    return site.add_op(ops.Weigh(), weights, values)

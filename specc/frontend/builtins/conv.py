@@ -50,7 +50,7 @@ def conv(
     """
     over = WindowOperand(site, x)
     sizes = _get_kernel_sizes(over, out, kernel, weight)
-    window = over.window(sizes, stride, dilation, padding)
+    window = over.make_window(sizes, stride, dilation, padding)
     _check_groups(site, over.channels, groups)
     own = weight is None
     if weight is None:
@@ -58,11 +58,11 @@ def conv(
             _raise_missing_option(site, "out")
         _check_groups(site, out, groups)
         shape = (out, divide_dims_exactly(over.channels, groups), *map(Dim.of, window.kernel))
-        weight = site.parameter("weight", shape, init, ["out", "", "kernel", "kernel"])
+        weight = site.add_weight("weight", shape, init, ["out", "", "kernel", "kernel"])
     # Otherwise a window at the end of a sequence would read values at padded positions.
     there = x if keep is None else _mask_input(site, over, keep)
     op = ops.Conv(*window.op_attributes, groups)
-    made = site.one(op, there, weight, _get_bias(site, bias, weight.shape[0], own))
+    made = site.add_op(op, there, weight, _get_bias(site, bias, weight.shape[0], own))
     if keep is None:
         return made
     return Results((made, _compute_output_mask(site, op, keep)), ("out", "keep"))
@@ -94,7 +94,7 @@ def conv_transpose(
     """
     over = WindowOperand(site, x)
     sizes = _get_kernel_sizes(over, out, kernel, weight)
-    window = over.transposed(sizes, stride, dilation, padding, extra)
+    window = over.make_transposed_window(sizes, stride, dilation, padding, extra)
     _check_groups(site, over.channels, groups)
     own = weight is None
     if weight is None:
@@ -102,9 +102,9 @@ def conv_transpose(
             _raise_missing_option(site, "out")
         _check_groups(site, out, groups)
         shape = (over.channels, divide_dims_exactly(out, groups), *map(Dim.of, window.kernel))
-        weight = site.parameter("weight", shape, init, ["", "out", "kernel", "kernel"])
+        weight = site.add_weight("weight", shape, init, ["", "out", "kernel", "kernel"])
     offset = _get_bias(site, bias, weight.shape[1] * groups, own)
-    return site.one(ops.ConvTranspose(*window.op_attributes, groups), x, weight, offset)
+    return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, offset)
 
 
 @register_builtin()
@@ -125,10 +125,10 @@ def max_pool(
     counts as minus infinity. With `ceil` the last window may extend past the end
     (PyTorch's `ceil_mode`).
     """
-    window = WindowOperand(site, x).pool(kernel, stride, dilation, padding)
-    extra = window.max_overhang() if ceil else window.zeros
-    whole = replace(window, behind=add_per_axis(window.behind, extra))
-    return site.one(ops.MaxPool(*whole.op_attributes), x)
+    window = WindowOperand(site, x).make_pool_window(kernel, stride, dilation, padding)
+    extra = window.get_max_overhang() if ceil else window.zeros
+    whole = replace(window, pad_after=add_per_axis(window.pad_after, extra))
+    return site.add_op(ops.MaxPool(*whole.op_attributes), x)
 
 
 @register_builtin()
@@ -148,16 +148,16 @@ def average_pool(
     Options are those of `max_pool`. `counted` says whether padded zeros count in the
     mean, PyTorch's `count_include_pad`; it is required where there is padding.
     """
-    window = WindowOperand(site, x).pool(kernel, stride, ONE_STEP, padding)
+    window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE_STEP, padding)
     # Frameworks differ here, and only at the borders, so that a wrong default goes unnoticed.
-    if counted is None and any((*window.before, *window.behind)):
+    if counted is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `counted=true`, PyTorch's default, or `counted=false`"]
         title = "`average_pool` needs the option `counted` where there is padding"
         site.raise_error("E0211", title, "padding", helps=helps)
-    extra = window.max_overhang() if ceil else window.zeros
+    extra = window.get_max_overhang() if ceil else window.zeros
     kernels, strides, _, pads = window.op_attributes
     op = ops.AveragePool(kernels, strides, pads, extra, bool(counted))
-    return site.one(op, x)
+    return site.add_op(op, x)
 
 
 @register_builtin()
@@ -180,10 +180,10 @@ def conv_keep(
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"
         site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
-    over = WindowOperand(site, keep, rows=True)
-    window = over.window(kernel, stride, dilation, padding)
-    extra = window.max_overhang() if ceil else window.zeros
-    whole = replace(window, behind=add_per_axis(window.behind, extra))
+    over = WindowOperand(site, keep, is_mask=True)
+    window = over.make_window(kernel, stride, dilation, padding)
+    extra = window.get_max_overhang() if ceil else window.zeros
+    whole = replace(window, pad_after=add_per_axis(window.pad_after, extra))
     return _compute_output_mask(site, ops.MaxPool(*whole.op_attributes), keep)
 
 
@@ -192,8 +192,8 @@ def _mask_input(site: CallSite, over: WindowOperand, keep: Tensor) -> Tensor:
     if len(over.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
-    shown = site.one(ops.Insert(2), keep)
-    return site.one(ops.Where(), shown, over.x, site.constant(0.0, over.x.type.dtype))
+    shown = site.add_op(ops.Insert(2), keep)
+    return site.add_op(ops.Where(), shown, over.x, site.add_constant(0.0, over.x.type.dtype))
 
 
 def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tenso
     # as many positions come out as went in, in the same order
     if op.keeps(0):
         return keep
-    return site.one(ops.KeepRows(op.stride[0], op.lag(0)), keep)
+    return site.add_op(ops.KeepRows(op.stride[0], op.lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tensor | None:
@@ -209,7 +209,7 @@ def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tenso
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if own else []
-    return site.parameter("bias", [out], ZEROS_INIT, sizes) if bias else None
+    return site.add_weight("bias", [out], ZEROS_INIT, sizes) if bias else None
 
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:

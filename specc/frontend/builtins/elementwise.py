@@ -64,7 +64,7 @@ def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
                 "E0203", f"`{fn}` takes a tensor or a number, not {describe_value(x)}", "x"
             )
         stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
-        return stable or site.one(ops.Pointwise(fn), x)
+        return stable or site.add_op(ops.Pointwise(fn), x)
 
     return make
 
@@ -81,7 +81,7 @@ def _apply_to_number(site: CallSite, fn: str, x: Number) -> Number:
 for _fn in POINTWISE_FUNCTIONS:
     BUILTINS[_fn] = Builtin(
         _fn,
-        (BuiltinParameter("x", (ANY_KIND,), MISSING, positional=True),),
+        (BuiltinParameter("x", (ANY_KIND,), MISSING, is_positional=True),),
         _pointwise(_fn),
         False,
         FUNCTION_DOCS[_fn],
@@ -155,7 +155,7 @@ def _fold_operands(
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
             both = convert_operands(site.context, result, operand, site.span)
-            result = site.one(ops.Arith(fn), *both)
+            result = site.add_op(ops.Arith(fn), *both)
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
@@ -171,7 +171,7 @@ def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
         site.raise_error(
             "E0203", f"`{fn}` along an axis takes a tensor, not {describe_value(x)}", "x"
         )
-    return site.one(ops.Reduce(fn, site.axis(x, axis)), x)
+    return site.add_op(ops.Reduce(fn, site.resolve_axis(x, axis)), x)
 
 
 @register_builtin(name="sum")
@@ -212,7 +212,7 @@ def every(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
     """Return the index of the maximum along an axis; of equal values the first."""
-    return site.one(ops.ArgMax(site.axis(x, axis)), x)
+    return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
@@ -221,8 +221,8 @@ def cumsum(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
     as 1.
     """
     if x.type.dtype == "bool":
-        x = site.one(ops.Cast("i64"), x)
-    return site.one(ops.CumSum(site.axis(x, axis)), x)
+        x = site.add_op(ops.Cast("i64"), x)
+    return site.add_op(ops.CumSum(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
@@ -235,7 +235,7 @@ def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything
             dtype = "bool"
         then = convert_to_tensor(site.context, then, dtype, site.span)
     a, b = convert_operands(site.context, then, otherwise, site.span)
-    return site.one(ops.Where(), condition, a, b)
+    return site.add_op(ops.Where(), condition, a, b)
 
 
 @register_builtin()
@@ -247,7 +247,7 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
         site.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
-            x = site.one(ops.Arith(fn), *convert_operands(site.context, x, bound, site.span))
+            x = site.add_op(ops.Arith(fn), *convert_operands(site.context, x, bound, site.span))
     return x
 
 
@@ -256,7 +256,7 @@ def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
     """Return True where two group numbers are equal and positive (0: no group). Positions of a
     group, as of an image in a prompt, arrive in one step, so the mask `same_group` is causal.
     """
-    return site.one(ops.Compare("same_group"), x, y)
+    return site.add_op(ops.Compare("same_group"), x, y)
 
 
 @register_builtin()
@@ -268,5 +268,5 @@ def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> T
         if x.type.dtype == "bool":
             return x
         zero = add_constant(site.context, 0, x.type.dtype, site.span)
-        return site.one(ops.Compare("ne"), x, zero)
-    return site.one(ops.Cast({"float": "f32", "int": "i64"}[to]), x)
+        return site.add_op(ops.Compare("ne"), x, zero)
+    return site.add_op(ops.Cast({"float": "f32", "int": "i64"}[to]), x)

@@ -22,9 +22,9 @@ def linear(
     in], `bias` [out].
     """
     _check_float_tensor(site, x)
-    weight = site.parameter("weight", [out, x.shape[-1]], init, ["out"])
-    offset = site.parameter("bias", [out], ZEROS_INIT, ["out"]) if bias else None
-    return site.one(ops.Linear(), x, weight, offset)
+    weight = site.add_weight("weight", [out, x.shape[-1]], init, ["out"])
+    offset = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
+    return site.add_op(ops.Linear(), x, weight, offset)
 
 
 @register_builtin()
@@ -35,9 +35,9 @@ def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
     _check_float_tensor(site, x)
     site.check_range(p, "p", 0.0, 1.0)
     rate = get_known_float(p)
-    if not site.context.training or not rate:
+    if not site.context.is_training or not rate:
         return x
-    return site.one(ops.Dropout(rate, len(site.context.builder.nodes)), x)
+    return site.add_op(ops.Dropout(rate, len(site.context.builder.nodes)), x)
 
 
 @register_builtin()
@@ -46,7 +46,7 @@ def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None
     tied to an embedding.
     """
     _check_float_tensor(site, x)
-    return site.one(ops.Linear(), x, weight, bias)
+    return site.add_op(ops.Linear(), x, weight, bias)
 
 
 @register_builtin(weights=True)
@@ -58,8 +58,8 @@ def embedding(
         title = f"`embedding` takes integer ids, not {describe_value(ids)}"
         site.raise_error("E0301", title, "ids")
     _record_index_bound(site, ids, size)
-    return site.one(
-        ops.Embedding(), ids, site.parameter("weight", [size, dim], init, ["size", "dim"])
+    return site.add_op(
+        ops.Embedding(), ids, site.add_weight("weight", [size, dim], init, ["size", "dim"])
     )
 
 
@@ -91,8 +91,8 @@ def layer_norm(
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
     weight = _make_norm_weight(site, x, offset) if scale else None
-    shift = site.parameter("bias", [x.shape[-1]], ZEROS_INIT) if bias else None
-    return site.one(ops.LayerNorm(eps), x, weight, shift)
+    shift = site.add_weight("bias", [x.shape[-1]], ZEROS_INIT) if bias else None
+    return site.add_op(ops.LayerNorm(eps), x, weight, shift)
 
 
 @register_builtin(weights=True)
@@ -106,16 +106,16 @@ def rms_norm(
     """
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
-    return site.one(ops.RMSNorm(eps), x, _make_norm_weight(site, x, offset) if scale else None)
+    return site.add_op(ops.RMSNorm(eps), x, _make_norm_weight(site, x, offset) if scale else None)
 
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     site.check_range(offset, "offset", -math.inf)
     # the checkpoint stores the weight itself, or its difference from `offset`
     if offset == 0:
-        return site.parameter("weight", [x.shape[-1]], ONES_INIT)
-    stored = site.parameter("weight", [x.shape[-1]], ZEROS_INIT)
-    return site.one(
+        return site.add_weight("weight", [x.shape[-1]], ONES_INIT)
+    stored = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
+    return site.add_op(
         ops.Arith("add"), stored, convert_to_tensor(site.context, offset, "f32", site.span)
     )
 
@@ -123,7 +123,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
 @register_builtin(weights=True)
 def parameter(site: CallSite, *, shape: tuple[Dim, ...], init: str = NORMAL_INIT) -> Tensor:
     """Return a weight tensor of the given shape. Its name is the `@` path itself."""
-    return site.parameter("", shape, init, ["shape"] * len(shape))
+    return site.add_weight("", shape, init, ["shape"] * len(shape))
 
 
 @register_builtin(weights=True)
@@ -155,9 +155,9 @@ def patches(
             "x",
             f"this is {describe_value(x)}",
         )
-    weight = site.parameter("weight", [out, x.shape[1], *sizes], init, ["out", "", "size", "size"])
-    offset = site.parameter("bias", [out], ZEROS_INIT, ["out"]) if bias else None
-    return site.one(ops.Patches(), x, weight, offset)
+    weight = site.add_weight("weight", [out, x.shape[1], *sizes], init, ["out", "", "size", "size"])
+    offset = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
+    return site.add_op(ops.Patches(), x, weight, offset)
 
 
 @register_builtin()
@@ -166,14 +166,14 @@ def maxout(site: CallSite, x: Tensor, pieces: Dim) -> Tensor:
     sec. 2).
     """
     last = len(x.shape) - 1
-    split = site.one(ops.Split(last, (divide_dims_exactly(x.shape[-1], pieces), pieces)), x)
-    return site.one(ops.Reduce("max", last + 1), split)
+    split = site.add_op(ops.Split(last, (divide_dims_exactly(x.shape[-1], pieces), pieces)), x)
+    return site.add_op(ops.Reduce("max", last + 1), split)
 
 
 @register_builtin()
 def matmul(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     """Multiply the matrices in the last two axes."""
-    return site.one(ops.MatMul(), a, b)
+    return site.add_op(ops.MatMul(), a, b)
 
 
 @register_builtin()
@@ -184,7 +184,7 @@ def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
     # the op itself checks the axis names; only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
         site.raise_error("E0306", f"the equation does not fit {len(operands)} operands", "equation")
-    return site.one(ops.Einsum(equation), *operands)
+    return site.add_op(ops.Einsum(equation), *operands)
 
 
 @register_builtin()
@@ -192,44 +192,44 @@ def softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
     """Apply softmax along an axis. For attention over keys use `attend` or
     `masked_softmax`.
     """
-    return site.one(ops.Softmax(site.axis(x, axis)), x)
+    return site.add_op(ops.Softmax(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
 def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
     """Compute log(sum(exp(x))) along an axis, stable for large values."""
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     shifted, most = _subtract_max(site, x, at)
     total = _compute_log_sum(site, shifted, at)
-    return site.one(ops.Arith("add"), total, site.one(ops.Squeeze(at), most))
+    return site.add_op(ops.Arith("add"), total, site.add_op(ops.Squeeze(at), most))
 
 
 @register_builtin()
 def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
     """Compute log(softmax(x)) along an axis, stable for large values."""
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     shifted, _ = _subtract_max(site, x, at)
-    total = site.one(ops.Insert(at), _compute_log_sum(site, shifted, at))
-    return site.one(ops.Arith("sub"), shifted, total)
+    total = site.add_op(ops.Insert(at), _compute_log_sum(site, shifted, at))
+    return site.add_op(ops.Arith("sub"), shifted, total)
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Return `x` minus its maximum along an axis, and that maximum. An infinite maximum is
     replaced by 0: infinity minus infinity is NaN.
     """
-    most = site.one(ops.Insert(axis), site.one(ops.Reduce("max", axis), x))
-    finite = site.one(
+    most = site.add_op(ops.Insert(axis), site.add_op(ops.Reduce("max", axis), x))
+    finite = site.add_op(
         ops.Compare("lt"),
-        site.one(ops.Pointwise("abs"), most),
-        site.constant(math.inf, x.type.dtype),
+        site.add_op(ops.Pointwise("abs"), most),
+        site.add_constant(math.inf, x.type.dtype),
     )
-    most = site.one(ops.Where(), finite, most, site.constant(0.0, x.type.dtype))
-    return site.one(ops.Arith("sub"), x, most), most
+    most = site.add_op(ops.Where(), finite, most, site.add_constant(0.0, x.type.dtype))
+    return site.add_op(ops.Arith("sub"), x, most), most
 
 
 def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
-    total = site.one(ops.Reduce("sum", axis), site.one(ops.Pointwise("exp"), x))
-    return site.one(ops.Pointwise("log"), total)
+    total = site.add_op(ops.Reduce("sum", axis), site.add_op(ops.Pointwise("exp"), x))
+    return site.add_op(ops.Pointwise("log"), total)
 
 
 @register_builtin()
@@ -241,13 +241,13 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     one = Dim.of(1)
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == one and b.shape[-3] == one:
         # [… q, 1, d] · [… 1, k, d]: a matrix product, not a broadcast product and a sum
-        queries = site.one(ops.Squeeze(len(a.shape) - 2), a)
-        keys = site.one(ops.Squeeze(len(b.shape) - 3), b)
+        queries = site.add_op(ops.Squeeze(len(a.shape) - 2), a)
+        keys = site.add_op(ops.Squeeze(len(b.shape) - 3), b)
         last = len(keys.shape) - 1
-        turned = site.one(ops.Transpose((*range(last - 1), last, last - 1)), keys)
-        return site.one(ops.MatMul(), queries, turned)
-    products = site.one(ops.Arith("mul"), a, b)
-    return site.one(ops.Reduce("sum", len(products.shape) - 1), products)
+        turned = site.add_op(ops.Transpose((*range(last - 1), last, last - 1)), keys)
+        return site.add_op(ops.MatMul(), queries, turned)
+    products = site.add_op(ops.Arith("mul"), a, b)
+    return site.add_op(ops.Reduce("sum", len(products.shape) - 1), products)
 
 
 def _check_float_tensor(site: CallSite, x: Tensor) -> None:

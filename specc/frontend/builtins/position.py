@@ -34,18 +34,18 @@ def positions(
     """
     # the cumulative sum of the mask, minus one; padding before the first position gets 0
     if x.type.dtype == "bool":
-        count = site.one(ops.CumSum(site.axis(x, axis)), site.one(ops.Cast("i64"), x))
-        before = site.one(ops.Arith("sub"), count, site.constant(1, "i64"))
-        ids = site.one(ops.Arith("max"), before, site.constant(0, "i64"))
+        count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
+        before = site.add_op(ops.Arith("sub"), count, site.add_constant(1, "i64"))
+        ids = site.add_op(ops.Arith("max"), before, site.add_constant(0, "i64"))
     else:
-        ids = site.one(ops.Extent(site.axis(x, axis)), x)
+        ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
     # no node when nothing is added: most models start at 0
     if offset == 0:
         return ids
     # a run-time length, such as that of the past key-values
     if offset.number is None:
-        return site.one(ops.Arith("add"), ids, site.one(ops.Size(offset)))
-    return site.one(ops.Arith("add"), ids, site.constant(offset.number, "i64"))
+        return site.add_op(ops.Arith("add"), ids, site.add_op(ops.Size(offset)))
+    return site.add_op(ops.Arith("add"), ids, site.add_constant(offset.number, "i64"))
 
 
 @register_builtin()
@@ -65,7 +65,7 @@ def sinusoid(
     if at.type.dtype != "i64":
         site.raise_error("E0301", f"position ids are integers, not {describe_value(at)}", "at")
     site.check_range(base, "base", 1e-6)
-    return site.one(ops.Sinusoid(dim, layout, base), at)
+    return site.add_op(ops.Sinusoid(dim, layout, base), at)
 
 
 OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
@@ -134,7 +134,7 @@ def rope(
     lengths: dict[str, Dim] = {n: given[n] for n in LENGTH_OPTIONS if given[n] is not None}
     _check_options(site, kind, {*known, *lengths})
     parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(known)}
-    parameters |= {n: site.number(length, n) for n, length in lengths.items()}
+    parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for a maximum length
     if kind == "dynamic" or beyond is not None:
         parameters.setdefault("longest", parameters["original"])
@@ -193,7 +193,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> N
         return
     # the model stores one frequency per pair, so that the width has to be known
     what = f"the number of features that `{rope.kind}` rotates"
-    require_attribute_number(site.context, width, what, site.spans.get("x"))
+    require_attribute_number(site.context, width, what, site.argument_spans.get("x"))
     # theta grows by a power that is infinite for one pair
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
@@ -236,7 +236,7 @@ def rotate(
         )
     # one row of position ids serves every batch element
     axes = at if isinstance(at, tuple) else (at,)
-    ids = [site.one(ops.Insert(0), one) if len(one.shape) == 1 else one for one in axes]
+    ids = [site.add_op(ops.Insert(0), one) if len(one.shape) == 1 else one for one in axes]
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
         site.raise_error(
@@ -254,8 +254,8 @@ def rotate(
     most = get_max_rope_length(rope)
     pair_axes = _assign_pair_axes(lengths, order)
     angles = ops.RopeAngles(width, cast_to_attribute(rope.theta), factor, made, most, pair_axes)
-    cos, sin = site.add(angles, *ids)
-    return site.one(ops.Rotate(pairs), x, cos, sin)
+    cos, sin = site.add_node(angles, *ids)
+    return site.add_op(ops.Rotate(pairs), x, cos, sin)
 
 
 def _compute_frequencies(
@@ -285,7 +285,7 @@ def _measure_sections(
             site.raise_error("E0201", title, name)
     if sections is None:
         return ()
-    lengths = tuple(site.number(n, "sections") for n in sections)
+    lengths = tuple(site.require_integer(n, "sections") for n in sections)
     if len(lengths) != count or (width.number is not None and 2 * sum(lengths) != width.number):
         title = (
             f"`sections` divides {width} features into pairs for {count} axes, not {list(lengths)}"

@@ -67,7 +67,7 @@ def rnn(
         bias=bias,
         init=init,
     )
-    return stack.results(x, lambda reverse: ops.Rnn(curve, reverse), [start], ("out", "last"))
+    return stack.add_layers(x, lambda reverse: ops.Rnn(curve, reverse), [start], ("out", "last"))
 
 
 @register_builtin(weights=True)
@@ -108,7 +108,7 @@ def gru(
         bias=bias,
         init=init,
     )
-    return stack.results(
+    return stack.add_layers(
         x, lambda reverse: ops.Gru(reset, update, reverse), [start], ("out", "last")
     )
 
@@ -149,7 +149,7 @@ def lstm(
         peepholes=peepholes,
         proj=proj,
     )
-    return stack.results(x, ops.Lstm, [start, start_cell], ("out", "last", "cell"))
+    return stack.add_layers(x, ops.Lstm, [start, start_cell], ("out", "last", "cell"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class _LayerStack:
     peepholes: bool = False
     proj: Dim | None = None
 
-    def results(
+    def add_layers(
         self,
         x: Tensor,
         op: Callable[[bool], Op],
@@ -189,7 +189,7 @@ class _LayerStack:
             title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
             site.raise_error("E0301", title, "keep", f"this is {describe_value(self.keep)}")
         # each layer has its own weights, so that the number of layers must be known
-        count = site.count(self.layers, "layers")
+        count = site.require_count(self.layers, "layers")
         firsts = [
             self._make_initial_states(s, count * len(sides), n)
             for s, n in zip(starts, ("start", "start_cell"), strict=False)
@@ -200,13 +200,13 @@ class _LayerStack:
             for reverse in sides:
                 # states are ordered layer by layer, forward before backward, as `ends` is
                 first = [f[len(ends)] for f in firsts]
-                out, *after = site.add(
+                out, *after = site.add_node(
                     op(reverse), *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", first)
                 )
                 rows.append(out)
                 ends.append(tuple(after))
             # the next layer reads both directions, concatenated
-            x = rows[0] if len(rows) == 1 else site.one(ops.Concat(2), *rows)
+            x = rows[0] if len(rows) == 1 else site.add_op(ops.Concat(2), *rows)
         finals = [self._stack_layers([e[n] for e in ends]) for n in range(len(names) - 1)]
         return Results((x, *finals), names)
 
@@ -218,26 +218,28 @@ class _LayerStack:
         fed_back = self.hidden if self.proj is None else self.proj
         found: list[Tensor | None] = [
             x,
-            site.parameter(f"weight_ih{suffix}", [rows, x.shape[-1]], self.init, ["hidden"]),
-            site.parameter(f"weight_hh{suffix}", [rows, fed_back], self.init, ["hidden", "hidden"]),
+            site.add_weight(f"weight_ih{suffix}", [rows, x.shape[-1]], self.init, ["hidden"]),
+            site.add_weight(
+                f"weight_hh{suffix}", [rows, fed_back], self.init, ["hidden", "hidden"]
+            ),
         ]
         for name in ("bias_ih", "bias_hh"):
             found.append(
-                site.parameter(f"{name}{suffix}", [rows], ZEROS_INIT, ["hidden"])
+                site.add_weight(f"{name}{suffix}", [rows], ZEROS_INIT, ["hidden"])
                 if self.bias
                 else None
             )
         found += [self.keep, *first]
         if self.peepholes or self.proj is not None:
             seen = (
-                site.parameter(f"peephole{suffix}", [self.hidden * 3], ZEROS_INIT)
+                site.add_weight(f"peephole{suffix}", [self.hidden * 3], ZEROS_INIT)
                 if self.peepholes
                 else None
             )
             found.append(seen)
         if self.proj is not None:
             found.append(
-                site.parameter(
+                site.add_weight(
                     f"weight_hr{suffix}", [self.proj, self.hidden], self.init, ["proj", "hidden"]
                 )
             )
@@ -258,8 +260,8 @@ class _LayerStack:
                 f"layer{'s' * (count > 1)}"
             )
             self.site.raise_error("E0301", title, option, f"this is {describe_value(start)}")
-        return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]
+        return [self.site.add_op(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 
     def _stack_layers(self, states: list[Tensor]) -> Tensor:
-        made = [self.site.one(ops.Insert(1), s) for s in states]
-        return made[0] if len(made) == 1 else self.site.one(ops.Concat(1), *made)
+        made = [self.site.add_op(ops.Insert(1), s) for s in states]
+        return made[0] if len(made) == 1 else self.site.add_op(ops.Concat(1), *made)

@@ -57,8 +57,8 @@ class BuiltinParameter:
     name: str
     kinds: ParameterKinds
     default: SpecValue | Missing
-    positional: bool
-    many: bool = False
+    is_positional: bool
+    is_variadic: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,32 +69,34 @@ class Builtin:
     """
 
     name: str
-    slots: tuple[BuiltinParameter, ...]
-    make: Callable[..., EvalResult]
-    weights: bool
+    parameters: tuple[BuiltinParameter, ...]
+    evaluate: Callable[..., EvalResult]
+    has_weights: bool
     doc: str
 
-    def shown(self) -> str:
+    def format_signature(self) -> str:
         """Return the signature as documentation shows it: `linear(x, out=, bias=true) @ name`."""
         parts = []
-        for slot in self.slots:
-            text = f"{slot.name}…" if slot.many else slot.name
-            if not slot.positional or slot.default is not MISSING:
+        for slot in self.parameters:
+            text = f"{slot.name}…" if slot.is_variadic else slot.name
+            if not slot.is_positional or slot.default is not MISSING:
                 default = slot.default
                 shown = "" if isinstance(default, Missing) else _format_default(default)
                 text = f"{slot.name}={shown}"
             parts.append(text)
-        return f"{self.name}({', '.join(parts)}){' @ name' if self.weights else ''}"
+        return f"{self.name}({', '.join(parts)}){' @ name' if self.has_weights else ''}"
 
     @property
-    def many(self) -> bool:
+    def is_variadic(self) -> bool:
         """Whether it takes any number of inputs."""
-        return any(s.many for s in self.slots)
+        return any(s.is_variadic for s in self.parameters)
 
     def is_pairwise(self) -> bool:
         """Return whether its only required arguments are two tensors, as for `dot`."""
-        needed = [s for s in self.slots if s.default is MISSING]
-        return len(needed) == 2 and all(s.kinds == (TENSOR_KIND,) and s.positional for s in needed)
+        needed = [s for s in self.parameters if s.default is MISSING]
+        return len(needed) == 2 and all(
+            s.kinds == (TENSOR_KIND,) and s.is_positional for s in needed
+        )
 
 
 BUILTINS: dict[str, Builtin] = {}
@@ -138,7 +140,7 @@ class CallSite:
     context: Context
     env: Env
     call: ast.Call
-    spans: dict[str, Span | None] = field(default_factory=dict)
+    argument_spans: dict[str, Span | None] = field(default_factory=dict)
 
     @property
     def span(self) -> Span | None:
@@ -150,19 +152,19 @@ class CallSite:
         """The weight scope of this call, including its own `@`."""
         return self.env.scope
 
-    def add(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
+    def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
         """Add a node with `op` and return its results, or raise a diagnostic at this call."""
         return add_node(self.context, op, operands, self.span, self.scope, self.call.function.path)
 
-    def one(self, op: Op, *operands: Tensor | None) -> Tensor:
+    def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
         """Add a node with `op` and return its first result."""
-        return self.add(op, *operands)[0]
+        return self.add_node(op, *operands)[0]
 
-    def constant(self, value: float | int | bool, dtype: str) -> Tensor:
+    def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
         """Return a scalar constant of type `dtype`."""
         return add_constant(self.context, value, dtype, self.span)
 
-    def parameter(
+    def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, sizes: Sequence[str] = ()
     ) -> Tensor:
         """Return the weight `scope.leaf`. `sizes` names the option behind each dimension, for
@@ -178,7 +180,7 @@ class CallSite:
         dims = []
         for n, length in enumerate(shape):
             option = sizes[n] if n < len(sizes) else ""
-            at = self.spans.get(option)
+            at = self.argument_spans.get(option)
             origin = Origin(at, f"`{option}=` of the weight `{name}`") if at else None
             dim = Dim.of(length)
             check_weight_length(self.context, dim, name, at or self.span)
@@ -190,7 +192,7 @@ class CallSite:
             name=name,
             type=Type("f32", tuple(dims)),
             initial=initial,
-            span=self.context.at(self.span),
+            span=self.context.locate_at_user_call(self.span),
             made_by=self.call.function.path,
         )
         known = self.context.builder.parameter_facts.get(name)
@@ -200,11 +202,11 @@ class CallSite:
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, wanted), self.span)
 
-    def count(self, value: Dim, option: str) -> int:
+    def require_count(self, value: Dim, option: str) -> int:
         """Return a count between 1 and 4096 that is known at compile time. Raise E0216
         otherwise.
         """
-        number = self.number(value, option)
+        number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
                 "E0216",
@@ -230,17 +232,17 @@ class CallSite:
         title = f"`{option}` of `{word}` is {number:g}, expected {wanted}"
         self.raise_error("E0417", title, option)
 
-    def number(self, value: Dim, option: str) -> int:
+    def require_integer(self, value: Dim, option: str) -> int:
         """Return a known integer; raise NeedsValue while it is a symbol."""
         if value.number is None:
-            raise NeedsValue(value.symbols(), self.spans.get(option))
+            raise NeedsValue(value.symbols(), self.argument_spans.get(option))
         return value.number
 
-    def cast(self, x: Tensor, dtype: str) -> Tensor:
+    def add_cast(self, x: Tensor, dtype: str) -> Tensor:
         """Return `x` converted to the element type `dtype`."""
-        return self.one(Cast(dtype), x)
+        return self.add_op(Cast(dtype), x)
 
-    def axis(self, x: Tensor, axis: Dim, *, ends: int = 0) -> int:
+    def resolve_axis(self, x: Tensor, axis: Dim, *, ends: int = 0) -> int:
         """Return the axis counted from 0; negative axes count from the end. Raise E0208 if `x`
         has no such axis. `ends=1` allows the axis after the last one, for insertions.
         """
@@ -261,7 +263,7 @@ class CallSite:
         helps: Sequence[str] = (),
     ) -> NoReturn:
         """Raise a diagnostic at this call, or at its argument `argument`."""
-        raise_error(code, title, self.spans.get(argument) or self.span, label, helps=helps)
+        raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
 
 
 def _raise_shape_conflict(known: Parameter, wanted: Parameter) -> NoReturn:
@@ -329,7 +331,7 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
     """Convert a number, or the elements of a tensor, to floating point."""
     if isinstance(x, Tensor):
         from_ = {"i64": "f32", "bool": "f32"}.get(x.type.dtype)
-        return site.cast(x, from_) if from_ else x
+        return site.add_cast(x, from_) if from_ else x
     if not isinstance(x, Number):
         site.raise_error(
             "E0203", f"`float` takes a number or a tensor, not {describe_value(x)}", "x"

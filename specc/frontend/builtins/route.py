@@ -153,15 +153,15 @@ def route(
     rows = Value(Type(x.type.dtype, shape))
     start = len(site.context.builder.nodes)
     made = _elaborate_expert(site, to, rows, stack, _rename_lengths_inside(site, x, length))
-    own = {f"own {name}": value for name, value in stack.inside.items()}
+    own = {f"own {name}": value for name, value in stack.expert_values.items()}
     body, captured = extract_body_graph(
         site.context.builder, {"rows": rows, **own}, {"y": made.value}, start, length
     )
     check_tokens_independent(site, body, captured, length)
-    body, weights = drop_unused_weights(body, list(stack.outside.values()))
+    body, weights = drop_unused_weights(body, list(stack.stacked_values.values()))
     op = ops.Route(body, experts, len(weights), keep is not None)
     given = [x, ids, gates, *([keep] if keep else [])]
-    return site.one(op, *given, *(Tensor(v) for v in (*weights, *captured)))
+    return site.add_op(op, *given, *(Tensor(v) for v in (*weights, *captured)))
 
 
 # --- operands -------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def _elaborate_expert(
     if that is not one vector per token.
     """
     context, call = site.context, site.call
-    names: dict[str, SpecValue] = {"to": to, "x": Tensor(rows, site.spans.get("x"))}
+    names: dict[str, SpecValue] = {"to": to, "x": Tensor(rows, site.argument_spans.get("x"))}
     # call the block as if the user had written the call in place of `route`
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
@@ -266,7 +266,7 @@ def _elaborate_expert(
     before, context.symbols.runtime = context.symbols.runtime, context.symbols.runtime | {length}
     context.weights.expert_stacks.append(stack)
     try:
-        there = replace(site.env, names=names, lengths=lengths)
+        there = replace(site.env, names=names, runtime_lengths=lengths)
         with context.isolate_position_ids():
             made = take_first_result(context.evaluator.call(context, inner, there))
     except Failed as failed:

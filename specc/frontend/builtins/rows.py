@@ -29,13 +29,13 @@ def sort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1), descending: bool 
     """Sort along an axis in ascending order, or `descending`; returns (values, indices). The
     sort is stable.
     """
-    return Results(site.add(ops.Sort(site.axis(x, axis), descending), x))
+    return Results(site.add_node(ops.Sort(site.resolve_axis(x, axis), descending), x))
 
 
 @register_builtin()
 def argsort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
     """Return the indices that sort `x` along an axis in ascending order (stable)."""
-    return site.add(ops.Sort(site.axis(x, axis)), x)[1]
+    return site.add_node(ops.Sort(site.resolve_axis(x, axis)), x)[1]
 
 
 @register_builtin()
@@ -48,7 +48,7 @@ def topk(
     With `largest=false` the `k` smallest, in ascending order. `gather(y, ids)` selects
     the same positions of another tensor.
     """
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     site.check_range(k, "k", 1)
     spare = x.shape[at] - k
     if spare.number is not None and spare.number < 0:
@@ -59,7 +59,7 @@ def topk(
             describe_value(x),
             helps=[f"use at most {x.shape[at]}", "or give another `axis`"],
         )
-    return Results(site.add(ops.TopK(at, k, largest), x))
+    return Results(site.add_node(ops.TopK(at, k, largest), x))
 
 
 @register_builtin()
@@ -67,7 +67,7 @@ def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = Dim.of(1)) -> Tensor
     """Shift an axis circularly by `by`: position t reads position `t - by`, and positions
     shifted past one end reappear at the other.
     """
-    return site.one(ops.Roll(site.axis(x, axis), by), x)
+    return site.add_op(ops.Roll(site.resolve_axis(x, axis), by), x)
 
 
 @register_builtin()
@@ -85,7 +85,7 @@ def pad(
     `value`, with copies of the border (`mode=edge`), or mirrored at the border without
     repeating it (`mode=reflect`).
     """
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     number = get_fill_value(site, x, value, "value")
     for option, rows in (("before", before), ("after", after)):
         site.check_range(rows, option, 0)
@@ -98,7 +98,7 @@ def pad(
                 describe_value(x),
                 helps=["`mode=edge` repeats the border any number of times"],
             )
-    return site.one(ops.Pad(at, before, after, mode, number), x)
+    return site.add_op(ops.Pad(at, before, after, mode, number), x)
 
 
 @register_builtin()
@@ -138,7 +138,7 @@ def resize(
         plain = not align_corners and not factors
         _check_antialias(site, mode, (*size, *x.shape[at : at + count]), plain)
     op = ops.Resize(at, size, mode, align_corners, factors, antialias)
-    return site.one(op, x)
+    return site.add_op(op, x)
 
 
 @register_builtin()
@@ -158,7 +158,7 @@ def grid_sample(
     with `align_corners` from their centers. Points outside read 0, the nearest pixel
     (`padding_mode=border`), or the map mirrored at its border (`reflection`).
     """
-    return site.one(ops.GridSample(mode, padding_mode, align_corners), x, grid)
+    return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 
 
 def _find_resized_axes(
@@ -172,7 +172,7 @@ def _find_resized_axes(
         site.check_range(length, "size", 1)
     rank = len(x.shape)
     usual = rank - len(size) if size else 2
-    at = site.axis(x, Dim.of(usual) if axis is None else axis)
+    at = site.resolve_axis(x, Dim.of(usual) if axis is None else axis)
     count = len(size) or rank - at
     most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
     if at + count > rank or count > most:
@@ -194,12 +194,12 @@ def _check_antialias(site: CallSite, mode: str, lengths: tuple[Dim, ...], plain:
                 "antialias",
                 helps=["remove it, or use images of one size"],
             )
-        site.number(length, "antialias")
+        site.require_integer(length, "antialias")
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a factor above 0; raise NeedsValue while it is a symbol."""
-    at = site.spans.get("factor")
+    at = site.argument_spans.get("factor")
     by = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
     if isinstance(by, RuntimeNumber):
         raise NeedsValue(by.symbols, at)
@@ -216,7 +216,7 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     exact = Fraction(factor)
     if exact.denominator > 1024:
         if not site.context.has_run_time_symbol(length.symbols()):
-            raise NeedsValue(length.symbols(), site.spans.get("factor"))
+            raise NeedsValue(length.symbols(), site.argument_spans.get("factor"))
         site.raise_error(
             "E0329",
             f"{factor:g} · `{length}` is not an exact length: it depends on rounding",
@@ -254,9 +254,9 @@ def group_norm(
             describe_value(x),
             helps=["use a divisor of the number of channels, or give their `axis`"],
         )
-    weight = site.parameter("weight", [x.shape[at]], ONES_INIT) if scale else None
-    shift = site.parameter("bias", [x.shape[at]], ZEROS_INIT) if bias else None
-    return site.one(ops.GroupNorm(at, groups, eps), x, weight, shift)
+    weight = site.add_weight("weight", [x.shape[at]], ONES_INIT) if scale else None
+    shift = site.add_weight("bias", [x.shape[at]], ZEROS_INIT) if bias else None
+    return site.add_op(ops.GroupNorm(at, groups, eps), x, weight, shift)
 
 
 @register_builtin(weights=True)
@@ -273,26 +273,26 @@ def batch_norm(
     at = _get_channel_axis(site, x, axis)
     site.check_range(eps, "eps", 0.0)
     channels = [x.shape[at]]
-    mean = site.parameter("running_mean", channels, ZEROS_INIT)
-    spread = site.parameter("running_var", channels, ONES_INIT)
-    small = site.constant(eps, "f32")
-    spread = site.one(ops.Arith("add"), spread, small)
-    scale = site.one(ops.Pointwise("reciprocal"), site.one(ops.Pointwise("sqrt"), spread))
+    mean = site.add_weight("running_mean", channels, ZEROS_INIT)
+    spread = site.add_weight("running_var", channels, ONES_INIT)
+    small = site.add_constant(eps, "f32")
+    spread = site.add_op(ops.Arith("add"), spread, small)
+    scale = site.add_op(ops.Pointwise("reciprocal"), site.add_op(ops.Pointwise("sqrt"), spread))
     if affine:
-        weight = site.parameter("weight", channels, ONES_INIT)
-        scale = site.one(ops.Arith("mul"), weight, scale)
+        weight = site.add_weight("weight", channels, ONES_INIT)
+        scale = site.add_op(ops.Arith("mul"), weight, scale)
     # Subtract the mean before scaling: a large mean would cancel all significant digits.
-    centred = site.one(ops.Arith("sub"), x, _align_weight(site, mean, len(x.shape) - 1 - at))
-    y = site.one(ops.Arith("mul"), centred, _align_weight(site, scale, len(x.shape) - 1 - at))
+    centred = site.add_op(ops.Arith("sub"), x, _align_weight(site, mean, len(x.shape) - 1 - at))
+    y = site.add_op(ops.Arith("mul"), centred, _align_weight(site, scale, len(x.shape) - 1 - at))
     if not affine:
         return y
-    bias = site.parameter("bias", channels, ZEROS_INIT)
-    return site.one(ops.Arith("add"), y, _align_weight(site, bias, len(x.shape) - 1 - at))
+    bias = site.add_weight("bias", channels, ZEROS_INIT)
+    return site.add_op(ops.Arith("add"), y, _align_weight(site, bias, len(x.shape) - 1 - at))
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
     """Return the channel axis, which cannot be that of the batch."""
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     if at == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
         site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
@@ -302,5 +302,5 @@ def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
 def _align_weight(site: CallSite, weight: Tensor, behind: int) -> Tensor:
     """Return a weight [channels] with `behind` axes of length 1 appended."""
     for n in range(behind):
-        weight = site.one(ops.Insert(n + 1), weight)
+        weight = site.add_op(ops.Insert(n + 1), weight)
     return weight

@@ -103,18 +103,18 @@ def _solve_axis_lengths(
 @register_builtin()
 def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Tensor:
     """Split an axis into several, in row-major order: `split(x, into=[heads, head_dim])`."""
-    return site.one(ops.Split(site.axis(x, axis), into), x)
+    return site.add_op(ops.Split(site.resolve_axis(x, axis), into), x)
 
 
 @register_builtin()
 def merge(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
     """Merge `count` consecutive axes, starting at `axis`, in row-major order."""
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     if count.number is None or not 1 <= count.number <= len(x.shape) - at:
         site.raise_error(
             "E0208", f"there are not {count} axes from axis {at} on", "count", describe_value(x)
         )
-    return site.one(ops.Merge(at, count.number), x)
+    return site.add_op(ops.Merge(at, count.number), x)
 
 
 @register_builtin()
@@ -128,11 +128,11 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
             )
         numbers = [*range(rank - 2), rank - 1, rank - 2]
     else:
-        numbers = [site.axis(x, o) for o in order]
+        numbers = [site.resolve_axis(x, o) for o in order]
     # `numbers` are counted from the front
     if sorted(numbers) != list(range(rank)):
         site.raise_error("E0208", f"`order` must have each of the {rank} axes once", "order")
-    return site.one(ops.Transpose(tuple(numbers)), x)
+    return site.add_op(ops.Transpose(tuple(numbers)), x)
 
 
 @register_builtin()
@@ -145,41 +145,41 @@ def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...]
     the right it adds one.
     """
     for op in compile_rearrange(site, x, pattern, sizes):
-        x = site.one(op, x)
+        x = site.add_op(op, x)
     return x
 
 
 @register_builtin()
 def insert(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
     """Add an axis of length 1 before axis `axis`, like PyTorch's `unsqueeze`."""
-    return site.one(ops.Insert(site.axis(x, axis, ends=1)), x)
+    return site.add_op(ops.Insert(site.resolve_axis(x, axis, ends=1)), x)
 
 
 @register_builtin()
 def squeeze(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
     """Remove an axis of length 1."""
-    return site.one(ops.Squeeze(site.axis(x, axis)), x)
+    return site.add_op(ops.Squeeze(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
 def expand(site: CallSite, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
     """Repeat an axis of length 1 to `length`."""
-    return site.one(ops.Expand(site.axis(x, axis), length), x)
+    return site.add_op(ops.Expand(site.resolve_axis(x, axis), length), x)
 
 
 @register_builtin()
 def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(-1)) -> Tensor:
     """Concatenate tensors along an axis: `concat([a, b])`."""
     tensors = _require_tensors(site, items, "concat")
-    return site.one(ops.Concat(site.axis(tensors[0], axis)), *tensors)
+    return site.add_op(ops.Concat(site.resolve_axis(tensors[0], axis)), *tensors)
 
 
 @register_builtin()
 def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
     """Stack tensors of one shape along a new axis."""
     tensors = _require_tensors(site, items, "stack")
-    at = site.axis(tensors[0], axis, ends=1)
-    return site.one(ops.Concat(at), *(site.one(ops.Insert(at), t) for t in tensors))
+    at = site.resolve_axis(tensors[0], axis, ends=1)
+    return site.add_op(ops.Concat(at), *(site.add_op(ops.Insert(at), t) for t in tensors))
 
 
 def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) -> list[Tensor]:
@@ -197,7 +197,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.o
     """Split an axis into consecutive pieces of the given lengths:
     `q, k, v = parts(x, into=[d, d, d])`.
     """
-    at, start, made = site.axis(x, axis), Dim.of(0), []
+    at, start, made = site.resolve_axis(x, axis), Dim.of(0), []
     # compared as symbolic lengths: `[d, d, d]` fits an axis of `3 * d` for every `d`
     if sum_dims(into) != x.shape[at]:
         title = (
@@ -205,7 +205,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.o
         )
         site.raise_error("E0302", title, "into", describe_value(x))
     for length in into:
-        made.append(site.one(ops.Slice(at, start, start + length), x))
+        made.append(site.add_op(ops.Slice(at, start, start + length), x))
         start = start + length
     return Results(tuple(made))
 
@@ -213,8 +213,8 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.o
 @register_builtin()
 def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> Results:
     """Split an axis into `count` equal pieces: `q, k, v = chunk(x, 3)`."""
-    at = site.axis(x, axis)
-    pieces = site.count(count, "count")
+    at = site.resolve_axis(x, axis)
+    pieces = site.require_count(count, "count")
     try:
         each = divide_dims_exactly(x.shape[at], pieces)
     except DimError as error:
@@ -225,7 +225,7 @@ def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> R
 @register_builtin()
 def flip(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
     """Reverse an axis."""
-    return site.one(ops.Flip(site.axis(x, axis)), x)
+    return site.add_op(ops.Flip(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
@@ -241,12 +241,12 @@ def delay(
     if by.number is None:
         site.raise_error("E0203", "`by` must be known when compiling", "by")
     value = get_fill_value(site, x, first, "first")
-    return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
+    return site.add_op(ops.Delay(site.resolve_axis(x, axis), by.number, value), x)
 
 
 def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> float:
     """Return the value of the positions that an operation adds to `x`."""
-    what, at = f"`{option}` of `{site.call.function.path}`", site.spans.get(option)
+    what, at = f"`{option}` of `{site.call.function.path}`", site.argument_spans.get(option)
     value: float | RuntimeNumber
     if isinstance(given, bool):
         value = given
@@ -268,7 +268,7 @@ def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> 
 @register_builtin()
 def last(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
     """Return the last position of an axis."""
-    return site.one(ops.Last(site.axis(x, axis)), x)
+    return site.add_op(ops.Last(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
@@ -279,16 +279,16 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> 
     If `ids` lacks the axis, as the result of `argmax` does, one position is selected and
     the axis is removed.
     """
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     for lead, (one, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
         if one.number == 1 and length.number != 1:
-            ids = site.one(ops.Expand(lead, length), ids)
+            ids = site.add_op(ops.Expand(lead, length), ids)
     # `ids` without the axis, as from `argmax`: one index for each leading index
     alone = len(ids.shape) == at
     if alone:
-        ids = site.one(ops.Insert(at), ids)
-    rows = site.one(ops.Gather(at), x, ids)
-    return site.one(ops.Squeeze(at), rows) if alone else rows
+        ids = site.add_op(ops.Insert(at), ids)
+    rows = site.add_op(ops.Gather(at), x, ids)
+    return site.add_op(ops.Squeeze(at), rows) if alone else rows
 
 
 @register_builtin()
@@ -306,25 +306,25 @@ def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Te
 
 
 def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, before: bool) -> Tensor:
-    at = site.axis(x, axis)
+    at = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (have, want) in enumerate(zip(p.shape, x.shape, strict=True)):
             # broadcast every axis but the concatenated one
             if n != at and have == 1 and want != 1:
-                p = site.one(ops.Expand(n, want), p)
-    return site.one(ops.Concat(at), *((p, x) if before else (x, p)))
+                p = site.add_op(ops.Expand(n, want), p)
+    return site.add_op(ops.Concat(at), *((p, x) if before else (x, p)))
 
 
 @register_builtin()
 def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
     """Encode indices as one-hot vectors of length `size` along a new last axis."""
-    return site.one(ops.OneHot(size), x)
+    return site.add_op(ops.OneHot(size), x)
 
 
 @register_builtin(name="range")
 def range_(site: CallSite, n: Dim) -> Tensor:
     """Return the integers 0, 1, …, `n - 1`. Over a run-time axis write `positions(x)`."""
-    return site.one(ops.Range(n), *())
+    return site.add_op(ops.Range(n), *())
 
 
 @register_builtin()
@@ -342,15 +342,15 @@ def ones(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
 def _make_filled(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
     x = convert_to_tensor(site.context, value, "f32", site.span)
     for axis, length in enumerate(shape):
-        x = site.one(ops.Insert(axis), x)
-        x = site.one(ops.Expand(axis, length), x)
+        x = site.add_op(ops.Insert(axis), x)
+        x = site.add_op(ops.Expand(axis, length), x)
     return x
 
 
 @register_builtin()
 def length(site: CallSite, x: Tensor, *, axis: Dim) -> Dim:
     """Return the length of an axis, a number or a symbol."""
-    return x.shape[site.axis(x, axis)]
+    return x.shape[site.resolve_axis(x, axis)]
 
 
 @register_builtin()

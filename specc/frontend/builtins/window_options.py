@@ -28,13 +28,13 @@ class SlidingWindow:
     kernel: AxisNumbers
     stride: AxisNumbers
     dilation: AxisNumbers
-    before: AxisNumbers
-    behind: AxisNumbers
+    pad_before: AxisNumbers
+    pad_after: AxisNumbers
 
     @property
     def op_attributes(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
         """The parameters in the order of the op's attributes."""
-        pads = (*self.before, *self.behind)
+        pads = (*self.pad_before, *self.pad_after)
         return self.kernel, self.stride, self.dilation, pads
 
     @property
@@ -43,16 +43,16 @@ class SlidingWindow:
         return (0,) * len(self.kernel)
 
     @property
-    def spans(self) -> AxisNumbers:
+    def extents(self) -> AxisNumbers:
         """The distance from the first to the last position of a window, per axis."""
         each = zip(self.kernel, self.dilation, strict=True)
         return tuple((k - 1) * d for k, d in each)
 
-    def max_overhang(self) -> AxisNumbers:
+    def get_max_overhang(self) -> AxisNumbers:
         """Return how far the last window may extend past the end, per axis, such that it
         starts inside the input or the padding before it.
         """
-        each = zip(self.spans, self.stride, self.behind, strict=True)
+        each = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - behind) for span, s, behind in each)
 
 
@@ -64,11 +64,11 @@ class WindowOperand:
 
     site: CallSite
     x: Tensor
-    rows: bool = False
+    is_mask: bool = False
 
     def __post_init__(self) -> None:
         plain = self.x.type.dtype in ("f32", "f64", "f16", "bf16")
-        if not self.rows and (not plain or len(self.x.shape) not in (3, 4)):
+        if not self.is_mask and (not plain or len(self.x.shape) not in (3, 4)):
             word = self.site.call.function.path
             title = (
                 f"`{word}` takes a float tensor [batch, time, channels] or [batch, "
@@ -86,17 +86,17 @@ class WindowOperand:
         """Return the number of input channels."""
         return self.x.shape[1] if len(self.x.shape) == 4 else self.x.shape[-1]
 
-    def window(
+    def make_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption, padding: PaddingOption
     ) -> SlidingWindow:
         """Return the parameters of a window that fits the input."""
-        window = self._moved(kernel, stride, dilation)
+        window = self._make_unpadded_window(kernel, stride, dilation)
         before, behind = _resolve_padding(self.site, padding, window)
-        found = replace(window, before=before, behind=behind)
+        found = replace(window, pad_before=before, pad_after=behind)
         self._check_fits(found)
         return found
 
-    def pool(
+    def make_pool_window(
         self,
         kernel: SizeOption,
         stride: SizeOption | None,
@@ -105,15 +105,15 @@ class WindowOperand:
     ) -> SlidingWindow:
         """Return the parameters of a pooling window that never covers only padding."""
         given = kernel if stride is None else stride
-        window = self.window(kernel, given, dilation, padding)
-        for n, span in enumerate(window.spans):
-            if max(window.before[n], window.behind[n]) > span:
+        window = self.make_window(kernel, given, dilation, padding)
+        for n, span in enumerate(window.extents):
+            if max(window.pad_before[n], window.pad_after[n]) > span:
                 title = f"`padding` of a window of {span + 1} positions must be at most {span}"
                 helps = ["with more, a window would cover only padding"]
                 self.site.raise_error("E0323", title, "padding", helps=helps)
         return window
 
-    def transposed(
+    def make_transposed_window(
         self,
         kernel: SizeOption,
         stride: SizeOption,
@@ -124,7 +124,7 @@ class WindowOperand:
         """Return the parameters of a transposed convolution, which removes `cut` positions
         at the ends and adds `extra` at the end.
         """
-        window = self._moved(kernel, stride, dilation)
+        window = self._make_unpadded_window(kernel, stride, dilation)
         more = self._expand_option(extra, "extra", 0)
         before, behind = _resolve_padding(self.site, cut, window)
         for n, count in enumerate(more):
@@ -134,16 +134,18 @@ class WindowOperand:
                 helps = [f"use 0 to {most - 1}"]
                 self.site.raise_error("E0323", title, "extra", helps=helps)
         less = tuple(-n for n in more)
-        return replace(window, before=before, behind=add_per_axis(behind, less))
+        return replace(window, pad_before=before, pad_after=add_per_axis(behind, less))
 
-    def _moved(self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption) -> SlidingWindow:
+    def _make_unpadded_window(
+        self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption
+    ) -> SlidingWindow:
         sizes = self._expand_option(kernel, "kernel", 1)
         return SlidingWindow(
             kernel=sizes,
             stride=self._expand_option(stride, "stride", 1),
             dilation=self._expand_option(dilation, "dilation", 1),
-            before=(0,) * len(sizes),
-            behind=(0,) * len(sizes),
+            pad_before=(0,) * len(sizes),
+            pad_after=(0,) * len(sizes),
         )
 
     def _expand_option(self, value: SizeOption, option: str, least: int) -> AxisNumbers:
@@ -154,11 +156,11 @@ class WindowOperand:
             _raise_wrong_length(self.site, axes, option, len(given))
         for number in given:
             self.site.check_range(number, option, least)
-        return tuple(self.site.number(number, option) for number in given)
+        return tuple(self.site.require_integer(number, option) for number in given)
 
     def _check_fits(self, window: SlidingWindow) -> None:
         """Raise E0320 if an axis of known length is shorter than the window."""
-        each = zip(window.spans, window.before, window.behind, strict=True)
+        each = zip(window.extents, window.pad_before, window.pad_after, strict=True)
         for length, (span, before, behind) in zip(self.lengths, each, strict=True):
             there = length.number
             if there is None or there + before + behind > span or there == 0:
@@ -203,8 +205,8 @@ def _resolve_padding(
             _raise_wrong_length(site, axes, "padding", len(pair))
         for number in pair:
             _check_not_negative(site, number)
-        before.append(site.number(pair[0], "padding"))
-        behind.append(site.number(pair[1], "padding"))
+        before.append(site.require_integer(pair[0], "padding"))
+        behind.append(site.require_integer(pair[1], "padding"))
     if len(before) != axes:
         _raise_wrong_length(site, axes, "padding", len(before))
     return tuple(before), tuple(behind)
@@ -231,7 +233,7 @@ def _check_not_negative(site: CallSite, number: Dim) -> None:
 def _resolve_padding_word(
     site: CallSite, padding: str, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
-    spans = window.spans
+    spans = window.extents
     if padding == "same":
         if any(n > 1 for n in window.stride):
             title = "`padding=same` keeps the length and needs `stride=1`"
