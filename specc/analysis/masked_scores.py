@@ -20,13 +20,21 @@ from specc.analysis.query_key_grids import (
     solve_any,
     solve_memoized,
 )
-from specc.analysis.value_ranges import find_constant_value, find_uniform_value, find_value_range
+from specc.analysis.value_ranges import (
+    find_constant_value,
+    find_uniform_value,
+    find_value_range,
+    skip_views,
+)
 from specc.ir import ops
-from specc.ir.graph import Node
+from specc.ir.graph import Node, Value
 
 LOW_SCORE = -1e30
 """Scores up to this value count as minus infinity: no model computes finite scores of this size
 accurately in f32."""
+
+UNDERFLOW_DISTANCE = 1000.0
+"""`exp(-x)` of a number from 746 on is 0 in float64, and from 104 on in float32."""
 
 ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
 """Ops whose results are never this low, whatever their operands; and such `Pointwise` functions."""
@@ -39,9 +47,8 @@ def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     fallen = padded_result.at("low", axis)
     match padded_result.node.op:
         case ops.Where():
-            return (
-                padded_result.at("zero", axis)[0] and _get_fill_number(padded_result) <= LOW_SCORE
-            )
+            filled = _get_fill_number(padded_result.node)
+            return padded_result.at("zero", axis)[0] and filled is not None and filled <= LOW_SCORE
         case ops.Arith(fn="sub"):
             # A low score minus an ordinary number stays low. Minus another low one it is about 0:
             # `s - max(s)` if a whole row of scores is masked.
@@ -52,15 +59,14 @@ def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
         case ops.Cast(to=to):
             # Integers do not reach such values.
             return fallen[0] and to.startswith(("f", "bf"))
+        case ops.Reduce(fn="max"):
+            return fallen[0]
     return padded_result.node.op.view and any(fallen)
 
 
-def _get_fill_number(padded_result: PaddedResult) -> float:
-    """Return the constant that a `where` selects if its condition is false; infinity, which is not
-    low, if it is not constant.
-    """
-    number = find_constant_value(ops.Where.no(padded_result.node))
-    return float("inf") if number is None else number
+def _get_fill_number(node: Node) -> float | None:
+    """Return the constant that a `where` selects if its condition is false, or None."""
+    return find_constant_value(ops.Where.no(node))
 
 
 def _is_ordinary(padded_result: PaddedResult, n: int, axis: int) -> bool:
@@ -77,12 +83,43 @@ def is_lowest_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if values at padded positions of `axis` are less than all others, or equal to
     the mask constant.
     """
-    if not isinstance(padded_result.node.op, ops.Where):
-        return padded_result.node.op.view and any(padded_result.at("floor", axis))
-    filled = _get_fill_number(padded_result)
+    if isinstance(padded_result.node.op, ops.Where):
+        return _is_filled(padded_result, axis, lowest=True)
+    op = padded_result.node.op
+    same = op.view or (isinstance(op, ops.Reduce) and op.fn == "max")
+    return same and any(padded_result.at("floor", axis))
+
+
+def is_highest_at_padding(padded_result: PaddedResult, axis: int) -> bool:
+    """Return True if values at padded positions of `axis` are greater than all others, or equal
+    to the mask constant.
+    """
+    if isinstance(padded_result.node.op, ops.Where):
+        return _is_filled(padded_result, axis, lowest=False)
+    return padded_result.node.op.view and any(padded_result.at("ceiling", axis))
+
+
+def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
+    """Return True if a `where` fills padded positions with a number below all others, or above."""
+    node, filled = padded_result.node, _get_fill_number(padded_result.node)
+    if filled is None or padded_result.given[1].has_extremes:
+        return False
     # -1 is enough below `arange(n)`, whose minimum is 0.
-    below = filled <= LOW_SCORE or filled < find_value_range(ops.Where.yes(padded_result.node))[0]
-    return padded_result.at("zero", axis)[0] and below and not padded_result.given[1].has_extremes
+    least, most = find_value_range(ops.Where.yes(node))
+    beyond = filled < least if lowest else filled > most
+    extreme = filled <= LOW_SCORE if lowest else filled >= -LOW_SCORE
+    return padded_result.at("zero", axis)[0] and (beyond or extreme)
+
+
+def is_fill_underflowing(scores: Value | None) -> bool:
+    """Return True if `exp(fill - s)` is 0 for the constant that a `where` fills in and every
+    score `s` that it keeps.
+    """
+    scores = skip_views(scores)
+    if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
+        return False
+    filled, least = _get_fill_number(scores.node), find_value_range(ops.Where.yes(scores.node))[0]
+    return filled is not None and filled <= least - UNDERFLOW_DISTANCE
 
 
 def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
@@ -102,8 +139,16 @@ def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
                     else not all(has_extremes) and finite_axes[has_extremes.index(True)]
                 ):
                     yield axis
-        case op if op.view or isinstance(op, ops.Cast) or _is_scaled(padded_result):
+        case op if op.view or isinstance(op, ops.Cast) or _keeps_ordinary_values(padded_result):
             yield from (a for a in axes if any(padded_result.at("finite_axes", a)))
+
+
+def _keeps_ordinary_values(padded_result: PaddedResult) -> bool:
+    """Return True if scores are scaled, or if their maximum is taken and none is extreme."""
+    match padded_result.node.op:
+        case ops.Reduce(fn="max"):
+            return not padded_result.given[0].has_extremes
+    return _is_scaled(padded_result)
 
 
 def _is_scaled(padded_result: PaddedResult) -> bool:
@@ -146,7 +191,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
 
     def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         node = grid.value.node
-        if grid.value is padded_result.keep:
+        if grid.value is padded_result.keep or grid.value in padded_result.settled:
             return True
         # A mask that is an input may be false anywhere.
         if node is None or (known := find_uniform_value(grid.value)) is not None:

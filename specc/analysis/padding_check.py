@@ -25,64 +25,30 @@ axis does:
     W0601 padded positions reach `mean`: `mean` reads them, without a mask
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeAlias
 
-from specc.analysis.masked_scores import is_where_always_taken
-from specc.analysis.padding_constants import (
-    find_rank_counting_operands,
-    has_mixed_ranks,
-    is_gather_in_sort_order,
-)
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
-    PaddedRead,
-    PaddedResult,
     PaddingFacts,
     PaddingSource,
-    attach_loop_body,
-    find_reversed_axes,
     is_order_exposed,
-    is_order_mixed,
-    join_padding_facts,
-    shift_fact_axes,
 )
 from specc.analysis.padding_fixes import PaddingLeak
-from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
 from specc.analysis.padding_messages import make_padding_diagnostic
-from specc.analysis.padding_offsets import (
-    PaddingOffsets,
-    find_padding_offsets,
-    iterate_nodes_and_bodies,
-)
-from specc.analysis.padding_positions import (
-    EVERY_POSITION,
-    NO_PADDING_COUNT,
-    OrderedPositions,
-    PaddedLength,
-    PaddingCount,
-    infer_padding_count,
-    is_padding_exposed,
-)
-from specc.analysis.padding_rotation import RotationFact, infer_rotation
-from specc.analysis.padding_values import infer_padding_facts
-from specc.analysis.time_dataflow_facts import inline_loop_captures
+from specc.analysis.padding_walk import make_padding_walk
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
-from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
     """Return W0601 for each op through which padded positions reach an output, in graph order."""
     faults: dict[tuple[Node, str], Diagnostic] = {}
-    for name in graph.input_facts:
-        states = _infer_states(graph, name)
+    for name, (states, settled) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, name, states))
         # What has no effect for finite values may have one as NaN or infinity.
-        finite = _infer_states(graph, name, finite=True) if reached else {}
+        finite = _infer_states(graph, name, settled, finite=True) if reached else {}
         otherwise = dict(_iterate_reached_outputs(graph, name, finite))
         for output, padding_source in reached.items():
             cause = otherwise.get(output, padding_source)
@@ -101,18 +67,40 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
 
 def can_padding_reach(graph: Graph, name: str, outputs: Collection[str]) -> bool:
     """Return True if positions masked out by the padding mask `name` may reach any of `outputs`."""
-    states = _infer_states(graph, name)
+    states, _ = _infer_all_states(graph)[name]
     return any(output in outputs for output, _ in _iterate_reached_outputs(graph, name, states))
 
 
-def _infer_states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[Value, PaddingFacts]:
+_AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]]
+
+
+def _infer_all_states(graph: Graph) -> _AllStates:
+    """Return by padding mask the facts of every value, and the other masks that are settled: no
+    position that they mask out reaches an output, so that no such position need be there.
+    """
+    found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
+    settled, pending = frozenset[Value](), list(graph.input_facts)
+    while pending:
+        found.update((n, (_infer_states(graph, n, settled), settled)) for n in pending)
+        leaking = [n for n in pending if any(_iterate_reached_outputs(graph, n, found[n][0]))]
+        if len(leaking) == len(pending):
+            break
+        settled |= {graph.inputs[n] for n in pending if n not in leaking and found[n][0]}
+        pending = leaking
+    return found
+
+
+def _infer_states(
+    graph: Graph, name: str, settled: frozenset[Value], *, finite: bool = False
+) -> Mapping[Value, PaddingFacts]:
     """Return the facts of every value along the axis of the padding mask `name`, with `finite` as
     if all values were finite; empty if the input is no padding mask.
     """
     side, keep = graph.input_facts[name].keep, graph.inputs[name]
     if not side or not keep.type.rank or not keep.type.shape[-1].name:
         return {}
-    return replace(make_padding_walk(graph, keep, side), finite=finite).run(graph)
+    walk = make_padding_walk(graph, keep, side)
+    return replace(walk, settled=settled, finite=finite).run(graph)
 
 
 def _iterate_reached_outputs(
@@ -121,7 +109,7 @@ def _iterate_reached_outputs(
     """Yield the outputs that padded positions may reach, each with the op that reads them."""
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
-        padding_source = rows.padding_source
+        padding_source = rows.padding_source or next(iter(rows.rolled.values()), None)
         counts = rows.count or rows.count is None or rows.turned
         if (
             not padding_source
@@ -131,270 +119,3 @@ def _iterate_reached_outputs(
             padding_source = PaddingSource(value.node, counted=True)
         if padding_source:
             yield output, padding_source
-
-
-def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
-    """Return the walk along the axis of the padding mask `keep`."""
-    places = find_padding_offsets(graph, keep, side)
-    lengths = find_padded_lengths(graph, places)
-    return _PaddingWalk(keep=keep, side=side, lengths=lengths, places=places)
-
-
-def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
-    """Return the lengths of padded axes, also behind windows and slices."""
-    found = {places.rows, *places.concatenated_lengths, *places.merged}
-    for node, results in iterate_nodes_and_bodies(graph):
-        for link in find_dependences(node, results):
-            operand = node.args[link.operand]
-            if link.kind == "all" and operand is not None:
-                link = places.link(node, link) or link
-            if link.kind == "strided" and operand is not None:
-                assert link.result_axis is not None, "windows have rows"
-                if operand.type.shape[link.operand_axis] in found:
-                    found.add(results[0].type.shape[link.result_axis])
-    return frozenset(found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _PaddingWalk:
-    """The walk along one padded axis: its mask `keep`, the `side` of the padding, and all
-    `lengths` that the axis has after strides and next to other positions, where `places`
-    gives their offsets. With `finite`, as if no value were NaN or infinite. `inside`: in the
-    body of a loop along another axis.
-    """
-
-    keep: Value
-    side: str
-    lengths: frozenset[Dim]
-    places: PaddingOffsets
-    finite: bool = False
-    inside: bool = False
-
-    def run(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value."""
-        return self.states(
-            graph, {self.keep: replace(NO_PADDING_FACTS, zero=frozenset({self.keep.type.rank - 1}))}
-        )
-
-    def states(
-        self, graph: Graph, known: Mapping[Value, PaddingFacts]
-    ) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value of a graph or loop body, `known` those of its inputs."""
-        states = dict(known)
-        for node, results in graph.nodes:
-            given = [states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
-            if isinstance(node.op, ops.Scan) and not self._runs_along_padding(node, node.op):
-                looped = self._follow_loop(node, node.op, given, states)
-                states.update(zip(results, looped, strict=True))
-                continue
-            found = find_dependences(node, results)
-            for r, value in enumerate(results):
-                links_here = (k for k in found if k.result == r)
-                here = [k for x in links_here if (k := self.places.link(node, x))]
-                states[value] = self.visit(node, value, given, here)
-        return states
-
-    def _runs_along_padding(self, node: Node, op: ops.Scan) -> bool:
-        """Return True if a loop runs along the padded axis."""
-        return op.row(node).type.shape[op.axis] in self.lengths
-
-    def _follow_loop(
-        self,
-        node: Node,
-        op: ops.Scan,
-        given: list[PaddingFacts],
-        outside_body: Mapping[Value, PaddingFacts],
-    ) -> list[PaddingFacts]:
-        """Return the facts of the results of a loop along another axis (a fixed point)."""
-        parts, body = op.parts(given), inline_loop_captures(node, op)
-        rows = [shift_fact_axes(r, op.axis, -1) for r in parts.rows]
-        carries = list(parts.starts)
-        inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
-        while True:
-            own = dict(zip(inputs, (*rows, *carries), strict=True))
-            found = replace(self, inside=True).states(body, {**outside_body, **own})
-            made = [found.get(v, NO_PADDING_FACTS) for v in outputs]
-            after = [
-                join_padding_facts(old, new)
-                for old, new in zip(carries, made[: op.carries], strict=True)
-            ]
-            if after == carries:
-                break
-            carries = after
-        outside = {r.padding_source for r in given}
-        collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carries :])
-        return [attach_loop_body(r, body, outside) for r in (*carries, *collected)]
-
-    @property
-    def length(self) -> Dim:
-        """The length of the padded axis."""
-        return self.keep.type.shape[-1]
-
-    @property
-    def _has_equal_ranks(self) -> bool:
-        """True if ranks of valid positions equal their indices: padding comes last."""
-        return self.side == "right" and not self.places.concatenated_lengths
-
-    def padded(self, node: Node, link: Dependence) -> bool:
-        """Return True if a link reads a padded axis."""
-        operand = node.args[link.operand]
-        return operand is not None and operand.type.shape[link.operand_axis] in self.lengths
-
-    def reading(self, node: Node, link: Dependence, given: Sequence[PaddingFacts]) -> PaddedRead:
-        """Return how a link reads padded positions."""
-        operand = node.args[link.operand]
-        assert operand is not None, "a link has an operand"
-        length = operand.type.shape[link.operand_axis]
-        return PaddedRead(
-            node=node,
-            link=link,
-            given=given,
-            side=given[link.operand].get_side(link.operand_axis, self.side),
-            merged=length in self.places.merged,
-            apart=self.places.separates_valid_positions(length),
-            ends=self.places.get_valid_end_counts(length),
-            into_apart=self.places.leads_to_separated_axis(node, link),
-        )
-
-    def visit(
-        self, node: Node, value: Value, given: list[PaddingFacts], here: list[Dependence]
-    ) -> PaddingFacts:
-        """Return the facts of one result."""
-        if isinstance(node.op, ops.Flip):
-            here = [replace(k, result_axis=k.operand_axis) for k in here]
-        padded = [k for k in here if k.result_axis is not None and self.padded(node, k)]
-        keeps = {k for k in padded if can_keep_padding_facts(self.reading(node, k, given))}
-        padded_result = PaddedResult(
-            node=node,
-            value=value,
-            given=given,
-            keeps=keeps,
-            keep=self.keep,
-            lengths=self.lengths,
-            joined=self.places.concatenated_lengths,
-            after=self._has_equal_ranks and not any(r.reversed for r in given),
-        )
-        counts = _collect_padding_counts(padded_result)
-        turned = infer_rotation(node, [s.turned for s in given], counts)
-        padding_source = self._find_source(padded_result, here, counts, turned)
-        count = self._count_padding(padded_result, counts)
-        rows = infer_padding_facts(padded_result)
-        if self.finite:
-            rows = replace(rows, broken=False, infinite_signs=frozenset())
-        return replace(
-            rows,
-            count=count,
-            turned=None if padding_source else turned,
-            points=rows.points or self._is_valid_index(node, count),
-            reversed=find_reversed_axes(node, given, padded),
-            padding_source=padding_source,
-        )
-
-    def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for an argmax that counts the padding before it, or has none before it."""
-        if not isinstance(node.op, ops.ArgMax) or node.first is None:
-            return False
-        length = node.first.type.shape[node.op.axis]
-        counted = length in self.lengths and not self.places.has_valid_on_both_sides(length)
-        return count == EVERY_POSITION or (self.side == "right" and counted)
-
-    def _find_source(
-        self,
-        padded_result: PaddedResult,
-        here: list[Dependence],
-        counts: list[PaddingCount],
-        turned: RotationFact | None,
-    ) -> PaddingSource | None:
-        """Return the op that lets padded positions in: an earlier one, or this one."""
-        node, given = padded_result.node, padded_result.given
-        # Report the first op that leaks: everything after it depends on padding.
-        for rows in given:
-            if rows.padding_source:
-                return rows.padding_source
-        if self._is_counted(node, given, counts) or (turned and turned.shown):
-            return PaddingSource(node, counted=True)
-        if is_order_mixed(node, given, [k for k in here if self.padded(node, k)], self.inside):
-            return PaddingSource(node)
-        for link in here:
-            # Dependences along other axes never reach a padded position.
-            if self.padded(node, link):
-                reading = self.reading(node, link, given)
-                if not is_unaffected_by_padding(reading):
-                    return PaddingSource(node, shifted=reading.shifted, reading=reading)
-        return (
-            None
-            if self._has_equal_ranks or not has_mixed_ranks(padded_result)
-            else PaddingSource(node)
-        )
-
-    def _is_counted(
-        self, node: Node, given: Sequence[PaddingFacts], counts: list[PaddingCount]
-    ) -> bool:
-        """Return True if the result of an op depends on the number of padded positions."""
-        match node.op:
-            case ops.Gather(axis=axis) if node.args[0] and (
-                given[1].points or is_gather_in_sort_order(node, given)
-            ):
-                # A valid position that is indexed within the padded axis itself is the same one
-                # wherever it is; in a table it is another one.
-                elsewhere = node.args[0].type.shape[axis] not in self.lengths
-                return bool(counts[0]) or counts[0] is None or elsewhere
-            case ops.Scan() if self._runs_along_padding(node, node.op) and self._made_inside(
-                node.op.body
-            ):
-                return True
-        return is_padding_exposed(node, counts, self.length)
-
-    def _made_inside(self, body: Graph) -> bool:
-        """Return True if the body of a loop over the padded axis makes values with that axis."""
-        return any(
-            not self.lengths.isdisjoint(r.type.shape) for _, results in body.nodes for r in results
-        )
-
-    def _count_padding(
-        self, padded_result: PaddedResult, counts: list[PaddingCount]
-    ) -> PaddingCount:
-        node, operand = padded_result.node, padded_result.node.first
-        match node.op:
-            case ops.Extent(axis=axis) if axis in padded_result.given[0].ranked:
-                return NO_PADDING_COUNT  # a rank does not depend on preceding padding
-            case ops.Sort(axis=axis) if padded_result.value.index and not self._has_equal_ranks:
-                if operand and operand.type.shape[axis] in self.lengths:
-                    return None  # which positions are where, masked ones included
-                return infer_padding_count(node, counts, self.length)
-            case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
-                length = operand.type.shape[axis]
-            case ops.Range(length=length):
-                pass
-            case ops.Size(length=length) if length.symbols() & self.length.symbols():
-                # `size(n)` counts padded positions too.
-                return {(PaddedLength(length),): Fraction(1)}
-            case _:
-                return infer_padding_count(node, counts, self.length)
-        return self._count_of_rows(length)
-
-    def _count_of_rows(self, length: Dim) -> PaddingCount:
-        """Return what padding adds to the position ids of an axis."""
-        if length not in self.lengths:
-            return {}
-        if length in self.places.merged:
-            return None
-        if self.places.has_valid_on_both_sides(length) and (
-            self.side != "right" or self.places.separates_valid_positions(length)
-        ):
-            before = self.places.before[length]
-            own = () if self.side == "right" else tuple((EVERY_POSITION or {}).items())
-            rows = OrderedPositions(length, before, before + self.length, own)
-            return {(rows,): Fraction(1)}
-        # Right padding comes after all positions: it moves none.
-        return EVERY_POSITION if self.side != "right" else {}
-
-
-def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
-    """Return what padding adds to each operand, as the result uses it."""
-    counts = [s.count for s in padded_result.given]
-    if is_where_always_taken(padded_result):
-        counts[2] = counts[1]  # no valid position depends on the other operand
-    for operand in find_rank_counting_operands(padded_result):
-        counts[operand] = NO_PADDING_COUNT  # combined with ranks they count ranks
-    return counts

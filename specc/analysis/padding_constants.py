@@ -85,9 +85,8 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
     node, given = padded_result.node, padded_result.given
     match node.op:
         case ops.Sort(axis=axis) if padded_result.value.index == 0:
-            number = given[0].held.get(axis)
-            if number is not None and is_sorted_last(node, number):
-                return {axis: number}
+            number = get_number_sorted_last(node, given[0])
+            return {} if number is None else {axis: number}
         # padded positions come last, and an infinite sum stays infinite
         case ops.CumSum(axis=axis) if axis in given[0].ranked:
             number = given[0].held.get(axis, 0.0)
@@ -98,6 +97,16 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
             last = padded_result.value.type.rank - 1
             return {last: 0.0} if given[0].held.get(last) == -inf else {}
     return {}
+
+
+def get_number_sorted_last(node: Node, rows: PaddingFacts) -> float | None:
+    """Return the constant at padded positions if a sort puts it after all others, or None."""
+    match node.op:
+        case ops.Sort(axis=axis, descending=descending):
+            number, last = rows.get_padded_value(axis), rows.floor if descending else rows.ceiling
+            sorted_last = number is not None and is_sorted_last(node, number)
+            return number if sorted_last or axis in last else None
+    return None
 
 
 def find_rank_axes(padded_result: PaddedResult) -> frozenset[int]:
@@ -196,8 +205,10 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
             return _get_only_number(combine_masked_values(fn, *map(_make_masked_values, numbers)))
         case ops.Arith(fn=fn):
             return _infer_arithmetic_number(padded_result, fn, numbers, axis)
-        case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip():
+        case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
             return _infer_common_number(padded_result, numbers, axis)
+        case ops.Resize() as op if not op.interpolates:
+            return numbers[0]
     # A view keeps its operand's values; position indices that it creates are new.
     shows = node.op.view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None

@@ -32,17 +32,18 @@ class PaddingFacts:
     """Facts about a value along a padded axis.
 
     At padded positions along these axes it is zero or false (`zero`), very low (`low`), or
-    lower than at every valid position (`floor`). Along `finite_axes` at least one valid position
-    holds an ordinary value; unless `has_extremes`, all do, and unless `extreme_padding`, padded
-    ones too. At padded positions it may be NaN (`broken`) or infinite (`infinite_signs`, of these
-    signs).
+    lower (`floor`) or higher (`ceiling`) than at every valid position. Along `finite_axes` at
+    least one valid position holds an ordinary value; unless `has_extremes`, all do, and unless
+    `extreme_padding`, padded ones too. At padded positions it may be NaN (`broken`) or infinite
+    (`infinite_signs`, of these signs).
 
     `count`: what the number of earlier padded positions adds to it. `turned`: the rotation of
     its features by such angles. `points`: it holds indices of valid positions. `held`: the
     constant at padded positions, by axis. `fill`: the same if positions added by `pad` or
     `concat` hold it, too. `repeated`: axes along which padded positions repeat the last valid
     one. `ranked`: axes in sorted order, padded positions last. `reversed`: axes that `flip`
-    reversed, and padding with them. `behind`: the mask outside of
+    reversed, and padding with them. `rolled`: axes that `roll` rotated, and padding with them,
+    each with the leak that reading one position would be. `behind`: the mask outside of
     which infinity was filled in, from which all NaN comes. `padding_source`: the source through
     which padded positions reached valid ones.
     """
@@ -50,6 +51,7 @@ class PaddingFacts:
     zero: frozenset[int] = frozenset()
     low: frozenset[int] = frozenset()
     floor: frozenset[int] = frozenset()
+    ceiling: frozenset[int] = frozenset()
     finite_axes: frozenset[int] = frozenset()
     has_extremes: bool = False
     extreme_padding: bool = False
@@ -63,6 +65,7 @@ class PaddingFacts:
     repeated: frozenset[int] = frozenset()
     ranked: frozenset[int] = frozenset()
     reversed: frozenset[int] = frozenset()
+    rolled: Mapping[int, PaddingSource] = field(default_factory=dict)
     behind: Value | None = None
     padding_source: PaddingSource | None = None
 
@@ -115,6 +118,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
         zero=shift_axes(rows.zero),
         low=shift_axes(rows.low),
         floor=shift_axes(rows.floor),
+        ceiling=shift_axes(rows.ceiling),
         finite_axes=shift_axes(rows.finite_axes),
         held=shift_axis_keys(rows.held),
         fill=shift_axis_keys(rows.fill),
@@ -133,6 +137,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
         zero=one.zero & other.zero,
         low=one.low & other.low,
         floor=one.floor & other.floor,
+        ceiling=one.ceiling & other.ceiling,
         finite_axes=one.finite_axes & other.finite_axes,
         has_extremes=one.has_extremes or other.has_extremes,
         extreme_padding=one.extreme_padding or other.extreme_padding,
@@ -151,7 +156,7 @@ def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
     )
 
 
-AxisFact: TypeAlias = Literal["zero", "low", "floor", "finite_axes", "repeated"]
+AxisFact: TypeAlias = Literal["zero", "low", "floor", "ceiling", "finite_axes", "repeated"]
 """A per-axis field of `PaddingFacts`."""
 
 
@@ -160,8 +165,9 @@ class PaddedResult:
     """One result of a node, and the facts of its operands; `keeps` are its elementwise
     dependences along padded axes.
 
-    `keep` is the padding mask, `lengths` those of padded axes, `joined` those of axes to which
-    `pad` or `concat` added positions. `after`: padding comes after all valid positions.
+    `keep` is the padding mask, `settled` others that are true, `lengths` those of padded axes,
+    `joined` those of axes to which `pad` or `concat` added positions. `after`: padding comes
+    after all valid positions.
     """
 
     node: Node
@@ -170,6 +176,7 @@ class PaddedResult:
     keeps: Iterable[Dependence]
     keep: Value
     lengths: frozenset[Dim]
+    settled: frozenset[Value] = frozenset()
     joined: frozenset[Dim] = frozenset()
     after: bool = False
 
@@ -223,7 +230,7 @@ def is_order_mixed(
     """Return True if an op reads reversed axes in another way than windows and reductions do, or
     together with others; `inside` a loop it may not reverse any.
     """
-    if isinstance(node.op, ops.Flip):
+    if isinstance(node.op, ops.Flip | ops.Roll):
         return inside and bool(padded)
     if not any(r.reversed for r in given):
         return False
@@ -233,6 +240,41 @@ def is_order_mixed(
         or not (whole or k.kind in ("same", "window", "newest"))
         for k in padded
     )
+
+
+def find_rolled_axes(
+    given: Sequence[PaddingFacts], padded: Sequence[Dependence]
+) -> Mapping[int, PaddingSource]:
+    """Return the axes of a result that `roll` rotated, from its links along padded axes."""
+    return {
+        k.result_axis: source
+        for k in padded
+        if k.result_axis is not None
+        and (source := given[k.operand].rolled.get(k.operand_axis)) is not None
+    }
+
+
+def find_exposed_roll(
+    node: Node, given: Sequence[PaddingFacts], links: Iterable[Dependence]
+) -> PaddingSource | None:
+    """Return the roll of an axis that an op reads in another way than a reduction does, or
+    together with positions that are not rolled by as many; None if there is none.
+    """
+    if not any(rows.rolled for rows in given):
+        return None
+    padded = list(links)
+    sources = [given[k.operand].rolled.get(k.operand_axis) for k in padded]
+    for link, source in zip(padded, sources, strict=True):
+        elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
+        beside = {
+            other and other.node.op
+            for k, other in zip(padded, sources, strict=True)
+            if k.result_axis is not None and k.result_axis == link.result_axis
+        }
+        whole = elementwise or isinstance(node.op, ops.Reduce)
+        if source and (not whole or len(beside) > 1):
+            return source
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

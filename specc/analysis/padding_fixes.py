@@ -325,6 +325,8 @@ def _suggest_other(leak: PaddingLeak) -> str:
             return leak.declared(_get_other_side(leak, leak.node))
         case ops.ConvTranspose():
             return _format_transposed_conv_help(op, keep)
+        case ops.Resize():
+            return _suggest_repeated_positions(op, leak)
         case ops.GroupNorm():
             return "normalize each position: `layer_norm(x, eps=1e-5) @ norm`"
         case ops.Stride(step=step):
@@ -332,6 +334,17 @@ def _suggest_other(leak: PaddingLeak) -> str:
         case ops.Roll(by=by) if (by.number or 0) > 0:
             return f"use `delay(x, by={by})`"
     return ""
+
+
+def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
+    """Suggest to repeat each position of the padded axis, without interpolation."""
+    value = leak.operand()
+    axis = leak.axis(value)
+    assert value is not None, "a resize has an operand"
+    sizes = [str(s) for s in op.sizes]
+    sizes[axis - op.axis] = str(value.type.shape[axis] * max(2, round(max((0.0, *op.factors)))))
+    call = f"resize(x, size=[{', '.join(sizes)}], mode=nearest, axis={op.axis})"
+    return f"use `{call}`, which repeats each position and reads no other"
 
 
 def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:

@@ -13,10 +13,9 @@ padding then only makes a constant run longer.
 from collections.abc import Iterator
 from math import inf, nan
 
-from specc.analysis.masked_values import is_sorted_last
-from specc.analysis.padding_constants import is_gather_in_sort_order
+from specc.analysis.padding_constants import get_number_sorted_last, is_gather_in_sort_order
 from specc.analysis.padding_facts import PaddedRead
-from specc.analysis.padding_values import is_padding_skipped
+from specc.analysis.padding_values import is_padding_skipped, is_softmax_ignoring
 from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
@@ -29,7 +28,7 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
     link.
     """
     ranked = not reading.after and reading.link.operand_axis in reading.read.ranked
-    if not ranked and is_padding_skipped(reading.node, reading.given):
+    if _is_state_unaffected(reading, ranked=ranked):
         return True
     if reading.merged and reading.link.kind not in ("same", "extent"):
         return _is_merged_read_neutral(reading)
@@ -105,6 +104,28 @@ def _is_loop_skipping_padding(reading: PaddedRead) -> bool:
     """Return True if a loop skips every padded position: its mask implies the padding mask."""
     op = reading.node.op
     return isinstance(op, ops.Scan) and op.masked and 1 in reading.given[0].zero
+
+
+def _is_state_unaffected(reading: PaddedRead, *, ranked: bool) -> bool:
+    """Return True if padding does not change the state of a recurrent layer; the mask does not
+    tell which positions in sorted order (`ranked`) are padded.
+    """
+    skipped = is_padding_skipped(reading.node, reading.given)
+    return not ranked and (skipped or _is_state_zero(reading))
+
+
+def _is_state_zero(reading: PaddedRead) -> bool:
+    """Return True if a recurrent layer without bias still has its zero initial state after the
+    padding that it reads: zeros, before all valid positions.
+    """
+    op = reading.node.op
+    if not isinstance(op, ops.RecurrentLayer) or not reading.zero or reading.apart:
+        return False
+    given = [*op.first_states, op.bias, op.state_bias]
+    keeps_zero = reading.node.op.attributes().get("activation") != "sigmoid"
+    only_before = reading.side == ("right" if op.reverse else "left")
+    final = reading.link.result > 0  # the final state reads padding on both sides
+    return keeps_zero and (only_before or not final) and not any(o(reading.node) for o in given)
 
 
 def _is_masked_at_padding(reading: PaddedRead) -> bool:
@@ -183,12 +204,14 @@ def _is_neutral_reduction(reading: PaddedRead, fn: str) -> bool:
 
 
 def _is_held_last(reading: PaddedRead, end: float) -> bool:
-    """Return True if the constant at padded positions is the least possible value, or the greatest
-    if `end` is positive.
+    """Return True if the constant at padded positions is not above any other value, or not below
+    any if `end` is positive.
     """
     least, most = find_value_range(reading.node.args[reading.link.operand])
-    held = reading.padded_value
-    return held is not None and (held <= least if end < 0 else held >= most)
+    held, axis = reading.padded_value, reading.link.operand_axis
+    if held is None or axis in (reading.read.floor if end < 0 else reading.read.ceiling):
+        return held is not None
+    return held <= least if end < 0 else held >= most
 
 
 def _is_neutral_full_read(reading: PaddedRead) -> bool:
@@ -199,7 +222,7 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
             return _is_neutral_reduction(reading, fn)
         case ops.Softmax():
             # If no key is visible, a softmax over low scores is 1/n, and n counts padding.
-            return axis in rows.low and axis in rows.finite_axes
+            return is_softmax_ignoring(reading.node, rows, axis)
         case ops.ArgMax():
             # The first of equal elements is selected, which with right padding is valid.
             first = reading.after or axis in rows.finite_axes
@@ -213,15 +236,15 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
 
 def _is_neutral_move(reading: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions of the axis."""
-    rows, axis, held = reading.read, reading.link.operand_axis, reading.padded_value
+    rows, axis = reading.read, reading.link.operand_axis
     match reading.node.op:
         case ops.Sort(axis=along):
-            return held is not None and is_sorted_last(reading.node, held) and along == axis
+            return along == axis and get_number_sorted_last(reading.node, rows) is not None
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the others hold that constant.
             values = reading.link.result == 0 and k.number is not None
             return values and _is_held_last(reading, -inf if largest else inf)
-        case ops.Flip():
+        case ops.Flip() | ops.Roll():
             return reading.ends == (0, 0) and not reading.merged and axis not in rows.ranked
         case ops.Index(at=at):
             # Position 0 is valid with right padding.
@@ -234,7 +257,7 @@ def can_keep_padding_facts(reading: PaddedRead) -> bool:
     if reading.link.kind == "same":
         return True
     match reading.node.op:
-        case ops.KeepRows() | ops.Flip():
+        case ops.KeepRows() | ops.Flip() | ops.Roll():
             return True
         case ops.Stride():
             return is_slice_to_end(reading.node)

@@ -18,6 +18,7 @@ from specc.analysis.value_ranges import (
 )
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.ir.op import Op
 
 InfinitySigns: TypeAlias = frozenset[int]
 """The possible signs of infinite elements: 1, -1, both, or none."""
@@ -83,7 +84,7 @@ def _combine_operand_signs(padded_result: PaddedResult, found: InfinitySigns) ->
         ):
             return found - {-1}  # some valid position holds a finite value
     # Anything else may flip the sign: a product, a linear map.
-    same = node.op.view or isinstance(node.op, (*MOVING_OPS, ops.Reduce, ops.CumSum))
+    same = _is_moving(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return found if same or not found else BOTH_SIGNS
 
 
@@ -311,7 +312,13 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
             return len(signs[0]) == 1
         case ops.Where() | ops.Pointwise() | ops.MaskedSoftmax():
             return True
-    return node.op.view or isinstance(node.op, MOVING_OPS)
+    return _is_moving(node.op)
+
+
+def _is_moving(op: Op) -> bool:
+    """Return True if the results of an op are elements of its operands."""
+    nearest = isinstance(op, ops.Resize) and not op.interpolates
+    return op.view or nearest or isinstance(op, MOVING_OPS)
 
 
 def _have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:

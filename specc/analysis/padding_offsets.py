@@ -12,13 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from specc.ir import ops
+from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import Interval
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.op import Op
-from specc.ir.op_dependence import Dependence
 from specc.ir.types import Type
+
+MAX_REPEAT_COUNT = 32
+"""Multiples of a length below it are selected exactly by `resize`, whose positions are computed
+in float32: `1 / k` is never rounded down so far that `k * (1 / k)` is below 1.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class PaddingOffsets:
             to_axis = self._regroup_offsets(node, link.operand_axis)
             kept = to_axis is not None
             return replace(link, kind="same", result_axis=to_axis) if kept else link
+        if self.repeats_positions(node, link.operand_axis):
+            return replace(link, kind="same", result_axis=link.operand_axis)
         if not _is_splice(node.op, link.operand_axis):
             return link
         if length in self.before:
@@ -95,6 +102,17 @@ class PaddingOffsets:
             if to is not None and self.before.get(to[0]) == to[1]:
                 return replace(link, kind="same", result_axis=link.operand_axis)
         return make_shift_dependence(node, link) or link
+
+    def repeats_positions(self, node: Node, axis: int) -> bool:
+        """Return True for a nearest `resize` of an axis to a multiple of its length, whose
+        result has no other positions of a concatenated or merged axis.
+        """
+        match node.op:
+            case ops.Resize(axis=first, sizes=sizes) if 0 <= axis - first < len(sizes):
+                length = sizes[axis - first]
+                known = length in self.before or length in self.merged
+                return not known and get_repeat_count(node, axis) is not None
+        return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
         """Return the result axis in which padded positions stay in order when batch and positions
@@ -127,10 +145,41 @@ class PaddingOffsets:
         return any(is_never_negative(d, self.least) for d in ends)
 
 
+def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
+    """Return the lengths of padded axes, also behind windows and slices."""
+    found = {places.rows, *places.concatenated_lengths, *places.merged}
+    for node, results in iterate_nodes_and_bodies(graph):
+        for link in find_dependences(node, results):
+            operand = node.args[link.operand]
+            if link.kind == "all" and operand is not None:
+                link = places.link(node, link) or link
+            repeats = places.repeats_positions(node, link.operand_axis)
+            if (link.kind == "strided" or repeats) and operand is not None:
+                assert link.result_axis is not None, "windows have rows"
+                if operand.type.shape[link.operand_axis] in found:
+                    found.add(results[0].type.shape[link.result_axis])
+    return frozenset(found)
+
+
 @lru_cache(maxsize=256)
 def _infer_types(node: Node) -> tuple[Type, ...]:
     """Return the types of the results of a node. Cached: each link of a node needs them."""
     return node.infer_types()
+
+
+def get_repeat_count(node: Node, axis: int) -> int | None:
+    """Return how many times a nearest `resize` repeats each position of an axis; None if
+    rounding in float32 may select others, and for another op.
+    """
+    match node.op:
+        case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
+            assert node.first is not None, "an op of one operand"
+            length, made = node.first.type.shape[axis], sizes[axis - first]
+            counts = (k for k in range(1, MAX_REPEAT_COUNT) if length * k == made)
+            count = next(counts, None)
+            exact = count is not None and set(factors) <= {count}
+            return count if exact else None
+    return None
 
 
 def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:

@@ -35,6 +35,8 @@ from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
 from specc.analysis.masked_scores import (
     can_hold_low_scores,
     can_hold_low_values,
+    is_fill_underflowing,
+    is_highest_at_padding,
     is_low_at_padding,
     is_lowest_at_padding,
     iterate_ordinary_axes,
@@ -65,7 +67,7 @@ PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.Weigh)
 
 ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.KeepRows, ops.Stride, ops.Slice, ops.Pad),
-    *(ops.AveragePool, ops.CumSum, ops.Flip),
+    *(ops.AveragePool, ops.CumSum, ops.Flip, ops.Roll, ops.Resize),
 )
 """Ops that make zeros of zeros."""
 
@@ -83,6 +85,7 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         zero=frozenset(zero),
         low=frozenset(least.union(a for a in axes if is_low_at_padding(padded_result, a))),
         floor=frozenset(least.union(a for a in axes if is_lowest_at_padding(padded_result, a))),
+        ceiling=frozenset(a for a in axes if is_highest_at_padding(padded_result, a)),
         held=numbers,
         fill=infer_fill_constants(padded_result, {**dict.fromkeys(zero, 0.0), **numbers}),
         ranked=find_rank_axes(padded_result),
@@ -128,7 +131,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             hidden = mask.of(given)
             if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
                 yield last
-        case ops.Softmax(axis=axis) if axis in given[0].low & given[0].finite_axes:
+        case ops.Softmax(axis=axis) if is_softmax_ignoring(node, given[0], axis):
             # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
             # all scores might be low, and each of n keys would get 1/n.
             yield axis
@@ -142,6 +145,14 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield from keep.zero  # positions that are not kept go to no expert
         case ops.RecurrentLayer() if value.type.rank == 3 and is_padding_skipped(node, given):
             yield 1
+
+
+def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
+    """Return True if a softmax gives zero at padded positions of its axis: their scores are low,
+    or so far below the others that the exponential is zero.
+    """
+    low = scores.low or (scores.floor if is_fill_underflowing(node.first) else frozenset())
+    return axis in low & scores.finite_axes
 
 
 def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:

@@ -150,6 +150,10 @@ def _bound_reduction(node: Node, given: ValueRange) -> ValueRange:
             return _merge_ranges([given, (0.0, 0.0)])  # the mean over nothing is zero
         case ops.Reduce(fn="max" | "min", axis=axis) if node.first is not None:
             return given if (node.first.type.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
+        case ops.Reduce(fn="sum", axis=axis) if (
+            node.first is not None and (count := node.first.type.shape[axis].number) is not None
+        ):
+            return _make_range(count * given[0], count * given[1])
         case ops.Reduce(fn="sum") | ops.CumSum():
             # A sum of nonnegative elements is nonnegative.
             return NONNEGATIVE_RANGE if given[0] >= 0 else UNBOUNDED_RANGE
@@ -227,6 +231,10 @@ def _compute_arithmetic_range(
             return _make_range(one[0] + other[0], one[1] + other[1])
         case "sub":
             return _make_range(one[0] - other[1], one[1] - other[0])
+        case "mul" | "div" if _is_nonzero_constant(other):
+            return _scale_range(fn, one, other[0])
+        case "mul" if _is_nonzero_constant(one):
+            return _scale_range(fn, other, one[0])
         case "mul" | "div" if one[0] >= 0 and other[0] >= 0:
             return _make_range(one[0] * other[0], inf) if fn == "mul" else NONNEGATIVE_RANGE
         case "max" | "min":
@@ -235,6 +243,16 @@ def _compute_arithmetic_range(
         case "pow" if other[0] == other[1] and other[0] % 2 == 0:
             return NONNEGATIVE_RANGE
     return UNBOUNDED_RANGE
+
+
+def _is_nonzero_constant(given: ValueRange) -> bool:
+    return given[0] == given[1] and isfinite(given[0]) and given[0] != 0
+
+
+def _scale_range(fn: str, given: ValueRange, factor: float) -> ValueRange:
+    """Return the range of a product with a constant, or of a quotient by one."""
+    ends = [end * factor if fn == "mul" else end / factor for end in given]
+    return min(ends), max(ends)
 
 
 def _make_range(low: float, high: float) -> ValueRange:

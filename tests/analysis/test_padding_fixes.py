@@ -45,6 +45,9 @@ CASES = (
     ("float(argmax(where(insert(keep, axis=2), x, -inf), axis=1))", ONE, ""),
     ("sort(x, axis=1, descending=true)[:, 0]", ONE, ""),
     ("sum(f * log_softmax(cumsum(f * x, axis=1) / cumsum(f, axis=1), axis=2), axis=1)", ONE, ""),
+    ("sum(resize(f * x, mode=bilinear, size=[3 * n, 4], axis=1), axis=1)", ONE, ""),
+    ("sum(resize(f * x, mode=bilinear, factor=3, axis=1)[:, :, :4], axis=1)", ONE, ""),
+    ("sum(resize(f * x, mode=nearest, size=[7], axis=1), axis=1)", ONE, ""),
     ("sum(f * (1.0 / cumsum(f, axis=1)) * x, axis=1)", ONE, ""),
 )  # fmt: skip
 FIRST = "mem = ones(shape=[batch, 2, 4]) * 0.5; f = insert(cast(keep, to=float), axis=2); "

@@ -28,6 +28,7 @@ from specc.analysis import (
     padding_positions,
     padding_rotation,
     padding_values,
+    padding_walk,
     time_dataflow,
 )
 from specc.analysis.causality import check_causality
@@ -159,7 +160,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     ),
     "row numbers do not count padding": (
         "padding",
-        padding_check,
+        padding_walk,
         "infer_padding_count",
         lambda *_: {},
     ),
@@ -176,7 +177,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
         "is_ignored_by_max",
         lambda *_: True,
     ),
-    "what is turned shows nothing": ("padding", padding_check, "infer_rotation", lambda *_: None),
+    "what is turned shows nothing": ("padding", padding_walk, "infer_rotation", lambda *_: None),
     "pairs of features do not matter": (
         "padding",
         padding_rotation,

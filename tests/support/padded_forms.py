@@ -82,6 +82,10 @@ attend_by(triangle(radius=3.0), {x}, {x}, {x}, mask=visible({keep}), normalize=k
 attend_by(scaled_dot, {x}, {x}, {x}, mask=visible({keep}), normalize=topk(2)) @ a{p}
 attend_by(scaled_dot, {x}, {x}, {x}, mask=visible({keep}), normalize=hard) @ a{p}
 attend_by(scaled_dot, {x}, {x}, {x}, mask=causal, normalize=uniform) @ a{p}
+gru({x} * {weight}, hidden=2, reset=before, direction=both, bias=false) @ l{p}
+lstm({x} * {weight}, hidden=4, bias=false) @ l{p}
+rnn({x} * {weight}, hidden=4, act=sigmoid, bias=false) @ l{p}
+roll({x} * {weight}, 1, axis=1) ; {p}1 - roll({x}, 1, axis=1) * roll({weight}, 1, axis=1) ; {x} + insert(sum({p}2, axis=1), axis=1)
 where(any(where({hidden}, {x} > 0.5, false), axis=1), 1.0, 0.0) ; {x} * insert({p}1, axis=1)
 """
 """Layers that read other positions."""
@@ -90,9 +94,13 @@ SUMMARIES = """
 softmax(where({keep}, sum({x}), -inf), axis=1) ; sum({x} * insert({p}1, axis=2), axis=1)
 softmax(where({keep}, sum({x}), -1e30), axis=1) ; einsum("b n, b n d -> b d", {p}1, {x} * {weight})
 softmax(where({keep}, sum({x}), -1e4), axis=1) ; einsum("b n, b n d -> b d", {p}1, {x} * {weight})
+softmax(where({keep}, 20.0 * tanh(sum({x})), -1e4), axis=1) ; sum({x} * insert({p}1, axis=2) * {weight}, axis=1)
 softmax(sum({x}), axis=1) ; sum({x} * insert({p}1, axis=2), axis=1)
 masked_softmax(sum({x}), {keep}) ; sum({x} * insert({p}1, axis=2), axis=1)
 min(where({hidden}, {x}, inf), axis=1)
+min(where({hidden}, {x}, 1e30), axis=1)
+sort(where({hidden}, {x}, 1e30), axis=1) ; {p}1[:, 0]
+sort(where({hidden}, {x}, 1e4), axis=1) ; {p}1[:, 0]
 max({x} * {weight}, axis=1)
 max(relu({x}) * {weight}, axis=1)
 max(where({hidden}, {x}, -1e4), axis=1)
@@ -123,7 +131,11 @@ max(pad(where({hidden}, {x}, -inf), before=1, value=-1.0), axis=1)
 sum(pad({x} * {weight}, after=2), axis=1)
 sum(pad({x} * {weight}, after=2, axis=2), axis=1)[:, 1:5]
 sum(resize({x} * {weight}, mode=nearest, factor=2, axis=1)[:, :, :4], axis=1)
+sum(tanh(resize({x} * {weight}, mode=bilinear, factor=2, axis=1)[:, :, :4]), axis=1)
 sum(roll({x} * {weight}, 1, axis=1), axis=1)
+sum(roll({x}, 1, axis=1) * {weight}, axis=1)
+max(roll(where({hidden}, {x}, -inf), -1, axis=1), axis=1)
+rnn({x} * {weight}, hidden=4, act=relu, bias=false) @ l{p} ; {p}1a[:, 0]
 lstm({x}, hidden=4, keep={keep}) @ l{p} ; {p}1a[:, 0]
 gru({x}, hidden=4, reset=before, keep={keep}) @ l{p} ; last_token({p}1, {keep})
 gru({x}, hidden=4, reset=before) @ l{p} ; {p}1[:, -1]

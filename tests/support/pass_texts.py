@@ -14,8 +14,9 @@ from specc.analysis.batch_independence import check_batch_independence
 from specc.analysis.causality import check_causality, check_default_causality, find_time_symbol
 from specc.analysis.mask_bands import find_grid_band
 from specc.analysis.masked_values import find_masked_values
-from specc.analysis.padding_check import check_padding, make_padding_walk
+from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
+from specc.analysis.padding_walk import make_padding_walk
 from specc.analysis.query_key_grids import QueryKeyGrid
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, Failed

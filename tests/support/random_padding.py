@@ -306,6 +306,16 @@ def write_back(w: SpecWriter, x: Stream, count: int, before: bool) -> None:
     w.streams.append(Stream(name, same[0].keep, length))
 
 
+def write_repeated(w: SpecWriter, x: Stream) -> None:
+    """Add a stream of each position twice, with its mask."""
+    if x.length != "n+0":
+        return write_elementwise(w, x)
+    form = "resize({}, mode=nearest, size=[2 * n], axis=1)"
+    name = w.let(form.format(x.name))
+    keep = w.let(f"{form.format(f'float({x.keep})')} > 0.5")
+    w.streams.append(Stream(name, keep, "(2n)+0"))
+
+
 def write_slice(w: SpecWriter, x: Stream) -> None:
     """Add a slice and the same slice of the mask."""
     part, less = w.rng.choice((("[:, 1:]", 1), ("[:, :-1]", 1), ("[:, ::2]", 0), ("[:, 1::2]", 0)))
@@ -422,6 +432,7 @@ FORMS_OF_SEVERAL_RESULTS = {
     "attend_by": "{0}, _ = ",
     "gru": "{0}, {0}a = ",
     "lstm": "{0}, {0}a, _ = ",
+    "rnn": "{0}, {0}a = ",
 }
 """How the results of an op are named."""
 
@@ -464,6 +475,7 @@ STEPS = (
     (write_positions, 1),
     (write_scan, 1),
     (write_sorted, 1),
+    (write_repeated, 1),
     (write_layer_form, 8),
     (write_mixer_form, 10),
 )

@@ -1,0 +1,248 @@
+"""Results that padding does not reach are clean; similar ones that it reaches are not.
+
+The float64 reference with other amounts, sides and values of padding decides which is which.
+"""
+
+import numpy as np
+import pytest
+from support.random_padding import HEADER, INPUTS, PaddedSpec, graph_of, shown_effect
+from support.turns import in_two
+
+import specc_numpy
+from specc.analysis import padding_invariance, padding_offsets, padding_values, padding_walk
+from specc.analysis.padding_check import check_padding
+from specc.analysis.padding_facts import PaddedResult
+from specc.ir import ops
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ANY, LEFT, RIGHT = ("left", "right", ""), ("left",), ("right",)
+"""Sides of the padding; none means both sides at once."""
+
+FIRST = """
+  hidden = insert(keep, axis=2)
+  f = float(hidden)
+  z = where(hidden, x, 0.0)
+  s = 30.0 * tanh(sum(x))
+"""
+
+CLEAN = (
+    ("sum(resize(z, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("sum(resize(z, mode=nearest_exact, size=[3 * n], axis=1), axis=1)", ANY),
+    ("max(resize(where(hidden, x, -inf), mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("c = conv(resize(z, mode=nearest, size=[2 * n], axis=1), out=4, kernel=3, padding=same) @ c;"
+     "sum(c * resize(f, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("sum(roll(z, 1, axis=1), axis=1)", ANY),
+    ("max(roll(where(hidden, x, -inf), -2, axis=1) * 2.0, axis=1)", ANY),
+    ("sum(roll(z, 1, axis=1) * roll(x, 1, axis=1), axis=1)", ANY),
+    ("sum(roll(z, 1, axis=1) * (sum(z, axis=1)[:, none, :]), axis=1)", ANY),
+    ("g, _ = gru(z, hidden=4, reset=after, bias=false) @ l; sum(g * f, axis=1)", ANY),
+    ("g, _ = gru(z, hidden=4, reset=before, update=new, bias=false) @ l; sum(g * f, axis=1)", ANY),
+    ("g, _, _ = lstm(z, hidden=4, bias=false, peepholes=true) @ l; sum(g * f, axis=1)", ANY),
+    ("g, _ = gru(z, hidden=2, reset=after, bias=false, direction=both) @ l; sum(g * f, axis=1)",
+     ANY),
+    ("g, _ = rnn(z, hidden=4, act=relu, bias=false) @ l; sum(g * f, axis=1)", ANY),
+    ("_, h = gru(z, hidden=4, reset=after, bias=false) @ l; h[:, 0]", LEFT),
+    ("_, h = gru(z, hidden=4, reset=after, bias=false, direction=backward) @ l; h[:, 0]", RIGHT),
+    ("sort(where(hidden, x, 1e30), axis=1)[:, 0]", ANY),
+    ("sort(where(hidden, x, -1e30), axis=1, descending=true)[:, 0]", ANY),
+    ("sort(where(hidden, tanh(x), 1e4), axis=1)[:, 0]", ANY),
+    ("min(where(hidden, x, 1e30), axis=1)", ANY),
+    ("w = softmax(where(keep, s, -1e4), axis=1); sum(x * w[:, :, none] * f, axis=1)", ANY),
+    ("w = softmax(where(keep, s, -2e3), axis=1); sum(x * w[:, :, none], axis=1)", ANY),
+    ("w = softmax(where(keep, sum(tanh(x)) / 2.0 - 1.0, -1e4), axis=1);"
+     "sum(x * w[:, :, none], axis=1)", ANY),
+)  # fmt: skip
+"""Statements and a result that padding does not reach, with sides of the padding."""
+
+LEAKING = (
+    ("sum(resize(z, mode=bilinear, size=[1, 2 * n], axis=1), axis=1)", ()),
+    ("sum(resize(z, mode=nearest, size=[7], axis=1), axis=1)", ANY),
+    ("sum(resize(z, mode=nearest, size=[n + 1], axis=1), axis=1)", ("left", "")),
+    ("sum(resize(x, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("resize(x, mode=nearest, size=[2 * n], axis=1)[:, 0]", LEFT),
+    ("r = resize(z, mode=nearest, size=[2 * n], axis=1);"
+     "sum(r * float(positions(r))[none, :, none], axis=1)", LEFT),
+    ("r = resize(z, mode=nearest, size=[2 * n], axis=1);"
+     "a = float(argmax(where(keep, 1.0, -inf), axis=1));"
+     "sum(r * (float(positions(r))[none, :] - a[:, none])[:, :, none], axis=1)", LEFT),
+    ("sum(roll(x, 1, axis=1), axis=1)", ANY),
+    ("roll(z, 1, axis=1)[:, 0]", ("right", "")),
+    ("last(roll(z, -1, axis=1))", ("left", "")),
+    ("sum(roll(z, 1, axis=1) * x, axis=1)", ANY),
+    ("sum(roll(z, 1, axis=1) * roll(x, 2, axis=1), axis=1)", ANY),
+    ("sum(cumsum(roll(z, 1, axis=1), axis=1) * roll(f, 1, axis=1), axis=1)", ("right", "")),
+    ("sum(roll(x, 1, axis=1) * f, axis=1)", ANY),
+    ("sum(flip(roll(z, 1, axis=1), axis=1) * x, axis=1)", ANY),
+    ("sum(roll(roll(z, 1, axis=1), -2, axis=1) * roll(x, 1, axis=1), axis=1)", ANY),
+    ("g, _ = gru(x, hidden=4, reset=after, bias=false) @ l; sum(g * f, axis=1)", LEFT),
+    ("g, _ = gru(z + 1.0, hidden=4, reset=after, bias=false) @ l; sum(g * f, axis=1)", LEFT),
+    ("g, _ = gru(z, hidden=4, reset=after) @ l; sum(g * f, axis=1)", LEFT),
+    ("g, _ = rnn(z, hidden=4, act=sigmoid, bias=false) @ l; sum(g * f, axis=1)", LEFT),
+    ("a = expand(parameter(shape=[1, 1, 4]) @ a, axis=0, length=batch);"
+     "g, _ = gru(z, hidden=4, reset=after, bias=false, start=a) @ l; sum(g * f, axis=1)", LEFT),
+    ("a = expand(parameter(shape=[1, 1, 4]) @ a, axis=0, length=batch);"
+     "g, _ = gru(concat([a, z], axis=1), hidden=4, reset=after, bias=false) @ l;"
+     "sum(g[:, 1:] * f, axis=1)", LEFT),
+    ("_, h = gru(z, hidden=4, reset=after, bias=false) @ l; h[:, 0]", RIGHT),
+    ("_, h = gru(z, hidden=4, reset=after, bias=false, direction=backward) @ l; h[:, 0]", LEFT),
+    ("sort(where(hidden, x, 1e4), axis=1)[:, 0]", ANY),
+    ("sort(where(hidden, x, 1e30), axis=1, descending=true)[:, 0]", ANY),
+    ("sort(where(hidden, x, -1e30), axis=1)[:, 0]", ANY),
+    ("max(where(hidden, x, 1e30), axis=1)", ANY),
+    ("min(where(hidden, x, -1e30), axis=1)", ANY),
+    ("sort(where(hidden & (x > 1.0), x, 1e30), axis=1)[:, 0] * 0.0 + sum(where(hidden,"
+     " sort(where(hidden & (x > 1.0), x, 1e30), axis=1), 0.0) * 1e-30, axis=1)", LEFT),
+    ("w = softmax(where(keep, sum(x), -1e4), axis=1); sum(x * w[:, :, none], axis=1)", ANY),
+    ("w = softmax(where(keep, s, -20.0), axis=1); sum(x * w[:, :, none], axis=1)", ANY),
+    ("w = softmax(where(keep, tanh(sum(x)), -20.0), axis=1); sum(x * w[:, :, none], axis=1)",
+     ANY),
+    ("w = softmax(where(keep & (s > 29.9), s, -1e4), axis=1); sum(x * w[:, :, none], axis=1)",
+     ANY),
+)  # fmt: skip
+"""Statements and a result that padding reaches."""
+
+
+def write_spec(form: str, side: str) -> PaddedSpec:
+    """Return the spec of a form."""
+    *lines, result = form.split(";")
+    body = "\n".join(f"  {line.strip()}" for line in (*lines, f"return {result.strip()}"))
+    text = f"{HEADER.format(side=side, shape='batch, 4')}{FIRST}{body}\n}}\n"
+    return PaddedSpec(text, side, replaced=False)
+
+
+def has_effect(spec: PaddedSpec) -> bool:
+    """Return True if padding changes a result for any of the usual inputs."""
+    graph = graph_of(spec.text)
+    return any(shown_effect(graph, spec, 7, *by) for by in ((1.0, 0.0), *INPUTS))
+
+
+FLAT = [(form, side) for form, sides in CLEAN for side in sides]
+REACHED = [(form, side) for form, sides in LEAKING for side in sides]
+
+
+@pytest.mark.parametrize(("form", "side"), FLAT)
+def test_a_result_that_padding_does_not_reach_is_clean(form: str, side: str) -> None:
+    spec = write_spec(form, side)
+    assert not check_padding(graph_of(spec.text))
+    assert not has_effect(spec)
+
+
+@pytest.mark.parametrize(("form", "side"), REACHED)
+def test_a_result_that_padding_reaches_is_warned_of(form: str, side: str) -> None:
+    spec = write_spec(form, side)
+    assert check_padding(graph_of(spec.text))
+    assert has_effect(spec)
+
+
+TWO = """specc 1
+model m
+dims batch, c, q
+graph g(x: float[batch, c, 4], u: float[batch, q, 4],
+        ckeep: keep[batch, c], qkeep: keep[batch, q]) -> (y: float[batch, 4]) {{
+  s = matmul(x, transpose(u))
+  m = insert(ckeep, axis=2) & insert(qkeep, axis=1)
+  h = where(m, s, -1e30)
+  {}
+}}
+"""
+
+BETWEEN_TWO = (
+    "return masked_mean_pool(matmul(softmax(h), u), ckeep)",
+    "return masked_mean_pool(matmul(transpose(softmax(h, axis=1)), x), qkeep)",
+    "w = softmax(max(h, axis=2), axis=1); return sum(x * w[:, :, none], axis=1)",
+    "return masked_mean_pool(matmul(tanh(where(m, s, 0.0)), tanh(u)), ckeep)",
+)
+"""Results of two sequences, each with a padding mask, that neither padding reaches."""
+
+LEAKING_BETWEEN_TWO = (
+    "return sum(matmul(softmax(h), u), axis=1)",
+    "w = softmax(h) * softmax(h, axis=1); return sum(sum(w), axis=1)[:, none] * ones(shape=[1, 4])",
+    "return masked_mean_pool(matmul(softmax(where(m & (s > 2.0), s, -1e30)), u), ckeep)",
+)
+"""Results of two sequences that padding of one of them reaches."""
+
+
+def differs_with_padding(text: str) -> bool:
+    """Return True if padding of two sequences changes what the reference computes for them."""
+    graph, rng = graph_of(text), np.random.default_rng(3)
+    x, u = rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 6, 4))
+
+    def run(before: int, after: int) -> np.ndarray:
+        given = {}
+        for name, keep, values in (("x", "ckeep", x), ("u", "qkeep", u)):
+            count = values.shape[1]
+            padding = 3 * rng.normal(size=(1, before + after, 4))
+            parts = [padding[:, :before], values, padding[:, before:]]
+            given[name] = np.concatenate(parts, axis=1)
+            given[keep] = np.array([[False] * before + [True] * count + [False] * after])
+        return specc_numpy.evaluate_graph(graph, given, {})["y"]
+
+    alone = run(0, 0)
+    return any(not np.allclose(run(*by), alone, atol=1e-9) for by in ((1, 0), (0, 2), (3, 2)))
+
+
+@pytest.mark.parametrize("body", BETWEEN_TWO)
+def test_masks_of_two_sequences_are_combined(body: str) -> None:
+    """Where one mask is false, positions are masked out, whatever the other says there."""
+    text = TWO.format(body.replace("; ", "\n  "))
+    assert not check_padding(graph_of(text))
+    assert not differs_with_padding(text)
+
+
+@pytest.mark.parametrize("body", LEAKING_BETWEEN_TWO)
+def test_what_leaks_between_two_sequences_is_warned_of(body: str) -> None:
+    text = TWO.format(body.replace("; ", "\n  "))
+    assert check_padding(graph_of(text))
+    assert differs_with_padding(text)
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "any resize repeats positions": (padding_offsets, "get_repeat_count", lambda node, axis: 2),
+    "repeated positions count one each": (
+        padding_walk.PaddingWalk,
+        "_count_of_rows",
+        lambda self, length: padding_walk.EVERY_POSITION,
+    ),
+    "rolled positions are in place": (padding_walk, "find_exposed_roll", lambda *_: None),
+    "a state stays zero with a bias": (
+        padding_invariance,
+        "_is_state_zero",
+        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.zero,
+    ),
+    "a state stays zero whatever is read": (
+        padding_invariance,
+        "_is_state_zero",
+        lambda reading: (
+            isinstance(reading.node.op, ops.RecurrentLayer)
+            and not reading.node.op.bias(reading.node)
+        ),
+    ),
+    "any number is above the others": (
+        padding_values,
+        "is_highest_at_padding",
+        lambda padded_result, axis: True,
+    ),
+    "any fill underflows": (padding_values, "is_fill_underflowing", lambda scores: True),
+    "masks settle each other": (
+        padding_walk,
+        "PaddedResult",
+        lambda settled, **kw: PaddedResult(settled=AnyValue(), **kw),
+    ),
+}
+
+
+class AnyValue(frozenset[object]):
+    """A set that contains everything."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    texts = [write_spec(*r).text for r in REACHED]
+    texts += [TWO.format(body.replace("; ", "\n  ")) for body in LEAKING_BETWEEN_TWO]
+    assert not all(check_padding(graph_of(text)) for text in texts)
