@@ -29,48 +29,59 @@ def assert_page_contains(*words: str) -> None:
 def test_table_of_the_plan() -> None:
     blocks = tuple(FILES * math.ceil(IN_FILE / size) for size in SIZES)
     assert_page_contains(
-        f"| blocks, and parts | {format_thousands(blocks[0])} | {format_thousands(blocks[1])} |"
+        f"| number of blocks and parts | {format_thousands(blocks[0])} | {format_thousands(blocks[1])} |"
     )
     plans = [n * 30 / 1e6 for n in blocks]
-    assert_page_contains(f"the plan, 30 bytes per block | {plans[0]:.0f} MB | {plans[1]:.1f} MB |")
     assert_page_contains(
-        f"parts, 95 bytes per row | {SIZES[0] * 95 / 1e6:.1f} MB each | {SIZES[1] * 95 / 1e6:.0f} MB each |"
+        f"size of the plan, 30 bytes per block | {plans[0]:.0f} MB | {plans[1]:.1f} MB |"
+    )
+    assert_page_contains(
+        f"size of a part, 95 bytes per row | {SIZES[0] * 95 / 1e6:.1f} MB | {SIZES[1] * 95 / 1e6:.0f} MB |"
     )
     made = [f"{n * 125 / 1e6:.0f} MB in {format_thousands(n)} files" for n in blocks]
-    assert_page_contains(f"summaries, 125 bytes per block | {made[0]} | {made[1]} |")
+    assert_page_contains(f"size of the summaries, 125 bytes per block | {made[0]} | {made[1]} |")
     held = tuple(size * 1000 / 1e6 for size in SIZES)
     assert_page_contains(f"| {math.floor(held[0])} MB | {math.floor(held[1])} MB |")
     seconds = tuple(size / RATE for size in SIZES)
-    assert_page_contains(f"| a block takes | {format_cells(seconds, 's')} |")
-    assert_page_contains(f"processes without a block | {format_cells(seconds, 's')} |")
+    assert_page_contains(f"| time per block | {format_cells(seconds, 's')} |")
+    assert_page_contains(f"idle time of processes at the end | {format_cells(seconds, 's')} |")
     hours = ROWS / PROCESSES / RATE / 3600
-    assert_page_contains(f"| work | {format_cells((hours, hours), 'h', 1)} |")
+    assert_page_contains(f"| total time | {format_cells((hours, hours), 'h', 1)} |")
 
 
 def test_estimates_below_the_table() -> None:
     blocks = FILES * math.ceil(IN_FILE / SIZES[0])
     work = ROWS / PROCESSES / RATE
     calls = 2 * blocks
-    assert_page_contains(f"{calls / 1e6:.1f} million at 4 096 rows")
-    assert_page_contains(f"{calls * 1e-3 / 60:.0f} to {calls * 5e-3 / 60:.0f} minutes on a store")
-    assert_page_contains(f"is read {math.ceil(IN_FILE / SIZES[0])} times at `--rows-per-part 4096`")
+    assert_page_contains(
+        f"For blocks of 4 096 rows, these are {calls / 1e6:.1f} million file system calls"
+    )
+    assert_page_contains(
+        f"{calls * 1e-3 / 60:.0f} to {calls * 5e-3 / 60:.0f} minutes on an object store"
+    )
+    assert_page_contains(
+        f"is read {math.ceil(IN_FILE / SIZES[0])} times with `--rows-per-part 4096`"
+    )
     lost = round(PROCESSES * work / 86400)
     half = [size / RATE / 2 for size in SIZES]
     total = format_thousands(PROCESSES * work)
-    assert_page_contains(f"lose {lost} blocks in {work / 3600:.1f} hours", f"of {total}.")
+    assert_page_contains(f"lose {lost} blocks in {work / 3600:.1f} hours", f"of {total} s of work.")
     few, many = (PROCESSES * work / 86400 * h for h in half)
-    assert_page_contains(f"{few:.0f} s or {many:.0f} s of {total}")
+    assert_page_contains(f"{few:.0f} s or {many:.0f} s of {total} s")
     crashes = 4 * 1000
     least, most = (crashes * (start + half[0]) / 3600 for start in (1, 3))
     assert_page_contains(
-        f"cost {format_thousands(crashes)} starts, {least:.1f} to {most:.1f} hours"
+        f"cost {format_thousands(crashes)} process starts, or {least:.1f} to {most:.1f} hours"
     )
-    assert_page_contains(f"at 10 ms in all that is {0.01 / 2:.1%} of a block".replace("%", " %"))
+    added = f"{0.01 / 2:.1%}".replace("%", " %")
+    assert_page_contains(f"takes 10 ms in total, it adds {added} to a block of 2 s")
     cores = PROCESSES * work / 3600
-    assert_page_contains(f"are {cores:.0f} core hours; at 0.03 to 0.05 per core hour")
-    assert_page_contains(f"{cores * 0.03:.0f} to {cores * 0.05:.0f}, in any currency")
-    assert_page_contains(f"Storage: {ROWS * 95 / 1e9:.0f} GB")
-    assert_page_contains(f"are {format_thousands(round(ROWS / 20 / 3600, -3))} core hours")
-    assert_page_contains(f"at 5 µs a row {ROWS * 5e-6 / 60:.0f} minutes")
-    assert_page_contains("makes 10⁵ lines in `errors.jsonl`, 20 MB")
+    assert_page_contains(f"are {cores:.0f} core hours")
+    assert_page_contains(
+        f"cost {cores * 0.03:.0f} to {cores * 0.05:.0f} dollars at 0.03 to 0.05 dollars per core hour"
+    )
+    assert_page_contains(f"The parts need {ROWS * 95 / 1e9:.0f} GB")
+    assert_page_contains(f"need {format_thousands(round(ROWS / 20 / 3600, -3))} core hours")
+    assert_page_contains(f"takes {ROWS * 5e-6 / 60:.0f} minutes at 5 µs per row")
+    assert_page_contains("`errors.jsonl` has 10⁵ lines (20 MB)")
     assert ROWS / 10_000 * 200 == 20e6
