@@ -224,7 +224,9 @@ ALL_PASSES = (
         "fuse_scan", "replace a loop over a known cell by a recurrent layer", _run_fuse_scan
     ),
     CompilerPass(
-        "split_scan", "hoist what does not depend on carried values out of loops", _run_split_scan
+        "split_scan",
+        "hoist operations that do not depend on loop-carried values out of loops",
+        _run_split_scan,
     ),
     CompilerPass("quantize", "quantize weights", _run_quantize, True),
     CompilerPass("narrow", "mixed precision", _run_narrow, True),
