@@ -1,7 +1,7 @@
 """The ONNX backend: lower IR to ONNX models for a target, verify, write and run them.
 
-What passes in and out is defined in `specc.backend`. Names are imported when they are first
-asked for: running a model needs no lowering rules.
+`specc.backend` defines the protocols. Names are imported on first access, because running a
+model needs no lowering rules.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the reader of models or the compiler for a public name."""
+    """Import the module of a public name: the model reader or the compiler."""
     if name not in __all__:
         raise AttributeError(f"module 'specc_onnx' has no attribute {name!r}")
     if name in ("parse_model", "read_model"):

@@ -1,4 +1,4 @@
-"""The compiler half of the backend, as `specc.backend.CompilerBackend` has it."""
+"""The members of `specc.backend.CompilerBackend`."""
 
 from specc_onnx.emit.kv_buffers import find_kv_buffers
 from specc_onnx.emit.onnx_graph import BuiltModel, build_model

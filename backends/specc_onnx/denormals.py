@@ -1,10 +1,10 @@
 """Flush denormals to zero on the calling thread.
 
-A softmax over masked scores makes denormals, on which processors are up to a hundred times
-slower; results do not change, because they are added to ones. ONNX Runtime sets the mode
-for its pool (`session.set_denormal_as_zero`), not for the calling thread, which works too.
-That is done here through C's `fenv.h`, where the platform has it, and undone after every
-run, so that NumPy on the same thread keeps its denormals.
+A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs;
+flushing them does not change results, because they are added to ones. ONNX Runtime's option
+`session.set_denormal_as_zero` applies to its thread pool but not to the calling thread, which
+also computes. This module sets the mode through C's `fenv.h`, if the platform has it, and
+restores it after every run, so that NumPy on the same thread keeps its denormals.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 
 
 class FloatMode:
-    """Floating-point mode of the calling thread."""
+    """Flush-to-zero mode of the calling thread, set in C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
         library = ctypes.PyDLL(None)
@@ -50,7 +50,7 @@ class FloatMode:
 
 @cache
 def get_float_mode() -> FloatMode | None:
-    """Return the flush-to-zero mode of this platform, tried once; None if it has none."""
+    """Return the flush-to-zero mode of this platform, tested once; None if unsupported."""
     place = FLUSH_CONTROL_BITS.get(platform.machine())
     if place is None or not sys.platform.startswith("linux"):
         return None

@@ -1,10 +1,10 @@
 """Execution providers of ONNX Runtime: names, availability, and a check that no computing
 node fell back to the CPU.
 
-ONNX Runtime computes shapes on the CPU whatever the provider, and its own option against a
-fallback refuses nearly every model with dynamic lengths. So nodes that read only lengths,
-constants and scalars may stay on the CPU; every other one is an error that names it: a
-silent fallback would make measurements of the GPU wrong.
+ONNX Runtime computes shapes on the CPU with every provider, so its own option against a
+fallback rejects nearly every model with dynamic lengths. Here nodes that read only lengths,
+constants and scalars may run on the CPU; any other node is an error that names it, because a
+silent fallback would make GPU measurements wrong.
 """
 
 import io
@@ -34,18 +34,18 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
 HELPER_OPSET, HELPER_IR_VERSION = 17, 8
-"""The oldest opset that specc writes, and its IR version."""
+"""The oldest supported opset and its IR version."""
 
 
 def gather_on_device(
-    held: onnxruntime.OrtValue, axis: int, rows: Array, provider: str
+    tensor: onnxruntime.OrtValue, axis: int, rows: Array, provider: str
 ) -> onnxruntime.OrtValue:
-    """`held` with row `rows[n]` of an axis in the place of row n; i64[n]."""
-    kinds = (held.element_type(), TensorProto.INT64)
-    ranks = (len(held.shape()), 1)
+    """Gather positions `rows` of an axis of `tensor` on the provider's device."""
+    kinds = (tensor.element_type(), TensorProto.INT64)
+    ranks = (len(tensor.shape()), 1)
     session = _make_helper_session("Gather", kinds, ranks, kinds[0], provider, axis=axis)
-    at = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows, np.int64))
-    return _run_helper_model(session, (held, at), PROVIDER_DEVICES.get(provider, "cpu"))
+    indices = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows, np.int64))
+    return _run_helper_model(session, (tensor, indices), PROVIDER_DEVICES.get(provider, "cpu"))
 
 
 def concat_on_device(
@@ -58,24 +58,24 @@ def concat_on_device(
     return _run_helper_model(session, parts, PROVIDER_DEVICES.get(provider, "cpu"))
 
 
-def copy_to_host(held: onnxruntime.OrtValue, provider: str) -> Array:
-    """Copy a tensor to the host; bfloat16, which NumPy lacks, by way of float32."""
-    kind = held.element_type()
+def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
+    """Copy a tensor to the host; bfloat16, which NumPy lacks, is copied as float32."""
+    kind = tensor.element_type()
     if kind != TensorProto.BFLOAT16:
-        plain: Array = held.numpy()
-        return plain
-    rank, to = len(held.shape()), TensorProto.FLOAT
+        array: Array = tensor.numpy()
+        return array
+    rank, to = len(tensor.shape()), TensorProto.FLOAT
     session = _make_helper_session("Cast", (kind,), (rank,), to, provider, to=to)
-    wide: Array = _run_helper_model(session, (held,), "cpu").numpy()
+    wide: Array = _run_helper_model(session, (tensor,), "cpu").numpy()
     return wide.astype(ml_dtypes.bfloat16)
 
 
 def _run_helper_model(
-    session: onnxruntime.InferenceSession, given: Sequence[onnxruntime.OrtValue], device: str
+    session: onnxruntime.InferenceSession, inputs: Sequence[onnxruntime.OrtValue], device: str
 ) -> onnxruntime.OrtValue:
     """Run a model of one node on a device."""
     binding = session.io_binding()
-    for n, value in enumerate(given):
+    for n, value in enumerate(inputs):
         binding.bind_ortvalue_input(f"x{n}", value)
     binding.bind_output("y", device)
     session.run_with_iobinding(binding)
@@ -87,7 +87,7 @@ def _make_helper_session(
     operator: str,
     kinds: tuple[int, ...],
     ranks: tuple[int, ...],
-    made: int,
+    result_type: int,
     provider: str,
     **attributes: Any,
 ) -> onnxruntime.InferenceSession:
@@ -96,15 +96,15 @@ def _make_helper_session(
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(kinds))]
     node = helper.make_node(operator, names, ["y"], name="one", **attributes)
-    given = [
+    infos = [
         helper.make_tensor_value_info(name, kind, [f"{name}{n}" for n in range(rank)])
         for name, kind, rank in zip(names, kinds, ranks, strict=True)
     ]
     graph = GraphProto(
         name="one",
         node=[node],
-        input=given,
-        output=[helper.make_tensor_value_info("y", made, None)],
+        input=infos,
+        output=[helper.make_tensor_value_info("y", result_type, None)],
     )
     model = ModelProto(
         ir_version=HELPER_IR_VERSION,
@@ -129,46 +129,46 @@ NodeKey = tuple[str, str]
 """Operator type and name of a node, as ONNX Runtime reports them."""
 
 
-def find_computing_nodes(model: ModelProto, left: Iterable[NodeKey]) -> list[NodeKey]:
-    """Return those of the nodes `left` to the CPU that compute more than lengths, each once, in
-    order. A node that ONNX Runtime inserted counts as computing.
+def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
+    """Return the distinct nodes among `cpu_nodes` that compute more than lengths, in order. A node
+    that ONNX Runtime inserted counts as computing.
     """
-    harmless: dict[NodeKey, bool] = {}
+    is_shape_node: dict[NodeKey, bool] = {}
     for key, lengths_only in _classify_nodes(model.graph, {}):
-        harmless[key] = harmless.get(key, True) and lengths_only
-    return [key for key in dict.fromkeys(left) if not harmless.get(key, False)]
+        is_shape_node[key] = is_shape_node.get(key, True) and lengths_only
+    return [key for key in dict.fromkeys(cpu_nodes) if not is_shape_node.get(key, False)]
 
 
 def _classify_nodes(
     graph: GraphProto, outside: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, bodies included, with whether it reads scalars and constants only."""
+    """Yield every node, also in bodies, and whether it computes only lengths and scalars."""
     scope = _ScalarScope(dict(outside))
-    scope.few.update((t.name, True) for t in graph.initializer)
-    scope.few.update((t.values.name, True) for t in graph.sparse_initializer)
-    scope.few.update((i.name, _is_scalar_input(i)) for i in graph.input)
+    scope.is_scalar.update((t.name, True) for t in graph.initializer)
+    scope.is_scalar.update((t.values.name, True) for t in graph.sparse_initializer)
+    scope.is_scalar.update((i.name, _is_scalar_input(i)) for i in graph.input)
     for node in graph.node:
-        lengths_only = scope.reads_few(node)
-        scope.few.update(
+        lengths_only = scope.reads_scalars(node)
+        scope.is_scalar.update(
             (name, lengths_only or node.op_type in LENGTH_OPERATORS) for name in node.output
         )
         yield ((node.op_type, node.name), lengths_only or node.op_type in LENGTH_OPERATORS)
         for attribute in node.attribute:
             for body in _list_attribute_graphs(attribute):
-                yield from _classify_nodes(body, scope.few)
+                yield from _classify_nodes(body, scope.is_scalar)
 
 
 @dataclass
 class _ScalarScope:
-    """Values by name: True for lengths, constants, scalars and what follows from them."""
+    """Values by name: True for lengths, constants, scalars and values computed from these."""
 
-    few: dict[str, bool] = field(default_factory=dict)
+    is_scalar: dict[str, bool] = field(default_factory=dict)
 
-    def reads_few(self, node: NodeProto) -> bool:
+    def reads_scalars(self, node: NodeProto) -> bool:
         """Return True if a node reads scalars and constants only; False for nodes with bodies."""
         if any(_list_attribute_graphs(attribute) for attribute in node.attribute):
             return False
-        return all(self.few.get(name, False) for name in node.input if name)
+        return all(self.is_scalar.get(name, False) for name in node.input if name)
 
 
 def _list_attribute_graphs(attribute: AttributeProto) -> list[GraphProto]:
@@ -200,11 +200,10 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""ONNX Runtime's name of each execution provider, by the name on the command line."""
+"""ONNX Runtime's provider names by the names on the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of each provider: f32 products are computed in f32 (no TF32), so that results agree with
-the reference."""
+"""Options of each provider: f32 products without TF32, so that results agree with the reference."""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
@@ -213,8 +212,7 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device on which a provider stores tensors, if not the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""Log level at which only fatal errors are logged, since all others are raised as exceptions; and
-ONNX Runtime's default."""
+"""Log level that logs only fatal errors (others are exceptions), and ONNX Runtime's default."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message names."""
@@ -228,15 +226,15 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
 
 
 def get_ort_provider(provider: str) -> str:
-    """Return ONNX Runtime's provider name. E0921 if unknown, E0922 if not installed."""
+    """Return ONNX Runtime's provider name. Raise E0921 if unknown, E0922 if not installed."""
     known = ORT_PROVIDER_NAMES.get(provider)
     installed = [
-        ours
-        for ours, theirs in ORT_PROVIDER_NAMES.items()
-        if theirs in onnxruntime.get_available_providers()
+        name
+        for name, ort_name in ORT_PROVIDER_NAMES.items()
+        if ort_name in onnxruntime.get_available_providers()
     ]
     if known is None:
-        near = (
+        suggestion = (
             "cuda"
             if provider.lower() in ("gpu", "nvidia")
             else did_you_mean(provider, ORT_PROVIDER_NAMES)
@@ -245,8 +243,8 @@ def get_ort_provider(provider: str) -> str:
             "E0921",
             f"unknown provider `{escape_text(provider)}`",
             helps=[
-                format_suggestion(near)
-                if near
+                format_suggestion(suggestion)
+                if suggestion
                 else f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
             ],
         )
@@ -282,8 +280,8 @@ def can_report_placement() -> bool:
 
 @contextmanager
 def silence_provider_startup(provider: str) -> Iterator[None]:
-    """Silence the messages of a GPU provider that starts, and load NVIDIA's libraries from Python
-    packages beforehand.
+    """Silence startup messages of a GPU provider, and preload NVIDIA's libraries from Python
+    packages.
     """
     if provider == "cpu":
         yield
@@ -304,26 +302,26 @@ def check_node_placement(
 ) -> None:
     """Raise E0923 if a node other than shape computations was assigned to the CPU."""
     places = session.get_provider_graph_assignment_info()
-    left = [
+    cpu_nodes = [
         (n.op_type, n.name)
         for p in places
         if p.ep_name == ORT_PROVIDER_NAMES["cpu"]
         for n in p.get_nodes()
     ]
     if isinstance(model, bytes):
-        held = onnx.ModelProto.FromString(model)
+        proto = onnx.ModelProto.FromString(model)
     else:
-        held = onnx.load_model(model, load_external_data=False)
-    if found := find_computing_nodes(held, left):
+        proto = onnx.load_model(model, load_external_data=False)
+    if found := find_computing_nodes(proto, cpu_nodes):
         nodes = ", ".join(
             f"`{escape_text(node)}` ({escape_text(kind)})" for kind, node in found[:MAX_NAMED_NODES]
         )
         more = f", and {len(found) - MAX_NAMED_NODES} more" if len(found) > MAX_NAMED_NODES else ""
         raise_error(
             "E0923",
-            f"{provider} cannot compute all of `{escape_text(name)}`, and falling back to "
-            "to the processor unasked",
-            notes=[f"left to the processor: {nodes}{more}"],
+            f"{provider} cannot compute all of `{escape_text(name)}`, and specc does not fall back "
+            "to the CPU",
+            notes=[f"assigned to the CPU: {nodes}{more}"],
             helps=[
                 *(
                     [f"compile it with `--target {PROVIDER_TARGETS[provider]}`"]

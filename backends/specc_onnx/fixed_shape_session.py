@@ -1,7 +1,7 @@
 """Run a model with fixed input shapes and preallocated buffers.
 
-CUDA needs that to record a run as a CUDA graph, which ONNX Runtime does for models without
-subgraphs. Known lengths also fold shape computations.
+A CUDA graph, which ONNX Runtime records for models without subgraphs, requires both. Static
+lengths also let it fold shape computations.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from specc_onnx.execution_providers import PROVIDER_DEVICES
 from specc_onnx.ort_session import OrtModel
 
 CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
-"""Operators whose control flow is decided on the CPU."""
+"""Operators with control flow on the CPU, which a CUDA graph cannot contain."""
 
 
 def can_record_run(model: ModelProto, provider: str) -> bool:
@@ -30,25 +30,27 @@ def can_record_run(model: ModelProto, provider: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShapeModel:
-    """`model` with a buffer of these `shapes` for each input and output; one run at a time."""
+    """A model with preallocated input and output buffers; `lock` allows one run at a time."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
-    given: Mapping[str, onnxruntime.OrtValue]
-    made: Mapping[str, onnxruntime.OrtValue]
-    free: Lock = field(default_factory=Lock)
+    input_buffers: Mapping[str, onnxruntime.OrtValue]
+    output_buffers: Mapping[str, onnxruntime.OrtValue]
+    lock: Lock = field(default_factory=Lock)
 
     @classmethod
-    def of(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
+    def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
         """Allocate buffers for all inputs and outputs."""
         binding = model.session.io_binding()
-        given = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.inputs.items()}
-        made = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.outputs.items()}
-        for name, value in given.items():
+        input_buffers = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.inputs.items()}
+        output_buffers = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.outputs.items()}
+        for name, value in input_buffers.items():
             binding.bind_ortvalue_input(name, value)
-        for name, value in made.items():
+        for name, value in output_buffers.items():
             binding.bind_ortvalue_output(name, value)
-        return cls(model=model, binding=binding, given=given, made=made)
+        return cls(
+            model=model, binding=binding, input_buffers=input_buffers, output_buffers=output_buffers
+        )
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
@@ -57,14 +59,14 @@ class FixedShapeModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model and return its outputs by name. Raise E0907 and E0910 to E0912 for
-        inputs that do not fit, E0924 if the run fails.
+        invalid inputs, E0924 if the run fails.
         """
         given = self.model.prepare_inputs(inputs)
-        with self.free, flush_denormals():
+        with self.lock, flush_denormals():
             for name, array in given.items():
-                self.given[name].update_inplace(array)
+                self.input_buffers[name].update_inplace(array)
             self.model.run_with_io_binding(self.binding)
-            return {n: np.array(v.numpy()) for n, v in self.made.items()}
+            return {n: np.array(v.numpy()) for n, v in self.output_buffers.items()}
 
 
 def _allocate_slot(

@@ -1,6 +1,4 @@
-"""Check input arrays against the declared types and shapes of a model, which ONNX
-Runtime does not do.
-"""
+"""Check input arrays against a model's declared types and shapes, with errors that name them."""
 
 from collections.abc import Mapping
 
@@ -17,7 +15,9 @@ from specc_onnx.execution_providers import format_quoted_names
 def prepare_ort_input(
     name: str, slot: TensorSlot | None, known: Mapping[str, TensorSlot], inputs: Mapping[str, Array]
 ) -> Array:
-    """Convert input `name` to a contiguous native array; `known` inputs are required."""
+    """Return input `name` as a contiguous native array; `known` inputs are required. Raise E0907 or
+    E0910 for a wrong element type or name.
+    """
     if slot is None:
         helps = suggest_similar_name(name, known, f"its inputs are {format_quoted_names(known)}")
         raise_error("E0910", f"the model has no input called `{escape_text(name)}`", helps=helps)
@@ -38,7 +38,7 @@ def prepare_ort_input(
 
 
 def check_input_lengths(slots: Mapping[str, TensorSlot], given: Mapping[str, Array]) -> None:
-    """Check lengths against declared shapes and each other. E0911, E0912."""
+    """Raise E0911 or E0912 if shapes contradict the declared ones or each other."""
     found: dict[str, tuple[int, str, int]] = {}
     for name, slot in slots.items():
         if name not in given:

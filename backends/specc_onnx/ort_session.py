@@ -1,7 +1,7 @@
 """Open and run models with ONNX Runtime on the requested execution provider.
 
-Inputs are checked first (`specc_onnx.ort_input_check`). Whatever ONNX Runtime says goes into a
-diagnostic; nothing is printed.
+Inputs are checked first (`specc_onnx.ort_input_check`). ONNX Runtime's errors become
+diagnostics; nothing is printed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,19 +49,19 @@ NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
     "tensor(int8)": np.dtype(np.int8),
     "tensor(bool)": np.dtype(np.bool_),
 }
-"""NumPy dtype of each input type."""
+"""NumPy dtype of each ONNX Runtime tensor type."""
 
 SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
-"""How long idle threads spin before they sleep: longer than the gap between two decode steps. By
-default they spin for tens of milliseconds and take the CPU from the other graphs of a package: an
-encoder of 21 ms took 40 ms after a step."""
+"""Spin time of idle threads, longer than the gap between two decode steps. By default they spin for
+tens of milliseconds and slow down the other graphs of a package: an encoder took 40 ms instead of
+21 after a step."""
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An open model; `name` is for messages, `optional` inputs have defaults."""
+    """An open ONNX Runtime session; `name` is for messages, `optional` inputs have defaults."""
 
     session: onnxruntime.InferenceSession
     name: str
@@ -71,10 +71,10 @@ class OrtModel:
     optional: Mapping[str, TensorSlot] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Array], wanted: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Run and return all outputs, or those `wanted`. E0907, E0910 to E0912, E0924."""
+        """Return all outputs, or those `wanted`. Raise E0907, E0910 to E0912, E0924."""
         given = self.prepare_inputs(inputs)
         names = list(wanted or self.outputs)
-        # sessions take and return no bfloat16 arrays
+        # sessions do not support bfloat16 arrays
         slots = (*self.inputs.values(), *self.outputs.values())
         if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
             held = self.tensors(given)
@@ -87,11 +87,11 @@ class OrtModel:
         return dict(zip(names, results, strict=True))
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, ends the run."""
+        """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
         given = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()
-        with ThreadPoolExecutor(1) as beside:
-            running = beside.submit(self._run_session, given, options)
+        with ThreadPoolExecutor(1) as executor:
+            running = executor.submit(self._run_session, given, options)
             try:
                 results = running.result()
             except KeyboardInterrupt:
@@ -102,10 +102,10 @@ class OrtModel:
         return dict(zip(self.outputs, results, strict=True))
 
     def tensor(self, array: Array) -> DeviceTensor:
-        """An array as the runtime holds it, on the device of the model."""
+        """Copy an array to a tensor on the device of the model."""
         array = np.asarray(array, order="C")
         if array.dtype == ml_dtypes.bfloat16:
-            # NumPy has no bfloat16: its bits are passed as integers
+            # the bits of bfloat16 are passed as integers
             bits: DeviceTensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
@@ -117,12 +117,12 @@ class OrtModel:
         return held
 
     def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
-        """Tensors behind each other along an axis, on the device of the model."""
+        """Concatenate tensors along an axis on the device of the model."""
         made: DeviceTensor = concat_on_device(parts, axis, self.provider)
         return made
 
     def numbers(self, held: DeviceTensor) -> Array:
-        """The numbers of a tensor of any type, on the host."""
+        """Copy a tensor to the host."""
         return copy_to_host(held, self.provider)
 
     def rows_of(self, held: DeviceTensor, axis: int, rows: Array) -> DeviceTensor:
@@ -137,15 +137,15 @@ class OrtModel:
         inputs: Mapping[str, Array | DeviceTensor],
         into: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
-        """Run on device tensors or arrays without checks and return device tensors; outputs in
-        `into` are written to these, which may be inputs. E0924.
+        """Run on device tensors or arrays without input checks and return device tensors. Outputs
+        in `into` are written to these tensors, which may also be inputs. Raise E0924.
         """
         return self.bind({}, into or {}).run(inputs)
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
     ) -> "OrtBoundRuns":
-        """Return runs that share bound inputs and write results to bound tensors."""
+        """Return a runner with inputs bound for all runs and outputs written to `into`."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -154,7 +154,7 @@ class OrtModel:
         return OrtBoundRuns(self, binding, into)
 
     def run_with_io_binding(self, binding: onnxruntime.IOBinding) -> None:
-        """Run with inputs and results in places of their own. Fails with E0924."""
+        """Run with bound inputs and outputs. Raise E0924 if the run fails."""
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:  # as above
@@ -163,13 +163,13 @@ class OrtModel:
     def _run_session(
         self, given: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
-        """All outputs; the mode is that of the thread that runs it."""
+        """Run on the calling thread, with denormals flushed; return all outputs."""
         with flush_denormals():
             results: list[Array] = self.session.run(list(self.outputs), given, options)
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return inputs as ONNX Runtime needs them, with lengths checked. E0907, E0910 to E0912."""
+        """Return checked inputs as ONNX Runtime needs them. Raise E0907, E0910 to E0912."""
         slots = {**self.optional, **self.inputs}
         given = {
             name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
@@ -181,34 +181,33 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtBoundRuns:
-    """Runs of a model with some inputs and the results `there` bound in place."""
+    """Repeated runs of a model with some bound inputs and `bound_outputs`."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
-    there: Mapping[str, DeviceTensor]
+    bound_outputs: Mapping[str, DeviceTensor]
 
     def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """All results, from these inputs and those that stay. Fails with E0924."""
+        """Run with these and the bound inputs; return all outputs. Raise E0924 on failure."""
         model, binding = self.model, self.binding
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
                 value = model.tensor(value)
             binding.bind_ortvalue_input(name, value)
-        # bound again, or a run would overwrite the results of the previous one
-        made = [name for name in model.outputs if name not in self.there]
+        # rebound, so that a run does not overwrite the previous results
+        made = [name for name in model.outputs if name not in self.bound_outputs]
         for name in made:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
         with flush_denormals():
             model.run_with_io_binding(binding)
         if not made:
-            return dict(self.there)
-        # in binding order
-        names = (*self.there, *made)
+            return dict(self.bound_outputs)
+        names = (*self.bound_outputs, *made)
         return dict(zip(names, binding.get_outputs(), strict=True))
 
 
 def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
-    """The model in a file, whose weights may lie beside it. Fails with E0921 to E0923."""
+    """Open a model file and its external weights. Raise E0921 to E0923."""
     return _create_session(
         str(path), str(path), provider, _make_session_options(provider, threads, ""), {}
     )
@@ -225,8 +224,8 @@ def open_ort_model_bytes(
     lengths: Mapping[str, int] | None = None,
     recorded: bool = False,
 ) -> OrtModel:
-    """Open a model in memory whose weights lie in `directory`. `exact`: no activation rounding;
-    `lengths`: static ones of inputs; `recorded`: as a CUDA graph.
+    """Open a model in memory with external weights in `directory`. `exact`: no activation rounding;
+    `lengths`: static lengths by symbol; `recorded`: run as a CUDA graph.
     """
     where = _format_directory(directory, name) if directory else ""
     options = _make_session_options(provider, threads, where, exact)
@@ -242,20 +241,19 @@ def _create_session(
     options: onnxruntime.SessionOptions,
     more: Mapping[str, str],
 ) -> OrtModel:
-    chosen = get_ort_provider(provider)
+    ort_provider = get_ort_provider(provider)
     try:
-        # The first session of a process sets the mode of the thread that creates it, permanently:
-        # it is restored.
+        # The first session of a process changes the floating-point mode of its thread.
         with silence_provider_startup(provider), flush_denormals():
             session = onnxruntime.InferenceSession(
                 model,
                 options,
-                providers=[(chosen, {**PROVIDER_OPTIONS.get(provider, {}), **more})],
+                providers=[(ort_provider, {**PROVIDER_OPTIONS.get(provider, {}), **more})],
                 enable_fallback=0,
             )
     except Exception as error:  # as above
         _raise_load_error(model, name, provider, error)
-    if chosen not in session.get_providers():
+    if ort_provider not in session.get_providers():
         raise_missing_provider(
             provider,
             ["it is installed, but could not be started; its driver or libraries may be missing"],
@@ -281,7 +279,7 @@ def _create_session(
 
 
 def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
-    """E0923."""
+    """Raise E0923, with a help for bf16 models on the CPU."""
     title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
     if provider == "cpu" and _has_bf16_values(model):
         raise_error(
@@ -297,7 +295,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
 
 
 def _has_bf16_values(model: str | bytes) -> bool:
-    """Whether a model that could not be loaded makes numbers of that type."""
+    """Return whether a model casts values to bf16."""
     try:
         if isinstance(model, bytes):
             held = onnx.ModelProto.FromString(model)
@@ -314,7 +312,7 @@ def _has_bf16_values(model: str | bytes) -> bool:
 def _make_session_options(
     provider: str, threads: int, directory: str, exact: bool = False
 ) -> onnxruntime.SessionOptions:
-    """Make session options: threads, weight directory, logging, activation rounding."""
+    """Return session options: threads, weight directory, logging, activation rounding."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     options.intra_op_num_threads = threads
@@ -334,7 +332,7 @@ def _make_session_options(
 
 
 def _format_directory(directory: Path, name: str) -> str:
-    """A folder's name as ONNX Runtime takes it: as text. E0923 where it is none."""
+    """Return a directory as text for ONNX Runtime. Raise E0923 if it is not UTF-8."""
     where = str(directory.resolve())
     try:
         where.encode()
@@ -355,7 +353,7 @@ def _make_slot(known: onnxruntime.NodeArg) -> TensorSlot:
 
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
-    """What ONNX Runtime said, without its own file names and line numbers."""
+    """Raise an error with the message of ONNX Runtime."""
     words = escape_text(" ".join(str(error).split()))[:600]
     raise_error(
         code,

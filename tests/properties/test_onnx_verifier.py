@@ -90,7 +90,7 @@ def known(one: BuiltModel) -> InferredTypes:
     """What the gate knows with nothing declared: the nodes alone."""
     model = make_weights_inputs(one)
     env = check_value_types(one, model).env
-    told = {name: env[symbol] for symbol, name in one.told.items() if symbol in env}
+    told = {name: env[symbol] for symbol, name in one.length_inputs.items() if symbol in env}
     return infer_model_types(bare(model), env, told)
 
 
@@ -138,7 +138,7 @@ def decided_by_data(
     """
     names = set(outside)
     for node in graph.node:
-        told = node.op_type != "If" or node.input[0] in found.numbers
+        told = node.op_type != "If" or node.input[0] in found.constants
         for body in iterate_node_bodies(node):
             deep = decided_by_data(body, found, frozenset(names))
             names |= deep if told else deep | inner(body)

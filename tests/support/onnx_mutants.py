@@ -132,7 +132,9 @@ def moved(mutant: ModelProto, before: InferredTypes) -> list[str]:
     """
     try:
         after = infer_model_types(
-            bare(mutant), before.env, {n: int(v) for n, v in before.numbers.items() if v.ndim == 0}
+            bare(mutant),
+            before.env,
+            {n: int(v) for n, v in before.constants.items() if v.ndim == 0},
         )
     except UnsoundModelError:
         return [""]

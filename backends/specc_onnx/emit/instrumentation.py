@@ -1,11 +1,11 @@
 """Copies of a compiled model with more outputs: attention weights, or subgraph executions.
 
-The fused `Attention` returns its weights only in mode 3 of its fourth output. One inside an
-`If` for empty inputs is taken out of it first, so such a copy needs nonempty inputs;
+The fused `Attention` returns its weights only in mode 3 of its fourth output. An `Attention`
+inside an `If` for empty inputs replaces the `If`, so such a copy needs nonempty inputs;
 blocked attention is replaced by its dense form.
 
-A counting copy returns i64[n], the executions of each branch of an `If` and each body of a
-`Loop` or `Scan`: branches return counts as one more output, bodies add them to a carry.
+A counting copy also returns i64[n], the executions of each branch of an `If` and each body of a
+`Loop` or `Scan`: branches have an additional output, bodies an additional carry.
 """
 
 import math
@@ -21,7 +21,7 @@ from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE, iterate_node_
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
-"""The name of the added output."""
+"""Name of the output with execution counts."""
 MAX_SEARCH_DEPTH = 16
 """Maximum number of nodes between a condition and the constants it compares with."""
 MAX_COMPARED_CONSTANT = 2**16
@@ -32,7 +32,7 @@ MAX_CONSTANT_ELEMENTS = 64
 def list_subgraphs(model: ModelProto) -> Subgraphs:
     """Return the names of all subgraphs, and the integers in conditions of branches."""
     copy = ModelProto()
-    # without attention weights
+    # skip the weights
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= MAX_CONSTANT_ELEMENTS:
             copy.graph.initializer.append(tensor)
@@ -42,7 +42,7 @@ def list_subgraphs(model: ModelProto) -> Subgraphs:
 
 
 def list_compared_constants(model: ModelProto) -> tuple[int, ...]:
-    """Return the integers above 1 that conditions of branches are computed from."""
+    """Return the integer constants above 1 that conditions of branches are computed from."""
     found = set[int]()
     for graph, outer in _iterate_graph_scopes(model.graph, {}):
         for node in graph.node:
@@ -58,33 +58,33 @@ def _iterate_graph_scopes(
     graph: GraphProto, outer: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
     """Yield each graph with the nodes and constants visible in it, by name."""
-    made: _Producers = {**outer, **{t.name: t for t in graph.initializer}}
-    made |= {name: node for node in graph.node for name in node.output}
-    yield graph, made
+    visible: _Producers = {**outer, **{t.name: t for t in graph.initializer}}
+    visible |= {name: node for node in graph.node for name in node.output}
+    yield graph, visible
     for node in graph.node:
         for body in iterate_node_bodies(node):
-            yield from _iterate_graph_scopes(body, made)
+            yield from _iterate_graph_scopes(body, visible)
 
 
-def _iterate_source_constants(name: str, made: _Producers, deep: int) -> Iterator[int]:
+def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> Iterator[int]:
     """Yield the integer constants that a value is computed from."""
-    source = made.get(name)
+    source = producers.get(name)
     if isinstance(source, NodeProto):
         if source.op_type == "Constant":
             source = next((a.t for a in source.attribute if a.HasField("t")), None)
-        elif deep and source.op_type not in ("If", "Loop", "Scan"):
-            for given in source.input:
-                yield from _iterate_source_constants(given, made, deep - 1)
-    whole = (TensorProto.INT64, TensorProto.INT32)
-    if isinstance(source, TensorProto) and source.data_type in whole:
+        elif depth and source.op_type not in ("If", "Loop", "Scan"):
+            for operand in source.input:
+                yield from _iterate_source_constants(operand, producers, depth - 1)
+    integer_types = (TensorProto.INT64, TensorProto.INT32)
+    if isinstance(source, TensorProto) and source.data_type in integer_types:
         if source.data_location == TensorProto.EXTERNAL:
             return
         yield from map(int, numpy_helper.to_array(source).reshape(-1)[:16])
 
 
-def count_executions(model: ModelProto) -> tuple[str, ...]:
-    """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] to `model`, the number of executions of each
-    subgraph; return the names of the subgraphs in that order, none for a model without.
+def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
+    """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] with the executions of each subgraph, if
+    there are subgraphs. Return the names of the subgraphs in this order.
     """
     names = tuple(_iterate_subgraph_names(model.graph))
     if names:
@@ -96,29 +96,29 @@ def count_executions(model: ModelProto) -> tuple[str, ...]:
 
 
 def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
-    """Name every subgraph, parents first."""
+    """Yield a name for every subgraph, parents first."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                called = node.name or node.output[0]
-                yield f"{attribute.name} of {node.op_type} `{called}`"
+                node_name = node.name or node.output[0]
+                yield f"{attribute.name} of {node.op_type} `{node_name}`"
                 yield from _iterate_subgraph_names(attribute.g)
 
 
 @dataclass
 class _ExecutionCounter:
-    """Writes nodes that count the executions of `size` subgraphs."""
+    """Builder of nodes that count the executions of `size` subgraphs."""
 
     size: int
-    seen: int = 0
-    made: int = 0
+    subgraph_index: int = 0
+    name_count: int = 0
 
     def declare(self, name: str) -> Any:
-        """Declare a value i64[size]."""
+        """Return the declaration of a value i64[size]."""
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, parts: list[str]) -> str:
-        """Write the sum of `parts` and the counts of all subgraphs in `graph`."""
+        """Add nodes for the sum of `parts` and of the counts of all subgraphs; return its name."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
@@ -130,7 +130,7 @@ class _ExecutionCounter:
         for part in others:
             nodes.append(helper.make_node("Add", [total, part], [self._make_name()]))
             total = nodes[-1].output[0]
-        # copied: clearing the field would clear its elements
+        # copies, since `del` clears the elements too
         copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
         del graph.node[:]
         graph.node.extend(copies)
@@ -158,14 +158,14 @@ class _ExecutionCounter:
         return result
 
     def _count_body(self, body: GraphProto, parts: list[str]) -> str:
-        """Write the counts of a subgraph and of those inside it, added to `parts`."""
-        own = list[NodeProto]()
-        one = self._make_constant(self.seen, own)
-        self.seen += 1
+        """Add nodes for the counts of a subgraph and its subgraphs plus `parts`; return the sum."""
+        new_nodes = list[NodeProto]()
+        one = self._make_constant(self.subgraph_index, new_nodes)
+        self.subgraph_index += 1
         total = self.add_counts(body, [*parts, one])
         nodes = [NodeProto.FromString(n.SerializeToString()) for n in body.node]
         del body.node[:]
-        body.node.extend([*own, *nodes])
+        body.node.extend([*new_nodes, *nodes])
         return total
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
@@ -179,8 +179,8 @@ class _ExecutionCounter:
         return name
 
     def _make_name(self) -> str:
-        self.made += 1
-        return f"{EXECUTION_COUNTS_OUTPUT}.{self.made}"
+        self.name_count += 1
+        return f"{EXECUTION_COUNTS_OUTPUT}.{self.name_count}"
 
 
 def _count_scan_inputs(node: NodeProto) -> int:
@@ -189,7 +189,7 @@ def _count_scan_inputs(node: NodeProto) -> int:
 
 
 def _insert_repeated(field: Any, at: int, value: Any) -> None:
-    """Insert into a repeated field."""
+    """Insert into a repeated protobuf field, which has no `insert`."""
     values = [v if isinstance(v, str) else type(v).FromString(v.SerializeToString()) for v in field]
     del field[:]
     field.extend([*values[:at], value, *values[at:]])
@@ -201,8 +201,8 @@ PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
 
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Add an output `[b, h, q, k]` for each attention of `notes` that fits the model; return their
-    names by scope, repeated scopes numbered.
+    """Add an output `[b, h, q, k]` for each attention in `notes` that the model contains. Return
+    the output names by scope; repeated scopes are numbered.
     """
     found: dict[str, str] = {}
     for note in notes:
@@ -222,7 +222,7 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _request_probabilities(node: NodeProto) -> None:
-    """Make the fourth output of attention the weights."""
+    """Make the fourth output of an `Attention` its weights."""
     mode = "qk_matmul_output_mode"
     for attribute in [a for a in node.attribute if a.name == mode]:
         node.attribute.remove(attribute)
@@ -231,16 +231,16 @@ def _request_probabilities(node: NodeProto) -> None:
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
     """Make an `Attention` node return its weights, and return their name."""
-    # A branch that was inlined in place of its `If` has the `If`'s result name.
-    wanted = note.get("blocks") or note.get("guard") or note.get("node", "")
+    # An inlined branch has the result name of its `If`.
+    value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:
-        _inline_branch(model, wanted, "then_branch")
-    node = _find_producer(model, wanted)
+        _inline_branch(model, value, "then_branch")
+    node = _find_producer(model, value)
     if node is None or node.op_type != "Attention":
         return None
     if len(node.output) < 4 or not node.output[3]:
         del node.output[1:]
-        node.output.extend(["", "", f"{wanted}:weights"])
+        node.output.extend(["", "", f"{value}:weights"])
         _request_probabilities(node)
     name: str = node.output[3]
     return name

@@ -1,10 +1,10 @@
 """Build a decode step with in-place KV buffers whose capacity the caller chooses.
 
-`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends
-to the buffer it is given. It serves where keys and values have one attention as their only
-user, all heads share one mask (the kernel is causal, the rest of the mask becomes a bias),
-nobody reads the weights, and the head width fits. Where it takes fewer positions than a step
-may ask for, the runner splits the step.
+`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to
+its buffer operand. It applies if keys and values have one attention as their only user, all
+heads share one mask (the kernel is causal, the rest of the mask becomes a bias), the weights
+have no user, and the kernel supports the head size. The runner splits steps that are too long
+for the kernel.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def find_kv_buffers(
     """Return the KV caches of a step graph that can be written in place."""
     if not target.in_place or opset < MIN_KV_BUFFER_OPSET:
         return ()
-    known = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
+    states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
     readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
     readers.update(graph.outputs.values())
     found = []
@@ -48,67 +48,67 @@ def find_kv_buffers(
             continue
         if not _is_supported_by_kernel(node, target.in_place):
             continue
-        cache = _find_attention_cache(node, node.op, known, readers)
+        cache = _find_attention_cache(node, node.op, states_by_input, readers)
         if cache is not None:
             found.append(cache)
     return tuple(found)
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return True if a state can be an in-place buffer. A sliding window drops positions at its
-    front; a cache with prefix positions is longer than `past`: neither can.
+    """Return whether a state can be an in-place buffer: not a sliding window, whose front is
+    evicted, nor a cache with prefix positions, which is longer than `past`.
     """
     return state.rows == 2 and state.most == inf and not state.initial
 
 
 def _find_attention_cache(
-    node: Node, op: ops.Attend, known: Mapping[Value, DecodeState], readers: Counter[Value]
+    node: Node,
+    op: ops.Attend,
+    states_by_input: Mapping[Value, DecodeState],
+    readers: Counter[Value],
 ) -> KVCache | None:
-    """Return the two states that an attention reads, if nothing else reads them; else None."""
-    key = _find_appended_state(op.key(node), known, readers)
-    value = _find_appended_state(op.values(node), known, readers)
-    # keys that are also the values would be one buffer written twice
+    """Return the key and value states that only this attention reads, or None."""
+    key = _find_appended_state(op.key(node), states_by_input, readers)
+    value = _find_appended_state(op.values(node), states_by_input, readers)
+    # a state that is both keys and values would be written twice
     if key is None or value is None or key is value:
         return None
     return KVCache(key.name, value.name, key.next, value.next)
 
 
 def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
-    """Return True if the kernel, which accepts these dtypes, supports this attention."""
+    """Return whether the kernel supports this attention and its dtype."""
     op = node.op
     assert isinstance(op, ops.Attend)
     q, k, v = op.query(node), op.key(node), op.values(node)
-    sinks = op.sinks(node) is not None
-    numbers = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
-    same = q.type.shape[3] == v.type.shape[3] and None not in numbers
+    has_sinks = op.sinks(node) is not None
+    lengths = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
+    has_equal_widths = q.type.shape[3] == v.type.shape[3] and None not in lengths
     mask = op.mask(node)
-    # The kernel takes one mask for all heads, and is always causal; without a mask the attention is
-    # not.
-    alike = mask is not None and mask.type.shape[1] == 1
+    # The kernel is always causal, so attention without a mask is not supported.
+    shares_mask = mask is not None and mask.type.shape[1] == 1
     return (
-        same
-        and alike
-        and not sinks
+        has_equal_widths
+        and shares_mask
+        and not has_sinks
         and op.scale > 0
         and q.type.dtype in dtypes
-        and (numbers[2] or 0) % HEAD_WIDTH_MULTIPLE == 0
+        and (lengths[2] or 0) % HEAD_WIDTH_MULTIPLE == 0
     )
 
 
 def _find_appended_state(
-    value: Value | None, known: Mapping[Value, DecodeState], readers: Counter[Value]
+    value: Value | None, states_by_input: Mapping[Value, DecodeState], readers: Counter[Value]
 ) -> DecodeState | None:
-    """Return the state that `value` appends to, if it is read only here and returned."""
+    """Return the state that `value` appends to, if `value` is read only here and returned."""
     if value is None:
         return None
     match value.node:
-        # Keys and values must be exactly the state concatenated with the new positions: the kernel
-        # does this concatenation itself, in the buffer.
+        # The kernel does this concatenation itself, in the buffer.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Only this attention may read the past, and only it and the next state the
-            # concatenation: any other reader would see the buffer after the write.
-            alone = readers[past] == 1 and readers[value] == 2
-            return known.get(past) if alone else None
+            # Any other reader would see the buffer after the write.
+            has_single_reader = readers[past] == 1 and readers[value] == 2
+            return states_by_input.get(past) if has_single_reader else None
     return None
 
 
@@ -119,13 +119,12 @@ def build_kv_buffer_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the step graph with KV buffers, of which `past.rows` positions are filled."""
+    """Build the step graph with KV buffers, filled up to the input `PAST_LENGTH_INPUT`."""
     graph = model.graph
     types = {n: v.type for n, v in graph.inputs.items()}
     for name in model.names:
         types[name] = get_buffer_type(types[name])
-    # The length of a buffer does not tell how much of it is filled, so the past length is a
-    # separate input.
+    # The length of a buffer is its capacity, so the past length is a separate input.
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
     types[PAST_LENGTH_INPUT] = Type("i64", ())
     lengths = LengthResolver(types, graph.facts, graph.least, {past: PAST_LENGTH_INPUT})
@@ -142,7 +141,6 @@ def build_kv_buffer_model(
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
-    # The outputs are the buffers, of the same length as the inputs.
     for cache in model.caches:
         for name in (cache.next_key, cache.next_value):
             outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))

@@ -1,8 +1,8 @@
 """Build an ONNX model from an IR graph: lower, remove unused nodes, name values, document.
 
-Nodes are renamed in order once the unused ones are gone, so that `h/3/attn/Attention` is
-really the first. Weights are initializers without data, which is placed when the model is
-written (`specc_onnx.write.model_writer`).
+Nodes get their final names after unused nodes are removed, so that the first attention of a
+scope is `h/3/attn/Attention`. Weights are initializers without data, which
+`specc_onnx.write.model_writer` adds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,11 +32,11 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.rules import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
-"""On which side padding is, for the model's metadata."""
+"""Descriptions of the padding side in input docs."""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
-    """Add the spec's description to the model and its graph, and to each input its meaning."""
+    """Set the doc strings of the model and its graph (the spec's doc) and of its inputs."""
     model.doc_string = model.graph.doc_string = doc
     for value in model.graph.input:
         if (facts := graph.input_facts.get(value.name)) is not None:
@@ -44,7 +44,7 @@ def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
 
 
 def format_input_doc(facts: Input) -> str:
-    """`i64[batch, seq], from 0 to 50256`."""
+    """Return the doc string of an input, such as `i64[batch, seq], from 0 to 50256`."""
     if facts.keep:
         side = PADDING_SIDE_TEXT[facts.keep]
         return f"{facts.type}: false at padded positions; padding{side or ' on any side'}"
@@ -60,23 +60,29 @@ def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
 
 
 def assign_final_names(
-    nodes: Iterable[NodeProto], fixed: Mapping[str, str], wishes: Mapping[str, str], taken: set[str]
+    nodes: Iterable[NodeProto],
+    fixed: Mapping[str, str],
+    preferred_names: Mapping[str, str],
+    taken: set[str],
 ) -> dict[str, str]:
-    """Assign final names to all values: `fixed` names as given, the others from their preferred
-    names in order.
+    """Return final names of all nodes and values: `fixed` ones, else the preferred name, numbered
+    if taken.
     """
     names = dict(fixed)
-    _assign_names(nodes, names, wishes, taken)
+    _assign_names(nodes, names, preferred_names, taken)
     return names
 
 
 def _assign_names(
-    nodes: Iterable[NodeProto], names: dict[str, str], wishes: Mapping[str, str], taken: set[str]
+    nodes: Iterable[NodeProto],
+    names: dict[str, str],
+    preferred_names: Mapping[str, str],
+    taken: set[str],
 ) -> None:
-    """Add the names of these nodes, and of those in the bodies inside them."""
+    """Add the names of these nodes and of the nodes in their bodies."""
     for node in nodes:
         first = node.output[0]
-        own = make_unique_name(wishes.get(node.name, node.name), taken)
+        own = make_unique_name(preferred_names.get(node.name, node.name), taken)
         for name in node.output:
             if name and name not in names:
                 names[name] = (
@@ -85,8 +91,10 @@ def _assign_names(
         names[f"node {node.name}"] = own
         for body in iterate_node_bodies(node):
             for value in body.input:
-                names[value.name] = make_unique_name(wishes.get(value.name, value.name), taken)
-            _assign_names(body.node, names, wishes, taken)
+                names[value.name] = make_unique_name(
+                    preferred_names.get(value.name, value.name), taken
+                )
+            _assign_names(body.node, names, preferred_names, taken)
 
 
 def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
@@ -102,27 +110,26 @@ def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> N
 
 
 def _rename_list(field: Any, names: Mapping[str, str]) -> None:
-    """`field` is a protobuf list of names."""
+    """Rename the elements of a repeated protobuf field of names."""
     for n, name in enumerate(field):
         if name in names:
             field[n] = names[name]
 
 
 NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
-"""Fields of an attention's metadata that are names of values."""
+"""Fields of an attention note that are names of values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
     """A model without its weights.
 
-    `weights` maps each parameter that is stored to its initializer in the model (dtype
-    and shape, no data). `attentions` says, per attention, where its weights can be
-    read: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
-    `Attention`), with `guard` where that lies in an `If`. `types` are those that the
-    graph gives to inputs, results and stored weights, by their names in the model;
-    `told` the inputs whose number is a length, by the symbol of that; `beyond` lengths
-    above which the model takes another way than below.
+    `weights` maps each stored parameter to its initializer (dtype and shape, no data).
+    `attentions` are notes on where attention weights can be read: `scope` and `dtype`, then
+    `weights` (a value) or `node` (the result of an `Attention`), with `guard` if that is inside an
+    `If`. `types` are the IR types of inputs, outputs and stored weights by name, `length_inputs`
+    scalar inputs by the symbol that they hold, `branch_lengths` the lengths by symbol above which
+    the model takes another branch.
     """
 
     model: ModelProto
@@ -132,8 +139,8 @@ class BuiltModel:
     weights: Mapping[str, TensorProto]
     attentions: tuple[Mapping[str, str], ...]
     types: Mapping[str, Type]
-    told: Mapping[str, str]
-    beyond: Mapping[str, int]
+    length_inputs: Mapping[str, str]
+    branch_lengths: Mapping[str, int]
 
 
 def build_model(
@@ -143,8 +150,8 @@ def build_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build `graph` in ONNX. `stored_types` maps parameters to another storage dtype, `ties` to the
-    parameter that is stored in their place.
+    """Build the ONNX model of `graph`. `stored` maps parameters to a different storage dtype,
+    `ties` to the parameter that is stored in their place.
     """
     onnx_targets.check_opset(opset)
     types = {name: value.type for name, value in graph.inputs.items()}
@@ -173,14 +180,14 @@ def finish_model(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> BuiltModel:
-    """Choose final names and remove unused nodes; `graph` is the IR graph that was lowered."""
-    bearers = _name_outputs(g, inputs, outputs)
+    """Remove unused nodes, assign final names and build the model of a lowered graph."""
+    output_names = _name_outputs(g, inputs, outputs)
     taken = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
-    names = _rename_values(g, bearers, taken)
+    names = _rename_values(g, output_names, taken)
     nodes = g.bodies.open[0].nodes
     read = {name for node in nodes for name in iterate_node_inputs(node)}
     constants = [t for name, t in g.values.constants.items() if name in read]
-    made = GraphProto(
+    graph_proto = GraphProto(
         name=graph.name or "main",
         node=nodes,
         input=[make_value_info(n, t) for n, t in inputs.items()],
@@ -188,32 +195,32 @@ def finish_model(
         initializer=[*weights.values(), *constants],
         value_info=list_value_infos(g.bodies.open[0], list(outputs)),
     )
-    model = _make_model_proto(made, g.opset)
-    # a protobuf list copies what is appended, so the initializers are those of the model
-    placed = dict(zip(weights, model.graph.initializer, strict=False))
+    model = _make_model_proto(graph_proto, g.opset)
+    # protobuf copies initializers, so the weights are looked up in the model
+    stored_weights = dict(zip(weights, model.graph.initializer, strict=False))
     types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored_types}
     return BuiltModel(
         model=model,
         graph=graph,
         target=g.target,
         opset=g.opset,
-        weights=placed,
+        weights=stored_weights,
         attentions=_collect_attention_notes(g, names),
         types=types,
-        told=g.lengths.length_inputs,
-        beyond=g.facts.branch_lengths,
+        length_inputs=g.lengths.length_inputs,
+        branch_lengths=g.facts.branch_lengths,
     )
 
 
-def _make_model_proto(made: GraphProto, opset: int) -> ModelProto:
+def _make_model_proto(graph: GraphProto, opset: int) -> ModelProto:
     imports = [helper.make_opsetid("", opset)]
-    if CONTRIB_DOMAIN in collect_domains(made.node):
+    if CONTRIB_DOMAIN in collect_domains(graph.node):
         imports.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
     return ModelProto(
         ir_version=onnx_targets.get_ir_version(opset),
         producer_name="specc",
         producer_version=__version__,
-        graph=made,
+        graph=graph,
         opset_import=imports,
     )
 
@@ -221,46 +228,47 @@ def _make_model_proto(made: GraphProto, opset: int) -> ModelProto:
 def add_parameters(
     g: Emitter, parameters: Mapping[str, Value], stored: Mapping[str, str], ties: Mapping[str, str]
 ) -> dict[str, TensorProto]:
-    """Add initializers under the parameters' names, widened where stored in another type."""
+    """Add initializers for parameters, with a cast if the storage dtype differs."""
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():
-        own = ties.get(name, name)
-        dtype = stored.get(own, value.type.dtype)
-        if own not in weights:
+        stored_name = ties.get(name, name)
+        dtype = stored.get(stored_name, value.type.dtype)
+        if stored_name not in weights:
             sizes = [d.number for d in value.type.shape]
             assert None not in sizes, f"{name} has the open shape {value.type}"
-            weights[own] = TensorProto(
-                name=g.unique(own), data_type=ONNX_TYPE_CODES[dtype], dims=[d or 0 for d in sizes]
+            weights[stored_name] = TensorProto(
+                name=g.unique(stored_name),
+                data_type=ONNX_TYPE_CODES[dtype],
+                dims=[d or 0 for d in sizes],
             )
-        known = weights[own].name
-        g.values.stored_types[known] = Type(dtype, value.type.shape)
+        initializer = weights[stored_name].name
+        g.values.stored_types[initializer] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
-            # a weight is cast in the scope that it belongs to
             g.site = LoweringSite((name.rpartition(".")[0],))
-            wide = g.node("Cast", known, to=ONNX_TYPE_CODES[value.type.dtype])
-            g.values.narrow_weights[wide], known = known, wide
-        g.values.parameters[name] = g.values.tensors[value] = Tensor(known, value.type, value)
+            widened = g.node("Cast", initializer, to=ONNX_TYPE_CODES[value.type.dtype])
+            g.values.narrow_weights[widened], initializer = initializer, widened
+        g.values.parameters[name] = g.values.tensors[value] = Tensor(initializer, value.type, value)
     return weights
 
 
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return the values that get output names, with an `Identity` where one cannot be renamed."""
-    own = {name for node in g.bodies.open[0].nodes for name in node.output}
+    """Return output names by value; an `Identity` copies values that cannot be renamed."""
+    node_results = {name for node in g.bodies.open[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))
     for name, tensor in outputs.items():
         assert name not in inputs, f"{name} is an input and an output"
         result = tensor.name
-        if result not in own or result in names:
+        if result not in node_results or result in names:
             result = g.alias(result, g.scoped_name(name))
         names[result] = name
     return names
 
 
 def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> dict[str, str]:
-    """Remove unused nodes, give the rest final names, and return these by the old names."""
+    """Remove unused nodes and rename the others; return the final names by old name."""
     main = g.bodies.open[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = assign_final_names(main.nodes, outputs, g.names.preferred, taken)
@@ -270,7 +278,7 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> d
 
 
 def _collect_attention_notes(g: Emitter, names: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
-    """Return the notes on attentions that are still in the model, with final names."""
+    """Return the notes on attentions that the model still contains, with final names."""
     return tuple(
         {key: names[value] if key in NAMED_NOTE_FIELDS else value for key, value in note.items()}
         for note in g.attentions

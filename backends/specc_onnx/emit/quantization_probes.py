@@ -1,5 +1,5 @@
-"""Copies of a model to measure quantization error: without activation rounding, or
-with the quantized products as outputs.
+"""Model copies that measure quantization error: without activation rounding, or with quantized
+products as outputs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedProduct
-from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs, iterate_node_bodies
 
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` that does not quantize activations."""
@@ -42,33 +42,24 @@ UNROUNDED_TYPES = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.B
 """Types of values that quantization does not affect."""
 
 
-def iterate_model_graphs(model: ModelProto) -> Iterator[GraphProto]:
-    """Yield the main graph and every body in it."""
-    waiting = [model.graph]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        waiting += [body for node in graph.node for body in iterate_node_bodies(node)]
-
-
 def has_per_tensor_rounding(model: ModelProto) -> bool:
     """Return True if a node quantizes activations with one scale per tensor."""
     return any(
         node.op_type in PER_TENSOR_ROUNDING_OPS
-        for graph in iterate_model_graphs(model)
+        for graph in iterate_nested_graphs(model.graph)
         for node in graph.node
     )
 
 
 def remove_activation_rounding(model: ModelProto) -> None:
-    """Remove activation rounding: quantized activations become the floats they were rounded from,
-    integer products float products; scales stay.
+    """Replace quantized activations by floats and integer products by float products; scales
+    stay.
     """
-    for graph in iterate_model_graphs(model):
+    for graph in iterate_nested_graphs(model.graph):
         nodes = [made for node in graph.node for made in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
-        # Some integers become floats here.
+        # Some declared integers have become floats.
         known = [v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES]
         del graph.value_info[:]
         graph.value_info.extend(known)
@@ -79,21 +70,21 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
         case "QuantizeLinear":
             yield helper.make_node("Identity", node.input[:1], node.output)
         case "DynamicQuantizeLinear":
-            whole, scale, middle = node.output
-            yield helper.make_node("Identity", node.input[:1], [whole])
-            # factors of a float, and values that nothing reads any more
+            codes, scale, zero_point = node.output
+            yield helper.make_node("Identity", node.input[:1], [codes])
+            # neutral scale; unused zero point
             yield helper.make_node("Constant", [], [scale], value_float=1.0)
-            yield helper.make_node("Constant", [], [middle], value_int=0)
+            yield helper.make_node("Constant", [], [zero_point], value_int=0)
         case "DynamicQuantizeLSTM":
             yield from _make_exact_lstm(node)
         case "MatMulInteger":
-            cast, given = _cast_weights(node, node.input[1])
+            cast, operands = _cast_weights(node, node.input[1])
             yield cast
-            yield helper.make_node("MatMul", given, node.output)
+            yield helper.make_node("MatMul", operands, node.output)
         case "QGemm":
-            cast, given = _cast_weights(node, node.input[3])
+            cast, operands = _cast_weights(node, node.input[3])
             yield cast
-            yield helper.make_node("Gemm", given, node.output, transB=1)
+            yield helper.make_node("Gemm", operands, node.output, transB=1)
         case _:
             for attribute in node.attribute:
                 if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
@@ -110,7 +101,7 @@ def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
 
 def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
     """Yield an `LSTM` with dequantized weights, transposed from `[1, in, gates]`."""
-    given = [*node.input[:FIRST_SCALE_OPERAND]]
+    operands = [*node.input[:FIRST_SCALE_OPERAND]]
     for place, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
         name = f"{node.output[0]}:weights {place}"
         steps = [f"{name} {step}" for step in ("whole", "scales", "numbers")]
@@ -120,92 +111,95 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
         yield helper.make_node("Unsqueeze", [node.input[scale], axis], steps[1:2])
         yield helper.make_node("Mul", steps[:2], steps[2:])
         yield helper.make_node("Transpose", steps[2:], [name], perm=[0, 2, 1])
-        given[place] = name
-    while not given[-1]:
-        given.pop()
-    made = helper.make_node("LSTM", given, node.output)
+        operands[place] = name
+    while not operands[-1]:
+        operands.pop()
+    made = helper.make_node("LSTM", operands, node.output)
     made.attribute.extend(node.attribute)
     yield made
 
 
 def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
-    """Output the operands and results of each quantized product and activation quantization, those
-    in branches and experts aside.
-    """
-    found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
-    wanted: dict[str, int] = {}
-    made: list[QuantizedProduct] = []
-    stored = {t.name: t.data_type for g in iterate_model_graphs(model) for t in g.initializer}
-    for graph in iterate_model_graphs(model):
+    """Make operands and results of quantized products outputs, except in branches and experts."""
+    products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
+    probe_types: dict[str, int] = {}
+    results: list[QuantizedProduct] = []
+    stored = {
+        t.name: t.data_type for g in iterate_nested_graphs(model.graph) for t in g.initializer
+    }
+    for graph in iterate_nested_graphs(model.graph):
         for node in graph.node:
             if (roles := _find_operand_roles(node, stored)) is not None:
                 names = {role: name for role, (name, _) in roles.items()}
-                wanted.update(dict(roles.values()))
-                found.append((node.op_type, names, _get_integer_attributes(node)))
-    shown = _add_graph_outputs(model.graph, wanted)
-    for kind, names, facts in found:
-        if all(name in shown for name in names.values()):
-            values = {role: shown[name] for role, name in names.items()}
-            made.append(QuantizedProduct(kind, values, facts))
-    return tuple(made)
+                probe_types.update(dict(roles.values()))
+                products.append((node.op_type, names, _get_integer_attributes(node)))
+    probes = _add_graph_outputs(model.graph, probe_types)
+    for kind, names, facts in products:
+        if all(name in probes for name in names.values()):
+            values = {role: probes[name] for role, name in names.items()}
+            results.append(QuantizedProduct(kind, values, facts))
+    return tuple(results)
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
     """Return the integer attributes of a node, and whether it runs in reverse."""
     found = {a.name: a.i for a in node.attribute if a.type == a.INT}
-    back = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
-    return {**found, "reverse": int(back)}
+    is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
+    return {**found, "reverse": int(is_reverse)}
 
 
 def _find_operand_roles(
     node: NodeProto, stored: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return operands and results by role with element types; `stored` are the constants'."""
-    out, given = node.output[0] if node.output else "", node.input
+    """Return name and element type by role of operands and results; `stored` are constants."""
+    out, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
-            return {"x": (given[0], TensorProto.FLOAT), "y": (out, stored[given[2]])}
+            return {"x": (inputs[0], TensorProto.FLOAT), "y": (out, stored[inputs[2]])}
         case "MatMulInteger":
             # activations without a zero point are signed
-            kind = TensorProto.UINT8 if len(given) > 2 else TensorProto.INT8
-            # a non-constant scale is combined with the scale of all rows
-            own = len(given) > 2 and given[2] not in stored
+            code_type = TensorProto.UINT8 if len(inputs) > 2 else TensorProto.INT8
+            # a non-constant zero point comes from `DynamicQuantizeLinear`
+            is_dynamic_zero_point = len(inputs) > 2 and inputs[2] not in stored
             return {
-                "x": (given[0], kind),
-                "w": (given[1], TensorProto.INT8),
+                "x": (inputs[0], code_type),
+                "w": (inputs[1], TensorProto.INT8),
                 "y": (out, TensorProto.INT32),
-                **({"middle": (given[2], kind)} if own else {}),
+                **({"middle": (inputs[2], code_type)} if is_dynamic_zero_point else {}),
             }
         case "DynamicQuantizeLinear":
             return {
-                "x": (given[0], TensorProto.FLOAT),
+                "x": (inputs[0], TensorProto.FLOAT),
                 "y": (out, TensorProto.UINT8),
                 "scale": (node.output[1], TensorProto.FLOAT),
             }
     if (operands := QUANTIZED_OPERANDS.get(node.op_type)) is None:
         return None
     # an absent operand has an empty name
-    read = {role: (given[place], kind) for role, (place, kind) in operands.items() if given[place]}
+    read = {
+        role: (inputs[place], code_type)
+        for role, (place, code_type) in operands.items()
+        if inputs[place]
+    }
     return {**read, "y": (out, TensorProto.FLOAT)}
 
 
-def _add_graph_outputs(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:
-    """Make values outputs of a graph, collected by its loops, and return their new names."""
-    here = {t.name for t in graph.initializer}
-    here |= {v.name for v in graph.input}
-    here |= {name for node in graph.node for name in node.output}
-    shown: dict[str, str] = {}
+def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
+    """Make values outputs of a graph, collected by loops; return their output names."""
+    visible = {t.name for t in graph.initializer}
+    visible |= {v.name for v in graph.input}
+    visible |= {name for node in graph.node for name in node.output}
+    probes: dict[str, str] = {}
     for node in list(graph.node):
         if node.op_type in ("Scan", "Loop") and not _is_expert_loop(node):
-            shown |= _collect_loop_outputs(node, wanted)
-    for name in (n for n in wanted if n in here):
-        # A graph input or output is never a probe under its own name.
-        shown[name] = f"{name}:seen"
-        graph.node.append(helper.make_node("Identity", [name], [shown[name]]))
-    for name, outer in shown.items():
-        kind = wanted[name]
+            probes |= _collect_loop_outputs(node, probe_types)
+    for name in (n for n in probe_types if n in visible):
+        probes[name] = f"{name}:seen"
+        graph.node.append(helper.make_node("Identity", [name], [probes[name]]))
+    for name, outer in probes.items():
+        kind = probe_types[name]
         graph.output.append(helper.make_tensor_value_info(outer, kind, None))
-    return shown
+    return probes
 
 
 def _is_expert_loop(node: NodeProto) -> bool:
@@ -215,12 +209,11 @@ def _is_expert_loop(node: NodeProto) -> bool:
     )
 
 
-def _collect_loop_outputs(node: NodeProto, wanted: Mapping[str, int]) -> dict[str, str]:
+def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
     """Make a loop collect the outputs of its body; return their names outside."""
     (body,) = iterate_node_bodies(node)
     before = len(body.output)
-    inner = _add_graph_outputs(body, wanted)
-    # The body's outputs are in the order of the loop's new results.
+    inner = _add_graph_outputs(body, probe_types)
     names = {outer: name for name, outer in inner.items()}
     found: dict[str, str] = {}
     for value in body.output[before:]:

@@ -1,5 +1,5 @@
-"""Self-decoding models: decode step and decoding strategy in one ONNX loop.
+"""Standalone generators: decode step and decoding strategy in one ONNX loop.
 
-Input: derived graphs and decoding settings. Output: a model that takes tokens and
-gives texts.
+Input: derived graphs and decoding settings. Output: a model from prompt tokens to
+generated tokens.
 """

@@ -1,7 +1,7 @@
-"""Greedy decoding, sampling and beam search inside a self-decoding model; token rules.
+"""Greedy decoding, sampling and beam search inside a standalone generator; token rules.
 
-A strategy emits what is loop-invariant into the main graph when it is made, and one step
-into the loop's body by `step`. The last values of its `carries` become the outputs.
+A strategy emits its loop-invariant nodes into the main graph when it is constructed, and one
+step into the loop body by `emit_step`. The final values of its `carries` become the outputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,10 +43,10 @@ def emit_token_rules(
     vocabulary: int,
     history: str | None = None,
 ) -> str:
-    """`scores` f32[rows, vocabulary] with minus infinity for forbidden tokens at step
-    `iteration` i64[] of at most `limit` i64[], by the `history` where a rule reads it.
+    """Emit `scores` f32[rows, vocabulary] with -inf for the tokens that are forbidden at step
+    `iteration` i64[] of at most `limit` i64[]; some rules read the token `history`.
     """
-    free = scores
+    unrestricted = scores
     if history is not None:
         for banned in emit_banned_tokens(g, d, history, vocabulary):
             scores = g.node("Where", banned, g.constant(FORBIDDEN_SCORE, "f32"), scores)
@@ -54,70 +54,72 @@ def emit_token_rules(
         early = g.node("Less", iteration, g.constant(d.min_tokens, "i64"))
         scores = _emit_suppressed_scores(g, scores, d.stop, vocabulary, early)
     if d.forced_eos_token_id is not None:
-        made = g.node("Add", iteration, g.constant(1, "i64"))
-        last = g.node("Equal", made, limit)
+        next_length = g.node("Add", iteration, g.constant(1, "i64"))
+        last = g.node("Equal", next_length, limit)
         only = [[0.0 if i == d.forced_eos_token_id else FORBIDDEN_SCORE for i in range(vocabulary)]]
         scores = g.node("Where", last, g.constant(only, "f32"), scores)
     if d.suppress_tokens:
         scores = _emit_suppressed_scores(g, scores, d.suppress_tokens, vocabulary)
     if d.begin_suppress_tokens:
-        behind = _emit_is_step(g, iteration, len(d.begin))
-        scores = _emit_suppressed_scores(g, scores, d.begin_suppress_tokens, vocabulary, behind)
+        after_begin = _emit_is_step(g, iteration, len(d.begin))
+        scores = _emit_suppressed_scores(
+            g, scores, d.begin_suppress_tokens, vocabulary, after_begin
+        )
     # forced tokens take precedence over the other settings
     for step, tokens in enumerate(d.begin):
-        others = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
+        is_other = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
         # a single forced token is certain: log-probability 0
-        known = free if len(tokens) > 1 else g.constant(0.0, "f32")
-        those = g.node("Where", others, g.constant(FORBIDDEN_SCORE, "f32"), known)
-        scores = g.node("Where", _emit_is_step(g, iteration, step), those, scores)
+        allowed_score = unrestricted if len(tokens) > 1 else g.constant(0.0, "f32")
+        forced = g.node("Where", is_other, g.constant(FORBIDDEN_SCORE, "f32"), allowed_score)
+        scores = g.node("Where", _emit_is_step(g, iteration, step), forced, scores)
     return scores
 
 
 def _emit_is_step(g: Emitter, iteration: str, step: int) -> str:
-    """Return whether this is iteration `step`, bool[]."""
+    """Emit whether this is iteration `step`, bool[]."""
     return g.node("Equal", iteration, g.constant(step, "i64"))
 
 
 def _emit_suppressed_scores(
-    g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, when: str | None = None
+    g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, condition: str | None = None
 ) -> str:
-    """Suppress the scores of tokens where `when` bool[] is true."""
-    those = {*tokens}
-    banned = g.constant([[i in those for i in range(vocabulary)]], "bool")
-    if when is not None:
-        banned = g.node("And", banned, when)
+    """Emit -inf scores for `tokens` if `condition` bool[] is true or None."""
+    suppressed = {*tokens}
+    banned = g.constant([[i in suppressed for i in range(vocabulary)]], "bool")
+    if condition is not None:
+        banned = g.node("And", banned, condition)
     return g.node("Where", banned, g.constant(FORBIDDEN_SCORE, "f32"), scores)
 
 
 GENERATED_COUNT_DIM = Dim.symbol("made")
-"""The number of generated tokens."""
+"""Number of generated tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopCarry:
-    """A loop-carried value: its type in the loop, and the tensor it starts as."""
+    """A loop-carried value: its type inside the loop and its initial value `first`."""
 
-    wish: str
+    name: str
     type: Type
     first: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDecision:
-    """The next `tokens` i64[rows], the row that each continues, i64[rows] (None: its own), whether
-    to go on, bool[], and the carries after the step.
+    """The next `tokens` i64[rows], their parent rows i64[rows] (None: the same row), whether
+    generation `continues`, bool[], and the carries `after` the step.
     """
 
     tokens: str
     parents: str | None
-    more: str
+    continues: str
     after: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInputs:
-    """The lengths `batch`, `vocabulary` and `rows` of a step, scalar inputs by name, the prompt
-    i64[rows, n], and its padding mask `keep`.
+    """Lengths `batch`, `vocabulary` and `rows` of a step, scalar inputs by name, the prompt
+    i64[rows, n] and its padding mask.
     """
 
     batch: Dim
@@ -125,31 +127,38 @@ class StrategyInputs:
     rows: Dim
     scalars: Mapping[str, str]
     prompt: str
-    keep: str | None
+    padding_mask: str | None
 
-    def past(self, g: Emitter, d: DecodingConfig) -> list[LoopCarry]:
+    def emit_history_carries(self, g: Emitter, d: DecodingConfig) -> list[LoopCarry]:
         """Return the carries that token rules read: `seen` bool[rows, vocabulary] for the
         repetition penalty, `history` i64[rows, n] for n-grams and sequences.
         """
         made = []
         if d.penalized:
-            seen = onnx_sampling.emit_prompt_tokens(g, self.prompt, self.keep, self.vocabulary)
+            seen = onnx_sampling.emit_prompt_tokens(
+                g, self.prompt, self.padding_mask, self.vocabulary
+            )
             type = Type.of("bool", self.batch, self.vocabulary)
             made.append(LoopCarry("seen", type, seen))
         if has_history(d):
-            first = emit_prompt_history(g, d, self.prompt, self.keep)
+            first = emit_prompt_history(g, d, self.prompt, self.padding_mask)
             made.append(LoopCarry("history", get_history_type(self.batch), first))
         return made
 
     def emit_score_rules(
-        self, g: Emitter, d: DecodingConfig, scores: str, iteration: str, past: Sequence[str]
+        self,
+        g: Emitter,
+        d: DecodingConfig,
+        scores: str,
+        iteration: str,
+        emit_history_carries: Sequence[str],
     ) -> str:
-        """Write the scores under the penalty on repetition and the rules of this step."""
+        """Emit the scores after repetition penalty and token rules."""
         if d.penalized:
             scores = onnx_sampling.emit_repetition_penalty(
-                g, scores, past[0], self.scalars[PENALTY_INPUT]
+                g, scores, emit_history_carries[0], self.scalars[PENALTY_INPUT]
             )
-        known = past[-1] if has_history(d) else None
+        known = emit_history_carries[-1] if has_history(d) else None
         return emit_token_rules(
             g,
             d,
@@ -161,22 +170,26 @@ class StrategyInputs:
         )
 
 
-def _continue_carry(g: Emitter, d: DecodingConfig, past: Sequence[str], tokens: str) -> list[str]:
+def _continue_carry(
+    g: Emitter, d: DecodingConfig, emit_history_carries: Sequence[str], tokens: str
+) -> list[str]:
     """Return the carries of `StrategyInputs.past` updated with the new tokens, i64[rows, 1]."""
     made = []
     if d.penalized:
-        made.append(onnx_sampling.emit_seen_tokens(g, past[0], tokens))
+        made.append(onnx_sampling.emit_seen_tokens(g, emit_history_carries[0], tokens))
     if has_history(d):
-        made.append(g.node("Concat", past[-1], tokens, axis=1))
+        made.append(g.node("Concat", emit_history_carries[-1], tokens, axis=1))
     return made
 
 
 class DecodingStrategy(Protocol):
-    """A strategy for choosing tokens."""
+    """A decoding strategy, which emits the choice of the next tokens."""
 
     carries: list[LoopCarry]
 
-    def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
+    def emit_step(
+        self, g: Emitter, logits: str, iteration: str, before: Sequence[str]
+    ) -> TokenDecision:
         """Emit one step, from logits f32[rows, vocabulary] and the carries before it."""
         ...
 
@@ -185,73 +198,81 @@ class DecodingStrategy(Protocol):
         ...
 
 
-def make_strategy(g: Emitter, d: DecodingConfig, start: StrategyInputs) -> DecodingStrategy:
+def make_strategy(g: Emitter, d: DecodingConfig, inputs: StrategyInputs) -> DecodingStrategy:
     """Return the requested strategy; its loop-invariant part goes into the open graph."""
     return (
-        BeamSearchStrategy(g, d, start)
+        BeamSearchStrategy(g, d, inputs)
         if d.strategy == "beam"
-        else SingleSequenceStrategy(g, d, start)
+        else SingleSequenceStrategy(g, d, inputs)
     )
 
 
 class SingleSequenceStrategy:
-    """Greedy decoding or sampling. Finished rows get filler; invalid logits of an open row end the
-    generation with `NO_TOKEN`.
+    """Greedy decoding or sampling. Finished sequences get the filler token; invalid logits of an
+    unfinished sequence end the generation with `NO_TOKEN`.
     """
 
-    def __init__(self, g: Emitter, d: DecodingConfig, start: StrategyInputs) -> None:
-        self.d, self.start = d, start
+    def __init__(self, g: Emitter, d: DecodingConfig, inputs: StrategyInputs) -> None:
+        self.d, self.inputs = d, inputs
         self.sampler: onnx_sampling.SamplerState | None = None
         if d.strategy == "sample":
             check_sampling_opset(g.opset)
-            knobs = {name: start.scalars[name] for name in SAMPLING_INPUTS}
+            settings = {name: inputs.scalars[name] for name in SAMPLING_INPUTS}
             self.sampler = onnx_sampling.make_sampler(
-                g, start.scalars[SEED_INPUT], g.dim(start.rows), start.vocabulary, knobs
+                g, inputs.scalars[SEED_INPUT], g.dim(inputs.rows), inputs.vocabulary, settings
             )
-        row = g.shape([start.rows])
-        nothing = g.node("Concat", row, g.vector(0), axis=0)
-        ended = g.node("Expand", g.constant(False, "bool"), row)
-        tokens = g.node("Expand", g.constant(0, "i64"), nothing)
-        scores = g.node("Expand", g.constant(0.0, "f32"), nothing)
+        shape = g.shape([inputs.rows])
+        empty_shape = g.node("Concat", shape, g.vector(0), axis=0)
+        ended = g.node("Expand", g.constant(False, "bool"), shape)
+        tokens = g.node("Expand", g.constant(0, "i64"), empty_shape)
+        scores = g.node("Expand", g.constant(0.0, "f32"), empty_shape)
         self.carries = [
-            LoopCarry("ended", Type("bool", (start.rows,)), ended),
-            LoopCarry("written", Type("i64", (start.rows, onnx_beam_search.GENERATED_DIM)), tokens),
-            LoopCarry("scores", Type("f32", (start.rows, onnx_beam_search.GENERATED_DIM)), scores),
-            *start.past(g, d),
+            LoopCarry("ended", Type("bool", (inputs.rows,)), ended),
+            LoopCarry(
+                "written", Type("i64", (inputs.rows, onnx_beam_search.GENERATED_DIM)), tokens
+            ),
+            LoopCarry("scores", Type("f32", (inputs.rows, onnx_beam_search.GENERATED_DIM)), scores),
+            *inputs.emit_history_carries(g, d),
         ]
 
-    def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
+    def emit_step(
+        self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
+    ) -> TokenDecision:
         """Choose one token per sequence."""
-        ended, written, scores, *past = before
-        weighed = self.start.emit_score_rules(g, self.d, logits, iteration, past)
+        ended, written, scores, *emit_history_carries = carries
+        ruled = self.inputs.emit_score_rules(g, self.d, logits, iteration, emit_history_carries)
         if self.sampler:
-            chosen = onnx_sampling.emit_sampled_tokens(g, self.sampler, weighed, iteration)
+            sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, ruled, iteration)
         else:
-            chosen = onnx_sampling.emit_argmax_tokens(g, weighed)
-        score = onnx_sampling.emit_log_probability(g, logits, chosen)
+            sampled = onnx_sampling.emit_argmax_tokens(g, ruled)
+        score = onnx_sampling.emit_log_probability(g, logits, sampled)
         score = g.node("Where", ended, g.constant(0.0, "f32"), score)
-        tokens = g.node("Where", ended, g.constant(self.d.filler, "i64"), chosen)
-        wrong = g.node("And", g.node("Not", ended), onnx_sampling.emit_invalid_logits(g, logits))
-        score = g.node("Where", wrong, g.constant(float("nan"), "f32"), score)
-        tokens = g.node("Where", wrong, g.constant(NO_TOKEN, "i64"), tokens)
+        tokens = g.node("Where", ended, g.constant(self.d.filler, "i64"), sampled)
+        is_invalid = g.node(
+            "And", g.node("Not", ended), onnx_sampling.emit_invalid_logits(g, logits)
+        )
+        score = g.node("Where", is_invalid, g.constant(float("nan"), "f32"), score)
+        tokens = g.node("Where", is_invalid, g.constant(NO_TOKEN, "i64"), tokens)
         for stop in self.d.stop:
             ended = g.node("Or", ended, g.node("Equal", tokens, g.constant(stop, "i64")))
-        column = emit_unsqueeze(g, chosen, 1)
+        column = emit_unsqueeze(g, sampled, 1)
         after = [
             ended,
             g.node("Concat", written, emit_unsqueeze(g, tokens, 1), axis=1),
             g.node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
-            *_continue_carry(g, self.d, past, column),
+            *_continue_carry(g, self.d, emit_history_carries, column),
         ]
-        some = g.node("Greater", _emit_true_count(g, g.node("Not", ended)), g.constant(0, "i64"))
-        more = g.node(
-            "And", some, g.node("Equal", _emit_true_count(g, wrong), g.constant(0, "i64"))
+        any_open = g.node(
+            "Greater", _emit_true_count(g, g.node("Not", ended)), g.constant(0, "i64")
         )
-        return TokenDecision(tokens, None, more, after)
+        continues = g.node(
+            "And", any_open, g.node("Equal", _emit_true_count(g, is_invalid), g.constant(0, "i64"))
+        )
+        return TokenDecision(tokens, None, continues, after)
 
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
-        """`tokens` i64[batch, made] and `log_probs` f32[batch, made]."""
-        shape = (self.start.rows, GENERATED_COUNT_DIM)
+        """Return `tokens` i64[batch, made] and `log_probs` f32[batch, made]."""
+        shape = (self.inputs.rows, GENERATED_COUNT_DIM)
         return {
             "tokens": make_typed_tensor(last[1], "i64", shape),
             "log_probs": make_typed_tensor(last[2], "f32", shape),
@@ -259,63 +280,67 @@ class SingleSequenceStrategy:
 
 
 def _emit_true_count(g: Emitter, rows: str) -> str:
-    """Return the number of true elements of bool[rows], i64[]."""
+    """Emit the number of true elements of bool[rows], i64[]."""
     return g.node("ReduceSum", emit_cast(g, rows, "bool", "i64"), keepdims=False)
 
 
 class BeamSearchStrategy:
     """Beam search: several hypotheses per sequence, each a batch element of a step."""
 
-    def __init__(self, g: Emitter, d: DecodingConfig, start: StrategyInputs) -> None:
-        self.d, self.start = d, start
-        first = onnx_beam_search.emit_initial_beams(g, d, g.shape([start.batch]))
+    def __init__(self, g: Emitter, d: DecodingConfig, inputs: StrategyInputs) -> None:
+        self.d, self.inputs = d, inputs
+        initial = onnx_beam_search.emit_initial_beams(g, d, g.shape([inputs.batch]))
         types = onnx_beam_search.list_beam_types(d.num_beams)
-        own = [
+        beam_carries = [
             LoopCarry(n, t, v)
-            for n, t, v in zip(onnx_beam_search.BeamState._fields, types, first, strict=True)
+            for n, t, v in zip(onnx_beam_search.BeamState._fields, types, initial, strict=True)
         ]
-        self.carries = [*own, *start.past(g, d)]
+        self.carries = [*beam_carries, *inputs.emit_history_carries(g, d)]
 
-    def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
+    def emit_step(
+        self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
+    ) -> TokenDecision:
         """Choose one token per hypothesis."""
-        beams, past = (
-            onnx_beam_search.BeamState(*before[: len(onnx_beam_search.BeamState._fields)]),
-            before[len(onnx_beam_search.BeamState._fields) :],
+        beams, emit_history_carries = (
+            onnx_beam_search.BeamState(*carries[: len(onnx_beam_search.BeamState._fields)]),
+            carries[len(onnx_beam_search.BeamState._fields) :],
         )
         logs = g.node("LogSoftmax", logits, axis=1)
-        logs = self.start.emit_score_rules(g, self.d, logs, iteration, past)
+        logs = self.inputs.emit_score_rules(g, self.d, logs, iteration, emit_history_carries)
         if self.d.renormalize_logits:
-            # a row without any allowed token would be NaN
-            none = g.constant(onnx_beam_search.NO_SCORE, "f32")
-            possible = g.node("Greater", logs, none)
+            # a row of -inf would become NaN
+            no_score = g.constant(onnx_beam_search.NO_SCORE, "f32")
+            possible = g.node("Greater", logs, no_score)
             rescaled = g.node("LogSoftmax", logs, axis=1)
-            logs = g.node("Where", possible, rescaled, none)
-        made = g.node("Add", iteration, g.constant(1, "i64"))
-        limit = self.start.scalars[MAX_TOKENS_INPUT]
+            logs = g.node("Where", possible, rescaled, no_score)
+        length = g.node("Add", iteration, g.constant(1, "i64"))
+        limit = self.inputs.scalars[MAX_TOKENS_INPUT]
         search = onnx_beam_search.BeamSearchStep(
             g=g,
             d=self.d,
-            before=beams,
-            vocabulary=self.start.vocabulary,
-            made=made,
+            state=beams,
+            vocabulary=self.inputs.vocabulary,
+            length=length,
             limit=limit,
-            last=g.node("GreaterOrEqual", made, limit),
+            is_last=g.node("GreaterOrEqual", length, limit),
         )
-        chosen = onnx_beam_search.emit_beam_step(
+        decision = onnx_beam_search.emit_beam_step(
             search, logs, onnx_sampling.emit_invalid_logits(g, logits)
         )
-        column = emit_unsqueeze(g, chosen.tokens, 1)
-        picked = [g.node("Gather", x, chosen.parents) for x in past]
-        kept = _continue_carry(g, self.d, picked, column)
-        return TokenDecision(chosen.tokens, chosen.parents, chosen.more, [*chosen.beams, *kept])
+        column = emit_unsqueeze(g, decision.tokens, 1)
+        parent_history = [g.node("Gather", x, decision.parents) for x in emit_history_carries]
+        history = _continue_carry(g, self.d, parent_history, column)
+        return TokenDecision(
+            decision.tokens, decision.parents, decision.continues, [*decision.beams, *history]
+        )
 
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
-        """`tokens` i64[batch, best, made] and `scores` f32[batch, best], the best first."""
+        """Return `tokens` i64[batch, best, made] and `scores` f32[batch, best], best first."""
         scores, tokens = last[2], last[3]
         best = Dim.of(self.d.best)
         if self.d.best < self.d.num_beams:
             scores, tokens = (emit_slice(g, x, 1, Dim.of(0), best) for x in (scores, tokens))
-        shape = (self.start.batch, best, GENERATED_COUNT_DIM)
+        shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)
         return {
             "tokens": make_typed_tensor(tokens, "i64", shape),
             "scores": make_typed_tensor(scores, "f32", shape[:2]),

@@ -31,8 +31,7 @@ SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p"
 no effect."""
 
 NO_TOKEN = -1
-"""The token that is returned if all logits are NaN: not a token of any model. Its log-probability
-is NaN."""
+"""The token id that is returned if all logits are NaN, with a log-probability of NaN."""
 
 
 def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
@@ -47,7 +46,7 @@ def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class GenerationParts(SelfDecodingGraph):
-    """The parts of a generative model, for the model builder."""
+    """Graphs, settings and input defaults of a standalone generator."""
 
     @classmethod
     def of(cls, source: SelfDecodingGraph) -> "GenerationParts":
@@ -62,20 +61,20 @@ class GenerationParts(SelfDecodingGraph):
         return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
 
     @property
-    def stored(self) -> Graph:
-        """Return a graph with all of these weights, for the decision where they are stored."""
+    def weight_graph(self) -> Graph:
+        """Return a graph with all weights in use, for planning their storage."""
         return replace(self.graph, parameters=self.parameters)
 
     @property
-    def parts(self) -> list[Graph]:
+    def graphs(self) -> list[Graph]:
         """Return the graphs to lower: encoder (if any) and decode step."""
         return [g for g in (self.derived.encode, self.derived.step) if g]
 
     @property
-    def computed(self) -> list[Graph]:
+    def default_graphs(self) -> list[Graph]:
         """Return the graphs of input defaults in use, padding masks first."""
-        keeps = [n for n in self.keeps if n in self._find_defaulted_inputs]
-        others = [n for n in self._find_defaulted_inputs if n not in keeps]
+        keeps = [n for n in self.padding_masks if n in self._defaulted_inputs]
+        others = [n for n in self._defaulted_inputs if n not in keeps]
         return [
             resolve_absent_inputs(self.defaults, names)
             for names in (keeps, others)
@@ -83,17 +82,17 @@ class GenerationParts(SelfDecodingGraph):
         ]
 
     @property
-    def started(self) -> bool:
+    def can_start_empty(self) -> bool:
         """Return True if generation can start without a prompt."""
         graph, growing = self.graph, self.derived.growing
         batch = graph.inputs[growing].type.shape[0]
-        others = [t for n, t in self.inputs.items() if n not in (growing, *self.keeps)]
-        return (bool(self.decoding.start) or self.begins) and any(
+        others = [t for n, t in self.inputs.items() if n not in (growing, *self.padding_masks)]
+        return (bool(self.decoding.start) or self.starts_from_prefix) and any(
             d == batch for t in others for d in t.shape
         )
 
     @property
-    def begins(self) -> bool:
+    def starts_from_prefix(self) -> bool:
         """Return True if the first token of an empty sequence is chosen from prefix positions."""
         return not self.decoding.start and bool(self.derived.first)
 
@@ -103,17 +102,17 @@ class GenerationParts(SelfDecodingGraph):
         return {
             n: v.type
             for n, v in self.graph.inputs.items()
-            if n in self._find_read_inputs and n not in self._find_defaulted_inputs
+            if n in self._read_inputs and n not in self._defaulted_inputs
         }
 
     @property
-    def optional(self) -> tuple[str, ...]:
+    def optional_inputs(self) -> tuple[str, ...]:
         """Return the optional inputs: the prompt, if a start token is built in."""
-        begun = (self.derived.growing, *self.keeps) if self.started else ()
-        return tuple(n for n in self.inputs if n in begun)
+        absent_inputs = (self.derived.growing, *self.padding_masks) if self.can_start_empty else ()
+        return tuple(n for n in self.inputs if n in absent_inputs)
 
     @property
-    def keeps(self) -> tuple[str, ...]:
+    def padding_masks(self) -> tuple[str, ...]:
         """Return the padding masks of the prompt."""
         graph, shape = self.graph, self.graph.inputs[self.derived.growing].type.shape
         return tuple(
@@ -123,55 +122,55 @@ class GenerationParts(SelfDecodingGraph):
         )
 
     @cached_property
-    def _find_read_inputs(self) -> set[str]:
-        """Return the spec's inputs that the graphs, or defaults in use, read."""
-        found = {n for part in self.parts for n in part.inputs if n in self.graph.inputs} | {
+    def _read_inputs(self) -> set[str]:
+        """Return the spec's inputs that the graphs, or the input defaults in use, read."""
+        found = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.growing
         }
-        todo = list(found)
-        while todo:
-            name = todo.pop()
+        pending = list(found)
+        while pending:
+            name = pending.pop()
             if self.defaults and name in self.defaults.outputs and name != self.derived.growing:
-                new = find_default_sources(self.defaults, name) - found
-                found |= new
-                todo += new
+                sources = find_default_sources(self.defaults, name) - found
+                found |= sources
+                pending += sources
         return found
 
     @property
-    def _find_defaulted_inputs(self) -> list[str]:
+    def _defaulted_inputs(self) -> list[str]:
         """Return the inputs that are computed inside the model."""
         outputs = self.defaults.outputs if self.defaults else ()
-        return [n for n in outputs if n in self._find_read_inputs and n != self.derived.growing]
+        return [n for n in outputs if n in self._read_inputs and n != self.derived.growing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """One model under construction. `types` are the spec's inputs, `scalars` names of the others;
-    `outer` the tensors of the main graph by name, to which encoder outputs are added. Each of
-    `batch` sequences is repeated `repeats` times in a step: by the beams if an encoder output has a
-    batch axis, whose shape may not change; else once, and beams fan out behind the prompt.
+    """A standalone generator under construction: `types` of the spec's inputs, names of the
+    `scalars`, `main_tensors` of the main graph by name, encoder outputs included. Steps repeat each
+    sequence `repeats` times: by the beams if an encoder output has a batch axis, whose length is
+    fixed; else once, and beams fan out after the prompt.
     """
 
-    whole: GenerationParts
+    parts: GenerationParts
     g: Emitter
     types: Mapping[str, Type]
     scalars: Mapping[str, str]
-    outer: dict[str, Tensor]
+    main_tensors: dict[str, Tensor]
     batch: Dim
     repeats: int
 
     @property
     def derived(self) -> DerivedGraphs:
         """Return the encoder and decode step."""
-        return self.whole.derived
+        return self.parts.derived
 
     @property
     def decoding(self) -> DecodingConfig:
         """Return the decoding settings."""
-        return self.whole.decoding
+        return self.parts.decoding
 
     @property
-    def rows(self) -> Dim:
+    def step_batch(self) -> Dim:
         """Return the number of sequences in a step: batch size times beams."""
         return self.batch * self.repeats
 
@@ -185,7 +184,7 @@ class GenerationContext:
         }
         return [n for n in self.derived.step.inputs if n not in own]
 
-    def batch_axis(self, type: Type) -> int | None:
+    def find_batch_axis(self, type: Type) -> int | None:
         """Return the batch axis of a type, or None."""
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
@@ -195,8 +194,7 @@ class GenerationContext:
         read = {a for node, _ in graph.nodes for a in node.args if a}
         read |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
-            # Unread inputs may be unknown: `encode` lists those of the whole spec, and the caller
-            # gives only some.
+            # `encode` lists all inputs of the spec; those without users may be unbound.
             if name in tensors or value in read:
                 g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].keep
@@ -204,15 +202,16 @@ class GenerationContext:
             g.values.tensors[value] = g.values.parameters[name]
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
-        """`x` with each row of the batch as often as steps have it."""
+        """Emit `x` with each sequence of the batch repeated `repeats` times."""
         if axis is None:
-            axis = self.batch_axis(x.type)
+            axis = self.find_batch_axis(x.type)
         if axis is None or self.repeats == 1:
             return x.name
         g = self.g
         g.site = LoweringSite(("beams",))
-        numbers = g.node("Range", g.constant(0, "i64"), g.dim(self.rows), g.constant(1, "i64"))
-        # Beams of one sequence are adjacent (0 0 0 1 1 1), since a step's results are reshaped to
-        # `[s, n]`. `Tile` would give 0 1 0 1 0 1.
-        texts = g.node("Div", numbers, g.constant(self.repeats, "i64"))
-        return g.node("Gather", x.name, texts, axis=axis)
+        row_ids = g.node(
+            "Range", g.constant(0, "i64"), g.dim(self.step_batch), g.constant(1, "i64")
+        )
+        # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
+        sequence_ids = g.node("Div", row_ids, g.constant(self.repeats, "i64"))
+        return g.node("Gather", x.name, sequence_ids, axis=axis)

@@ -1,9 +1,8 @@
-"""Build a self-decoding model: encoder, then an ONNX `Loop` around the decode step.
+"""Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
 
-The step is lowered into the loop's body by the usual rules; the first iteration takes the
-whole prompt, later ones one token per row. Caches grow as carries: a body updates nothing in
-place, so buffers of fixed size would be copied at every token. Weights and encoder outputs
-stay in the main graph, where the body sees them.
+The first iteration processes the whole prompt, later ones one token per sequence. Caches are
+carries that grow: a loop body cannot update in place, so fixed-size buffers would be copied at
+every token. The body reads weights and encoder outputs from the main graph.
 """
 
 from collections.abc import Mapping
@@ -53,35 +52,34 @@ def build_generation_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the self-decoding model; `stored` and `ties` as in `build_model`. Inputs are
+    """Build the standalone generator; `stored` and `ties` as in `build_model`. Inputs are
     `GenerationParts.inputs` and `list_scalar_inputs`, outputs `tokens` and `log_probs` or, for beam
-    search, `scores`. Names that the spec has already are numbered.
+    search, `scores`; a number is added to a name that an input of the spec has. Raise E0944 for a
+    per-token input without a value inside the loop.
     """
     onnx_targets.check_opset(opset)
     ingredients = GenerationParts.of(whole)
-    work = _make_generation_context(ingredients, target, opset)
-    g = work.g
+    context = _make_generation_context(ingredients, target, opset)
+    g = context.g
     weights = add_parameters(g, ingredients.parameters, stored or {}, ties or {})
-    # Reported before anything is written: the loop has no value for such an input.
-    for name in work.per_token_inputs:
-        if not work.whole.graph.input_facts[name].keep:
-            _raise_unknown_symbol(name, work.derived.growing)
-    lower_encoder(work)
-    turn = _make_loop_iteration(work)
-    body = build_generation_body(work, turn)
+    for name in context.per_token_inputs:
+        if not context.parts.graph.input_facts[name].keep:
+            _raise_unknown_symbol(name, context.derived.growing)
+    lower_encoder(context)
+    loop = _make_loop_iteration(context)
+    body = build_generation_body(context, loop)
     g.site = LoweringSite(("generate",))
-    # A batch of size 0 has no newest token: the loop is skipped, and the results are the initial
-    # carries.
-    some = g.node("Greater", g.dim(work.batch), g.constant(0, "i64"))
-    firsts = (c.first for c in turn.carries)
-    last = g.nodes(
-        "Loop", len(turn.carries), work.scalars[MAX_TOKENS_INPUT], some, *firsts, body=body
+    # An empty batch has no newest token, so the loop is skipped.
+    has_batch = g.node("Greater", g.dim(context.batch), g.constant(0, "i64"))
+    initial = (c.first for c in loop.carries)
+    final = g.nodes(
+        "Loop", len(loop.carries), context.scalars[MAX_TOKENS_INPUT], has_batch, *initial, body=body
     )
-    outputs = turn.chooser.outputs(g, last[len(turn.feed) + len(turn.states) :])
-    inputs = _list_model_inputs(work)
+    outputs = loop.strategy.outputs(g, final[len(loop.token_carries) + len(loop.state_carries) :])
+    inputs = _list_model_inputs(context)
     taken = set(inputs)
-    named = {make_unique_name(n, taken): t for n, t in outputs.items()}
-    return finish_model(g, work.whole.graph, inputs, named, weights)
+    renamed = {make_unique_name(n, taken): t for n, t in outputs.items()}
+    return finish_model(g, context.parts.graph, inputs, renamed, weights)
 
 
 def _make_generation_context(
@@ -91,19 +89,19 @@ def _make_generation_context(
     graph, derived, decoding = whole.graph, whole.derived, whole.decoding
     types = dict(whole.inputs)
     taken = set(types)
-    # An input of the spec may be called `seed` or `max_tokens` and keeps its name.
+    # An input of the spec called `seed` or `max_tokens` keeps its name.
     scalars = {name: make_unique_name(name, taken) for name in list_scalar_inputs(decoding)}
-    # An optional input determines no length: it may be absent, with an empty shape.
-    told = {n: t for n, t in types.items() if n not in whole.optional}
-    lengths = LengthResolver(told, graph.facts, graph.least)
+    # An absent optional input is empty, so it determines no length.
+    input_types = {n: t for n, t in types.items() if n not in whole.optional_inputs}
+    lengths = LengthResolver(input_types, graph.facts, graph.least)
     shape = graph.inputs[derived.growing].type.shape
     assert len(shape) == 2, f"{derived.growing} is not a token sequence per batch element"
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
     static_inputs = (derived.step.inputs[n].type for n in derived.static_inputs)
-    fixed = any(batch in t.shape for t in static_inputs)
+    repeats_beams = any(batch in t.shape for t in static_inputs)
     return GenerationContext(
-        whole=whole,
+        parts=whole,
         g=Emitter(
             target=target,
             opset=opset,
@@ -112,51 +110,51 @@ def _make_generation_context(
         ),
         types=types,
         scalars=scalars,
-        outer={n: Tensor(n, t) for n, t in types.items()},
+        main_tensors={n: Tensor(n, t) for n, t in types.items()},
         batch=batch,
-        repeats=beams if fixed else 1,
+        repeats=beams if repeats_beams else 1,
     )
 
 
-def _make_loop_iteration(work: GenerationContext) -> LoopIteration:
+def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     """Return the loop's carries, with initial values emitted into the main graph."""
-    g = work.g
-    fed = [
-        make_prompt_carry(work),
-        *(make_mask_carry(work, name) for name in work.per_token_inputs),
+    g = context.g
+    token_carries = [
+        make_prompt_carry(context),
+        *(make_mask_carry(context, name) for name in context.per_token_inputs),
     ]
-    states = [make_state_carry(work, s) for s in work.derived.states]
-    static_inputs = {n: get_encoder_output(work, n) for n in work.derived.static_inputs}
-    logits = work.derived.step.outputs[work.decoding.source].type
+    state_carries = [make_state_carry(context, s) for s in context.derived.states]
+    static_inputs = {n: get_encoder_output(context, n) for n in context.derived.static_inputs}
+    logits = context.derived.step.outputs[context.decoding.source].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("choose",))
-    prompt = emit_cast(g, fed[0].first, fed[0].type.dtype, "i64")
+    prompt = emit_cast(g, token_carries[0].first, token_carries[0].type.dtype, "i64")
     start = StrategyInputs(
-        batch=work.batch,
+        batch=context.batch,
         vocabulary=vocabulary,
-        rows=work.rows,
-        scalars=work.scalars,
+        rows=context.step_batch,
+        scalars=context.scalars,
         prompt=prompt,
-        keep=find_prompt_mask(work),
+        padding_mask=find_prompt_mask(context),
     )
-    chooser = make_strategy(g, work.decoding, start)
-    first = find_first_logits(work)
+    strategy = make_strategy(g, context.decoding, start)
+    first = find_first_logits(context)
     return LoopIteration(
-        feed=fed,
-        states=states,
-        chooser=chooser,
+        token_carries=token_carries,
+        state_carries=state_carries,
+        strategy=strategy,
         static_inputs=static_inputs,
-        hoisted=hoist_invariant_nodes(work, static_inputs),
+        hoisted_nodes=hoist_invariant_nodes(context, static_inputs),
         first=first,
-        empty=None if first is None else find_empty_prompts(work),
+        empty_prompts=None if first is None else find_empty_prompts(context),
     )
 
 
-def _list_model_inputs(work: GenerationContext) -> dict[str, Type]:
+def _list_model_inputs(context: GenerationContext) -> dict[str, Type]:
     """Return the inputs of the model: the spec's, then the scalars."""
-    scalars = list_scalar_inputs(work.decoding).items()
-    return {**work.types, **{work.scalars[n]: Type(t, ()) for n, t in scalars}}
+    scalars = list_scalar_inputs(context.decoding).items()
+    return {**context.types, **{context.scalars[n]: Type(t, ()) for n, t in scalars}}
 
 
 def _raise_unknown_symbol(name: str, growing: str) -> NoReturn:
@@ -168,89 +166,89 @@ def _raise_unknown_symbol(name: str, growing: str) -> NoReturn:
     )
 
 
-def lower_encoder(work: GenerationContext) -> None:
-    """Write the first row, absent inputs, and `encode`."""
-    g, whole = work.g, work.whole
-    begun = _emit_begin_token(work) if whole.started else None
-    # Defaults before `encode`, which may read them.
-    for graph in (*whole.computed, work.derived.encode):
+def lower_encoder(context: GenerationContext) -> None:
+    """Lower the begin token, input defaults and the encoder."""
+    g, whole = context.g, context.parts
+    starts = _emit_begin_token(context) if whole.can_start_empty else None
+    for graph in (*whole.default_graphs, context.derived.encode):
         if graph is None:
             continue
-        work.bind_inputs(graph, work.outer)
+        context.bind_inputs(graph, context.main_tensors)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
-            if begun and name in whole.keeps:
+            if starts and name in whole.padding_masks:
                 # the first position exists even if it is the pad token
-                either = g.node("Or", tensor.name, begun)
-                tensor = replace(tensor, name=either, value=None)
-            work.outer[name] = tensor
+                with_start = g.node("Or", tensor.name, starts)
+                tensor = replace(tensor, name=with_start, value=None)
+            context.main_tensors[name] = tensor
 
 
-def _emit_begin_token(work: GenerationContext) -> str | None:
-    """Write the first row where no prompt is given, and that it exists; gives whether
-    that is so, bool[1]. None where a text begins without a row.
+def _emit_begin_token(context: GenerationContext) -> str | None:
+    """Emit the start tokens for an absent prompt, and its mask. Return whether the prompt is
+    absent, bool[1]; None if generation starts without a token.
     """
-    g = work.g
+    g = context.g
     g.site = LoweringSite(("start",))
-    growing = work.derived.growing
-    type, absent = work.types[growing], None
-    rows = _emit_optional_input(work, growing)
-    if not work.whole.begins:
-        absent = g.node("Equal", g.node("Shape", rows, start=1, end=2), g.vector(0))
-        # Columns that are prepended or not, without an `If`, whose branches must have one shape.
-        tokens = g.constant([list(work.decoding.start)], type.dtype)
-        many = g.node("Concat", g.shape([work.batch]), g.vector(1), axis=0)
+    growing = context.derived.growing
+    type, is_absent = context.types[growing], None
+    tokens = _emit_optional_input(context, growing)
+    if not context.parts.starts_from_prefix:
+        is_absent = g.node("Equal", g.node("Shape", tokens, start=1, end=2), g.vector(0))
+        # A slice of length 0 or 1 instead of an `If`, whose branches must have equal shapes.
+        start_tokens = g.constant([list(context.decoding.start)], type.dtype)
+        shape = g.node("Concat", g.shape([context.batch]), g.vector(1), axis=0)
         count = g.node(
-            "Mul", emit_cast(g, absent, "bool", "i64"), g.vector(len(work.decoding.start))
+            "Mul", emit_cast(g, is_absent, "bool", "i64"), g.vector(len(context.decoding.start))
         )
-        start = g.node("Expand", tokens, many)
+        start = g.node("Expand", start_tokens, shape)
         start = g.node("Slice", start, g.vector(0), count, g.vector(1))
-        rows = g.node("Concat", start, rows, axis=1)
-    work.outer[growing] = Tensor(rows, type)
-    # From here on the prompt length is that of this value: the input's own may be 0 if one position
-    # is read.
-    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, rows: type})
-    for name in work.whole.optional:
+        tokens = g.node("Concat", start, tokens, axis=1)
+    context.main_tensors[growing] = Tensor(tokens, type)
+    # The prompt length is now that of this value, no longer that of the input.
+    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: type})
+    for name in context.parts.optional_inputs:
         if name != growing:
-            work.outer[name] = _emit_extended_mask(work, name, rows)
-    return absent
+            context.main_tensors[name] = _emit_extended_mask(context, name, tokens)
+    return is_absent
 
 
-def _emit_extended_mask(work: GenerationContext, name: str, rows: str) -> Tensor:
-    """Emit a mask input extended to the length of `rows`: missing leading positions are True."""
-    g = work.g
-    known = _emit_optional_input(work, name)
-    more = g.node(
-        "Sub", g.node("Shape", rows, start=1, end=2), g.node("Shape", known, start=1, end=2)
+def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> Tensor:
+    """Emit a mask input extended to the length of `tokens` by leading valid positions."""
+    g = context.g
+    mask = _emit_optional_input(context, name)
+    missing = g.node(
+        "Sub", g.node("Shape", tokens, start=1, end=2), g.node("Shape", mask, start=1, end=2)
     )
-    front = g.node("Concat", g.shape([work.batch]), more, axis=0)
-    exist = g.node("Expand", g.constant(True, "bool"), front)
-    return Tensor(g.node("Concat", exist, known, axis=1), work.types[name])
+    front = g.node("Concat", g.shape([context.batch]), missing, axis=0)
+    true_positions = g.node("Expand", g.constant(True, "bool"), front)
+    return Tensor(g.node("Concat", true_positions, mask, axis=1), context.types[name])
 
 
-def _emit_optional_input(work: GenerationContext, name: str) -> str:
-    """Emit an optional input `[batch, n]`; when it is omitted, n is 0."""
-    g = work.g
-    # In ONNX an initializer with an input's name is its default, so that callers may omit the
-    # input. Its batch of 1 is expanded to the actual one.
-    code = ONNX_TYPE_CODES[work.types[name].dtype]
+def _emit_optional_input(context: GenerationContext, name: str) -> str:
+    """Emit an optional input `[batch, n]`; n is 0 if the caller omits it."""
+    g = context.g
+    # An initializer with the name of an input is its default; its batch of 1 is expanded.
+    code = ONNX_TYPE_CODES[context.types[name].dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
-    shape = g.node("Concat", g.shape([work.batch]), g.vector(1), axis=0)
+    shape = g.node("Concat", g.shape([context.batch]), g.vector(1), axis=0)
     return g.node("Expand", name, shape)
 
 
-def make_prompt_carry(work: GenerationContext) -> LoopCarry:
+def make_prompt_carry(context: GenerationContext) -> LoopCarry:
     """Build the carry of the token ids; its initial value is the whole prompt."""
-    growing = work.derived.growing
-    ids = work.outer[growing]
-    keeps = (n for graph in work.whole.computed for n in graph.outputs)
-    for name in keeps:
-        # A mask inside the model is computed from the pad id, which may be -1: no valid index of
-        # any table. A spec that never uses the ids as indices may read the original ids.
-        if name in work.whole.keeps and _is_lookup_index(work.derived.step, growing):
-            ids = Tensor(emit_indices_without_padding(work.g, ids, work.outer[name]), ids.type)
-    return LoopCarry(growing, work.derived.step.inputs[growing].type, work.repeat_for_beams(ids))
+    growing = context.derived.growing
+    ids = context.main_tensors[growing]
+    default_names = (n for graph in context.parts.default_graphs for n in graph.outputs)
+    for name in default_names:
+        # The pad id may be -1, which is no valid index of an embedding.
+        if name in context.parts.padding_masks and _is_lookup_index(context.derived.step, growing):
+            ids = Tensor(
+                emit_indices_without_padding(context.g, ids, context.main_tensors[name]), ids.type
+            )
+    return LoopCarry(
+        growing, context.derived.step.inputs[growing].type, context.repeat_for_beams(ids)
+    )
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -260,64 +258,63 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
     return any(isinstance(op, ops.Embedding) for op in readers)
 
 
-def make_mask_carry(work: GenerationContext, name: str) -> LoopCarry:
+def make_mask_carry(context: GenerationContext, name: str) -> LoopCarry:
     """Build the carry of an input other than the token ids, with its value at the first step."""
-    type = work.derived.step.inputs[name].type
-    return LoopCarry(name, type, work.repeat_for_beams(work.outer[name]))
+    type = context.derived.step.inputs[name].type
+    return LoopCarry(name, type, context.repeat_for_beams(context.main_tensors[name]))
 
 
-def make_state_carry(work: GenerationContext, state: DecodeState) -> LoopCarry:
+def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
     """Build the carry of a state; its initial value is an output of `encode`, or empty."""
     if state.initial:
-        initial = work.repeat_for_beams(work.outer[state.initial], state.batch)
+        initial = context.repeat_for_beams(context.main_tensors[state.initial], state.batch)
         return LoopCarry(state.name, state.type, initial)
-    lengths = {str(work.batch): work.rows}
-    # A cache starts empty; a state without a time axis, such as that of a recurrent layer, starts
-    # as zeros of its full shape.
+    lengths = {str(context.batch): context.step_batch}
+    # A cache starts empty, a state without a time axis (of a recurrent layer) as zeros.
     shape = [
         Dim.of(0) if n == state.rows else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
     ]
-    work.g.site = LoweringSite(("states",))
-    return LoopCarry(state.name, state.type, emit_full(work.g, 0, state.type.dtype, shape))
+    context.g.site = LoweringSite(("states",))
+    return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 
-def get_encoder_output(work: GenerationContext, name: str) -> Tensor:
-    """Return a value that every step reads unchanged, captured from the main graph."""
-    type = work.derived.step.inputs[name].type
-    known = make_typed_tensor(work.outer[name].name, type.dtype, type.shape)
-    return Tensor(work.repeat_for_beams(known), type)
+def get_encoder_output(context: GenerationContext, name: str) -> Tensor:
+    """Return an encoder output, which the loop body captures from the main graph."""
+    type = context.derived.step.inputs[name].type
+    known = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
+    return Tensor(context.repeat_for_beams(known), type)
 
 
-def find_prompt_mask(work: GenerationContext) -> str | None:
+def find_prompt_mask(context: GenerationContext) -> str | None:
     """Return the padding mask of the prompt, bool[rows, n], or None if the model has none."""
-    for name in work.whole.keeps:
-        if name in work.outer:
-            return work.repeat_for_beams(work.outer[name])
+    for name in context.parts.padding_masks:
+        if name in context.main_tensors:
+            return context.repeat_for_beams(context.main_tensors[name])
     return None
 
 
-def find_first_logits(work: GenerationContext) -> Tensor | None:
+def find_first_logits(context: GenerationContext) -> Tensor | None:
     """Return the logits of the first token of a sequence without a prompt, f32[rows,
     vocabulary], or None if every sequence needs a token.
     """
-    name, g = work.derived.first, work.g
-    if not work.whole.begins:
+    name, g = context.derived.first, context.g
+    if not context.parts.starts_from_prefix:
         return None
-    made = work.outer[name]
+    made = context.main_tensors[name]
     g.site = LoweringSite(("start",))
-    logits, shape = work.repeat_for_beams(made), made.type.shape
+    logits, shape = context.repeat_for_beams(made), made.type.shape
     if made.type.rank == 3:
         logits = g.node("Squeeze", logits, g.vector(1))
     logits = emit_cast(g, logits, made.type.dtype, "f32")
-    return Tensor(logits, Type("f32", (work.rows, shape[-1])))
+    return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
 
 
-def find_empty_prompts(work: GenerationContext) -> str | None:
-    """Emit bool[rows, 1]: whether a prompt is only padding; None without a padding mask."""
-    kept, g = find_prompt_mask(work), work.g
-    if kept is None:
+def find_empty_prompts(context: GenerationContext) -> str | None:
+    """Emit whether each prompt is only padding, bool[rows, 1]; None without a padding mask."""
+    mask, g = find_prompt_mask(context), context.g
+    if mask is None:
         return None
     # the maximum over no tokens is 0
-    count = g.node("ReduceSum", emit_cast(g, kept, "bool", "i64"), g.vector(1), keepdims=True)
+    count = g.node("ReduceSum", emit_cast(g, mask, "bool", "i64"), g.vector(1), keepdims=True)
     return g.node("Equal", count, g.constant(0, "i64"))

@@ -1,8 +1,8 @@
 """One step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
-As in the published generators, more candidates than beams are kept, so that enough remain
-when some finish; finished ones are stored with length-normalized scores. Shapes: `s`
-sentences, `n` beams, `c` candidates, `t` tokens so far.
+As in transformers, a step keeps more candidates than beams, so that enough remain when some
+finish; finished ones are stored with length-normalized scores. Shapes: `s` sequences, `n`
+beams, `c` candidates, `t` tokens so far.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ SEQUENCES_DIM, GENERATED_DIM = Dim.symbol("sentences"), Dim.symbol("written")
 
 
 class BeamState(NamedTuple):
-    """Carries by name: `scores` f32[s, n] and `written` i64[s, n, t] of live beams, `done_scores`
-    and `done` of finished ones, `ended` bool[s, n] which of these exist (else filler, score
-    `NO_SCORE`), `open` bool[s, 1] whether a sentence can still improve.
+    """Loop carries: `scores` f32[s, n] and tokens `written` i64[s, n, t] of live beams; the same
+    for finished beams as `done_scores` and `done`, with `ended` bool[s, n] true for those that
+    exist; `open` bool[s, 1], whether a sequence can still improve.
     """
 
     scores: str
@@ -42,27 +42,27 @@ class BeamState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BeamDecision:
-    """The `beams` after a step, next tokens and the rows they continue, i64[s·n], and whether to go
-    on, bool[].
+    """The `beams` after a step, next `tokens` and their `parents`, i64[s·n] each, and whether the
+    search `continues`, bool[].
     """
 
     beams: BeamState
     tokens: str
     parents: str
-    more: str
+    continues: str
 
 
 @dataclass(frozen=True, slots=True)
 class BeamCandidates:
-    """The best continuations: `scores` f32[s, c], `parents` and `tokens` i64[s, c], `written`
-    i64[s, c, t + 1], and `hits` bool[s, c], which of them finish.
+    """The best continuations: `scores` f32[s, c], `parents` and `tokens` i64[s, c], tokens
+    `written` i64[s, c, t + 1], and `is_finished` bool[s, c].
     """
 
     scores: str
     parents: str
     tokens: str
     written: str
-    hits: str
+    is_finished: str
 
 
 def list_beam_types(beams: int) -> tuple[Type, ...]:
@@ -80,169 +80,166 @@ def list_beam_types(beams: int) -> tuple[Type, ...]:
 
 
 def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamState:
-    """Emit the state before the first step; only the first of the equal beams counts."""
+    """Emit the initial state, where only the first of the equal beams has a score."""
     n = d.num_beams
     shape = g.node("Concat", sentences, g.vector(n), axis=0)
-    lone = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
-    nothing = g.node("Expand", g.constant(0, "i64"), g.node("Concat", shape, g.vector(0), axis=0))
-    low = g.node("Expand", g.constant(NO_SCORE, "f32"), shape)
-    none = g.node("Expand", g.constant(False, "bool"), shape)
-    some = g.node(
+    first_only = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
+    no_tokens = g.node("Expand", g.constant(0, "i64"), g.node("Concat", shape, g.vector(0), axis=0))
+    no_scores = g.node("Expand", g.constant(NO_SCORE, "f32"), shape)
+    all_false = g.node("Expand", g.constant(False, "bool"), shape)
+    all_true = g.node(
         "Expand", g.constant(True, "bool"), g.node("Concat", sentences, g.vector(1), axis=0)
     )
-    return BeamState(lone, nothing, low, nothing, none, some)
+    return BeamState(first_only, no_tokens, no_scores, no_tokens, all_false, all_true)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """One beam search step: the former state, the number of generated tokens including this one,
-    `made` i64[], its maximum `limit` i64[], and whether it is reached, `last` bool[].
+    """One beam search step: the previous `state`, the number of generated tokens including this
+    one, `length` i64[], its maximum `limit` i64[], and whether that is reached, `is_last` bool[].
     """
 
     g: Emitter
     d: DecodingConfig
-    before: BeamState
+    state: BeamState
     vocabulary: int
-    made: str
+    length: str
     limit: str
-    last: str
+    is_last: str
 
     @property
     def candidates(self) -> int:
         """Number of candidate continuations per sequence and step."""
-        # Each hypothesis has as many endings as there are stop tokens: that many more candidates
-        # leave `beams` that continue. The vocabulary is the limit.
+        # One candidate per stop token and beam may finish; `num_beams` others remain.
         wanted = max(2, 1 + len(self.d.stop)) * self.d.num_beams
         return min(wanted, self.d.num_beams * self.vocabulary)
 
 
-def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
-    """Emit a step from log-probabilities `[s·n, vocabulary]`, or `[s, vocabulary]` at first. A row
-    of `hopeless` (invalid) logits in an open sentence ends the search with `NO_TOKEN` and a NaN
-    score.
+def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDecision:
+    """Emit a step from log-probabilities `[s·n, vocabulary]`, or `[s, vocabulary]` at first.
+    `invalid_logits` of a live beam end the search with `NO_TOKEN` and a NaN score.
     """
     g, n = s.g, s.d.num_beams
-    sentences = g.node("Shape", s.before.scores, start=0, end=1)
-    wide = g.node("Mul", sentences, g.vector(n))
-    # The number of beams per row: all of a sequence if the first step has one row per sequence,
-    # else 1. A parent is a row of this step, so its index is divided by this.
-    shared = g.node("Div", wide, g.node("Shape", logs, start=0, end=1))
-    logs = g.node("Reshape", logs, g.node("Concat", sentences, g.vector(-1, s.vocabulary), axis=0))
-    found = _emit_candidates(s, logs)
-    # An ended hypothesis does not continue. `TopK` takes the first of equal scores, as Python's
-    # stable sort does.
-    scores, places = g.nodes(
-        "TopK", 2, _emit_masked(g, found.scores, found.hits), g.vector(n), axis=1
+    batch = g.node("Shape", s.state.scores, start=0, end=1)
+    beam_count = g.node("Mul", batch, g.vector(n))
+    # A first step may have one row per sequence, which is the parent of all its beams.
+    beams_per_row = g.node("Div", beam_count, g.node("Shape", logs, start=0, end=1))
+    logs = g.node("Reshape", logs, g.node("Concat", batch, g.vector(-1, s.vocabulary), axis=0))
+    candidates = _emit_candidates(s, logs)
+    # Among equal scores `TopK` selects the first, like Python's stable sort.
+    scores, indices = g.nodes(
+        "TopK", 2, _emit_masked(g, candidates.scores, candidates.is_finished), g.vector(n), axis=1
     )
-    tokens = g.node("GatherElements", found.tokens, places, axis=1)
-    parents = _emit_flat(s, g.node("GatherElements", found.parents, places, axis=1), n)
-    parents = g.node("Div", parents, shared)
-    written = _emit_gathered_beams(s, found.written, places, s.candidates)
-    done_scores, done, ended = _emit_finished_beams(s, found)
-    still = _emit_is_open(s, scores, done_scores, ended)
-    wrong = _emit_failed_sequences(
-        s, g.node("Reshape", hopeless, g.node("Concat", sentences, g.vector(-1), axis=0))
+    tokens = g.node("GatherElements", candidates.tokens, indices, axis=1)
+    parents = _emit_flat(s, g.node("GatherElements", candidates.parents, indices, axis=1), n)
+    parents = g.node("Div", parents, beams_per_row)
+    written = _emit_gathered_beams(s, candidates.written, indices, s.candidates)
+    done_scores, done, ended = _emit_finished_beams(s, candidates)
+    is_open = _emit_is_open(s, scores, done_scores, ended)
+    has_failed = _emit_failed_sequences(
+        s, g.node("Reshape", invalid_logits, g.node("Concat", batch, g.vector(-1), axis=0))
     )
-    # A sequence with NaN logits ends the search of all: its score reports it to the caller.
-    more = g.node("And", _emit_any(g, still, 0), g.node("Not", _emit_any(g, wrong, 0)))
-    more = g.node("Squeeze", more, g.vector(0, 1))
-    done_scores = g.node("Where", wrong, g.constant(float("nan"), "f32"), done_scores)
-    done = g.node("Where", emit_unsqueeze(g, wrong, 2), g.constant(NO_TOKEN, "i64"), done)
-    after = BeamState(scores, written, done_scores, done, ended, still)
+    # NaN logits end the search of all sequences; the caller sees a score of NaN.
+    continues = g.node("And", _emit_any(g, is_open, 0), g.node("Not", _emit_any(g, has_failed, 0)))
+    continues = g.node("Squeeze", continues, g.vector(0, 1))
+    done_scores = g.node("Where", has_failed, g.constant(float("nan"), "f32"), done_scores)
+    done = g.node("Where", emit_unsqueeze(g, has_failed, 2), g.constant(NO_TOKEN, "i64"), done)
+    after = BeamState(scores, written, done_scores, done, ended, is_open)
     flat = g.node("Reshape", tokens, g.vector(-1))
-    return BeamDecision(after, flat, parents, more)
+    return BeamDecision(after, flat, parents, continues)
 
 
-def _emit_failed_sequences(s: BeamSearchStep, hopeless: str) -> str:
-    """Emit bool[s, 1]: open sequences with a live beam whose logits are invalid."""
+def _emit_failed_sequences(s: BeamSearchStep, invalid_logits: str) -> str:
+    """Emit which open sequences have a live beam with invalid logits, bool[s, 1]."""
     g = s.g
-    alive = g.node("Greater", s.before.scores, g.constant(NO_SCORE, "f32"))
-    return g.node("And", s.before.open, _emit_any(g, g.node("And", alive, hopeless)))
+    is_live = g.node("Greater", s.state.scores, g.constant(NO_SCORE, "f32"))
+    return g.node("And", s.state.open, _emit_any(g, g.node("And", is_live, invalid_logits)))
 
 
 def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
     g, n = s.g, s.d.num_beams
-    before = emit_unsqueeze(g, s.before.scores, 2)
-    # The row of an unused beam may hold NaN, and `NO_SCORE` plus NaN is NaN.
-    alive = g.node("Greater", before, g.constant(NO_SCORE, "f32"))
-    total = g.node("Where", alive, g.node("Add", logs, before), g.constant(NO_SCORE, "f32"))
+    state = emit_unsqueeze(g, s.state.scores, 2)
+    # An unused beam may have NaN logits.
+    is_live = g.node("Greater", state, g.constant(NO_SCORE, "f32"))
+    total = g.node("Where", is_live, g.node("Add", logs, state), g.constant(NO_SCORE, "f32"))
     total = g.node("Reshape", total, g.vector(-1, n * s.vocabulary))
-    scores, places = g.nodes("TopK", 2, total, g.vector(s.candidates), axis=1)
+    scores, indices = g.nodes("TopK", 2, total, g.vector(s.candidates), axis=1)
     size = g.constant(s.vocabulary, "i64")
-    parents, tokens = g.node("Div", places, size), g.node("Mod", places, size)
-    before = _emit_gathered_beams(s, s.before.written, parents, n)
-    written = g.node("Concat", before, emit_unsqueeze(g, tokens, 2), axis=2)
-    # At the length limit every beam ends.
-    hits = s.last
+    parents, tokens = g.node("Div", indices, size), g.node("Mod", indices, size)
+    state = _emit_gathered_beams(s, s.state.written, parents, n)
+    written = g.node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
+    is_finished = s.is_last
     for stop in s.d.stop:
-        hits = g.node("Or", hits, g.node("Equal", tokens, g.constant(stop, "i64")))
-    # `last` is a scalar; `Equal` broadcast it.
+        is_finished = g.node("Or", is_finished, g.node("Equal", tokens, g.constant(stop, "i64")))
     if not s.d.stop:
-        hits = g.node("Expand", hits, g.node("Shape", tokens))
-    return BeamCandidates(scores, parents, tokens, written, hits)
+        is_finished = g.node("Expand", is_finished, g.node("Shape", tokens))
+    return BeamCandidates(scores, parents, tokens, written, is_finished)
 
 
-def _emit_finished_beams(s: BeamSearchStep, found: BeamCandidates) -> tuple[str, str, str]:
+def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
     """Emit the best finished hypotheses: those from before and those that finish now."""
     g, n = s.g, s.d.num_beams
-    # A continuation that ranks below `beams` others is dropped when it ends, as in the published
-    # implementations.
+    # As in transformers, only the first `num_beams` candidates may finish.
     leading = g.constant([[c < n for c in range(s.candidates)]], "bool")
-    now = g.node("And", g.node("And", found.hits, leading), s.before.open)
-    now = g.node("And", now, g.node("Greater", found.scores, g.constant(NO_SCORE, "f32")))
-    scores = _emit_masked(g, _emit_normalized_scores(s, found.scores, s.made), g.node("Not", now))
+    ends_now = g.node("And", g.node("And", candidates.is_finished, leading), s.state.open)
+    ends_now = g.node(
+        "And", ends_now, g.node("Greater", candidates.scores, g.constant(NO_SCORE, "f32"))
+    )
+    scores = _emit_masked(
+        g, _emit_normalized_scores(s, candidates.scores, s.length), g.node("Not", ends_now)
+    )
     filler = g.node("Expand", g.constant(s.d.filler, "i64"), _emit_column_shape(s))
-    # Sequences that ended earlier are shorter; as rows of one tensor all have the length of the
-    # longest.
-    old = g.node("Concat", s.before.done, filler, axis=2)
-    written = g.node("Concat", old, found.written, axis=1)
+    # Beams that finished earlier are filled up to the current length.
+    done_before = g.node("Concat", s.state.done, filler, axis=2)
+    written = g.node("Concat", done_before, candidates.written, axis=1)
     ended = g.node(
         "Concat",
-        emit_cast(g, s.before.ended, "bool", "i64"),
-        emit_cast(g, now, "bool", "i64"),
+        emit_cast(g, s.state.ended, "bool", "i64"),
+        emit_cast(g, ends_now, "bool", "i64"),
         axis=1,
     )
-    merged = g.node("Concat", s.before.done_scores, scores, axis=1)
-    kept, places = g.nodes("TopK", 2, merged, g.vector(n), axis=1)
-    ended = emit_cast(g, g.node("GatherElements", ended, places, axis=1), "i64", "bool")
-    done = _emit_gathered_beams(s, written, places, n + s.candidates)
+    merged = g.node("Concat", s.state.done_scores, scores, axis=1)
+    best_scores, indices = g.nodes("TopK", 2, merged, g.vector(n), axis=1)
+    ended = emit_cast(g, g.node("GatherElements", ended, indices, axis=1), "i64", "bool")
+    done = _emit_gathered_beams(s, written, indices, n + s.candidates)
     done = g.node("Where", emit_unsqueeze(g, ended, 2), done, g.constant(s.d.filler, "i64"))
-    return kept, done, ended
+    return best_scores, done, ended
 
 
 def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) -> str:
-    """Emit bool[s, 1]: whether a live beam exists and fewer than `beams` are finished, or, unless
-    `early` is True, whether the best live beam still beats the worst finished one.
+    """Emit whether each sequence can still improve, bool[s, 1]: with `early_stopping` whether it
+    has a live beam and an unfinished one, else whether its best live beam beats its worst finished
+    one.
     """
     g = s.g
     never = s.d.early == "never" and s.d.length_penalty > 0
     best = emit_slice(g, scores, 1, Dim.of(0), Dim.of(1))
     if s.d.early is True:
-        going = g.node("Greater", best, g.constant(NO_SCORE, "f32"))
+        is_live = g.node("Greater", best, g.constant(NO_SCORE, "f32"))
         return g.node(
-            "And", s.before.open, g.node("And", going, _emit_any(g, g.node("Not", ended)))
+            "And", s.state.open, g.node("And", is_live, _emit_any(g, g.node("Not", ended)))
         )
-    # Log-probabilities are negative, so sums only decrease. The best reachable score is the sum
-    # divided by the largest possible length divisor; early_stopping="never" waits for it.
-    best = _emit_normalized_scores(s, best, s.limit if never else s.made)
+    # Sums of log-probabilities only decrease: the best reachable score is the sum divided by the
+    # maximum length divisor, which early_stopping="never" waits for.
+    best = _emit_normalized_scores(s, best, s.limit if never else s.length)
     worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), Dim.of(s.d.num_beams))
     worst = g.node("Where", ended, worst, g.constant(NO_SCORE, "f32"))
     better = _emit_any(g, g.node("Greater", best, worst))
-    return g.node("And", s.before.open, better)
+    return g.node("And", s.state.open, better)
 
 
 def _emit_normalized_scores(s: BeamSearchStep, scores: str, count: str) -> str:
-    """`scores / count ** length_penalty` in f32, at least `MIN_SCORE` or `NO_SCORE`."""
+    """Emit `scores / count ** length_penalty` in f32, at least `MIN_SCORE` or `NO_SCORE`."""
     g = s.g
-    # In f64 and rounded once, as in Python: both order equal hypotheses alike.
+    # In f64 and rounded once, like the Python implementation, so that ties are equal.
     power = g.node("Pow", emit_cast(g, count, "i64", "f64"), g.constant(s.d.length_penalty, "f64"))
-    made = emit_cast(g, g.node("Div", emit_cast(g, scores, "f32", "f64"), power), "f64", "f32")
-    made = g.node("Max", made, g.constant(MIN_SCORE, "f32"))
-    return _emit_masked(g, made, g.node("Equal", scores, g.constant(NO_SCORE, "f32")))
+    length = emit_cast(g, g.node("Div", emit_cast(g, scores, "f32", "f64"), power), "f64", "f32")
+    length = g.node("Max", length, g.constant(MIN_SCORE, "f32"))
+    return _emit_masked(g, length, g.node("Equal", scores, g.constant(NO_SCORE, "f32")))
 
 
 def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
-    """`NO_SCORE` where the condition holds."""
+    """Emit scores with `NO_SCORE` where the condition holds."""
     return g.node("Where", condition, g.constant(NO_SCORE, "f32"), scores)
 
 
@@ -256,27 +253,27 @@ def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
 def _emit_column_shape(s: BeamSearchStep) -> str:
     """Emit the shape of one token per hypothesis, `[s, n, 1]`."""
     g = s.g
-    return g.node("Concat", g.node("Shape", s.before.scores), g.vector(1), axis=0)
+    return g.node("Concat", g.node("Shape", s.state.scores), g.vector(1), axis=0)
 
 
-def _emit_flat(s: BeamSearchStep, places: str, width: int) -> str:
+def _emit_flat(s: BeamSearchStep, indices: str, width: int) -> str:
     """Convert indices among the `width` beams of a sequence, `[s, m]`, to indices among all beams,
     `[s·m]`.
     """
     g = s.g
-    count = g.node("Squeeze", g.node("Shape", s.before.scores, start=0, end=1), g.vector(0))
-    numbers = g.node("Range", g.constant(0, "i64"), count, g.constant(1, "i64"))
-    offsets = g.node("Mul", emit_unsqueeze(g, numbers, 1), g.constant(width, "i64"))
-    return g.node("Reshape", g.node("Add", places, offsets), g.vector(-1))
+    count = g.node("Squeeze", g.node("Shape", s.state.scores, start=0, end=1), g.vector(0))
+    sequence_ids = g.node("Range", g.constant(0, "i64"), count, g.constant(1, "i64"))
+    offsets = g.node("Mul", emit_unsqueeze(g, sequence_ids, 1), g.constant(width, "i64"))
+    return g.node("Reshape", g.node("Add", indices, offsets), g.vector(-1))
 
 
-def _emit_gathered_beams(s: BeamSearchStep, x: str, places: str, width: int) -> str:
+def _emit_gathered_beams(s: BeamSearchStep, x: str, indices: str, width: int) -> str:
     """Gather beams `[s, m]` of `x`, `[s, width, t]`, as `[s, m, t]`."""
     g = s.g
     length = g.node("Shape", x, start=2, end=3)
     count = g.node("Mul", g.node("Shape", x, start=0, end=1), g.vector(width))
-    # Before the first step `t` is 0: a length here, not Reshape's "copy this axis".
+    # `t` is 0 before the first step, so 0 must not copy an axis.
     rows = g.node("Reshape", x, g.node("Concat", count, length, axis=0), allowzero=1)
-    picked = g.node("Gather", rows, _emit_flat(s, places, width))
-    shape = g.node("Concat", g.node("Shape", places), length, axis=0)
-    return g.node("Reshape", picked, shape, allowzero=1)
+    gathered = g.node("Gather", rows, _emit_flat(s, indices, width))
+    shape = g.node("Concat", g.node("Shape", indices), length, axis=0)
+    return g.node("Reshape", gathered, shape, allowzero=1)

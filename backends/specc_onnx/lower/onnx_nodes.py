@@ -1,4 +1,4 @@
-"""Facts of ONNX nodes that lowering writes and readers of a compiled model look for."""
+"""Nested graphs of ONNX models, and markers that lowering writes for readers of models."""
 
 from collections.abc import Iterator
 
@@ -16,10 +16,19 @@ def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
+        yield from attribute.graphs
+
+
+def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and every subgraph in it."""
+    pending = [graph]
+    while pending:
+        yield (current := pending.pop())
+        pending += [body for node in current.node for body in iterate_node_bodies(node)]
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Return every name that a node reads, also in its bodies."""
+    """Yield every name that a node reads, also in its bodies."""
     yield from node.input
     for body in iterate_node_bodies(node):
         for inner in body.node:

@@ -1,5 +1,5 @@
 """Verify a built model against the graph that it was lowered from.
 
-In come an ONNX model and the graph, out goes nothing, or the diagnostic that a lowering
-is wrong. No gate is an `assert`.
+Input: an ONNX model and its graph. A wrong lowering raises `UnsoundModelError`; the checks do
+not use `assert`, so they also run with `python -O`.
 """

@@ -1,4 +1,4 @@
-"""ONNX value types at given lengths: inferred types, conflicts and merges."""
+"""ONNX value types at concrete lengths: inferred types, conflicts and merges."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from specc.ir.ir_lexer import parse_dim
 from specc.ir.length_constraints import find_valid_lengths
 
 MAX_FOLDED_ELEMENTS = 4096
-"""Maximum number of elements of a constant-folded value; no shape is longer."""
+"""Maximum number of elements of a constant-folded value."""
 FOLDED_DTYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 """The element types of constant-folded values."""
 
@@ -23,7 +23,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """An invalid model: always a bug of specc; the text names the value."""
+    """An invalid model, always a bug of specc; the message names the value."""
 
 
 class OperandMismatchError(Exception):
@@ -32,25 +32,25 @@ class OperandMismatchError(Exception):
 
 @dataclass(kw_only=True)
 class InferredTypes:
-    """Types of a model's values, and the `numbers` of small integer ones. `declared` types, at the
-    lengths `env`, must agree; `unknown_types` are declared lengths that `env` does not know
-    (value, axis, text). `taken` is False inside a branch that may not run.
+    """Inferred types of a model's values at the lengths `env`, and the values of small integer
+    `constants`. They must agree with `declared` types; `unknown_lengths` are declared lengths that
+    `env` lacks (value, axis, formula). `is_reached` is False in a branch that may not run.
     """
 
     env: Mapping[str, int]
     opsets: Mapping[str, int]
     types: dict[str, TypeProto] = field(default_factory=dict)
-    numbers: dict[str, Array] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
     declared: dict[str, TypeProto] = field(default_factory=dict)
-    unknown_types: list[tuple[str, int, str]] = field(default_factory=list)
-    taken: bool = True
+    unknown_lengths: list[tuple[str, int, str]] = field(default_factory=list)
+    is_reached: bool = True
 
     def add_value(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
-        """A value by its name. Unsound where it contradicts what is declared."""
+        """Add a value. Raise UnsoundModelError if its type contradicts the declared one."""
         known = self.declared.get(name)
         if known is not None:
-            if why := find_type_conflict(known, type):
-                raise UnsoundModelError(f"`{name}`: {why}")
+            if reason := find_type_conflict(known, type):
+                raise UnsoundModelError(f"`{name}`: {reason}")
             type = merge_types(known, type)
         self.types[name] = type
         if (
@@ -58,24 +58,22 @@ class InferredTypes:
             and numbers.size <= MAX_FOLDED_ELEMENTS
             and type.tensor_type.elem_type in FOLDED_DTYPES
         ):
-            self.numbers[name] = numbers
+            self.constants[name] = numbers
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
-        """Types as they are written down."""
+        """Add the types that the model declares."""
         for value in values:
             self.declared[value.name] = substitute_type_lengths(value.type, self.env)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
                 if dim.dim_param and _evaluate_length(dim, self.env) is None:
-                    self.unknown_types.append((value.name, axis, dim.dim_param))
+                    self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Check that each unknown symbol is one length everywhere, and that formulas hold.
-        UnsoundModelError otherwise.
-        """
+        """Raise UnsoundModelError if an unknown symbol has two lengths or a formula is wrong."""
         env = dict(self.env)
         formulas = []
-        for name, axis, text in self.unknown_types:
-            shape = self.shape(name) if name in self.types else None
+        for name, axis, text in self.unknown_lengths:
+            shape = self.get_shape(name) if name in self.types else None
             length = shape[axis] if shape else None
             if length is None:
                 continue
@@ -84,26 +82,26 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a dotted name is that of one carry's axis, from which nothing is computed
-            of_carry = "." in text
-            if not of_carry:
+            # a dotted name is an axis of one carry; no formula refers to it
+            is_carry = "." in text
+            if not is_carry:
                 _solve_formula(text, length, env)
             known = _evaluate_formula(text, env)
-            if known is not None or of_carry:
+            if known is not None or is_carry:
                 _check_equal_length(name, axis, text, known, length)
 
-    def shape(self, name: str) -> PartialShape | None:
-        """The lengths of a value; None where not even their number is known."""
+    def get_shape(self, name: str) -> PartialShape | None:
+        """Return the lengths of a value; None if its rank is unknown."""
         return read_shape(self.types[name])
 
     def get_element_type(self, name: str) -> int:
-        """The element type of a value."""
+        """Return the ONNX element type of a value."""
         code: int = self.types[name].tensor_type.elem_type
         return code
 
-    def sizes(self, name: str) -> list[int] | None:
-        """The lengths of a value where all are known."""
-        shape = self.shape(name)
+    def get_static_shape(self, name: str) -> list[int] | None:
+        """Return the lengths of a value if all are known, else None."""
+        shape = self.get_shape(name)
         if shape is None:
             return None
         known = [d for d in shape if d is not None]
@@ -116,24 +114,23 @@ class InferredTypes:
 def choose_distinct_lengths(
     dims: Iterable[Dim],
     graph: Graph,
-    beyond: Mapping[str, int] | None = None,
-    most: Mapping[str, int] | None = None,
+    lower_limits: Mapping[str, int] | None = None,
+    upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a number for every symbol of `dims`: distinct primes, above those in `beyond` and at
-    most those in `most`, or the nearest valid lengths; {} if there are none.
+    """Return a length for every symbol of `dims`: distinct primes, above `lower_limits` and at most
+    `upper_limits`, or the nearest valid lengths; {} if there are none.
     """
-    given = list(dims)
-    fixed = {d.number for d in given if d.number is not None}
-    symbols = sorted({s for d in given for s in d.symbols()} - graph.facts.keys())
-    env = _choose_primes(symbols, fixed, graph, beyond or {}, most or {})
+    listed = list(dims)
+    fixed = {d.number for d in listed if d.number is not None}
+    symbols = sorted({s for d in listed for s in d.symbols()} - graph.facts.keys())
+    env = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
     found = find_valid_lengths(graph, env, apart={*env.values(), *fixed})
     if not found:
-        # A short position table leaves few lengths: then some equal those of other axes.
-        few = enumerate(symbols, 1)
-        found = find_valid_lengths(graph, {s: max(n, graph.least.get(s, 0)) for n, s in few})
+        # A short position table may leave too few lengths for distinct ones.
+        small = enumerate(symbols, 1)
+        found = find_valid_lengths(graph, {s: max(n, graph.least.get(s, 0)) for n, s in small})
     if not found:
         return {}
-    # Lengths that follow from others are not chosen.
     return found | {symbol: dim.at(found) for symbol, dim in graph.facts.items()}
 
 
@@ -141,39 +138,39 @@ def _choose_primes(
     symbols: Sequence[str],
     fixed: set[int],
     graph: Graph,
-    beyond: Mapping[str, int],
-    most: Mapping[str, int],
+    lower_limits: Mapping[str, int],
+    upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """A prime for each symbol, rising, apart from the lengths that are `fixed`."""
+    """Return ascending primes for the symbols, different from the `fixed` lengths."""
     env: dict[str, int] = {}
-    # Small numbers are widths and head counts in many models.
+    # Smaller numbers are common as widths and head counts.
     number = 10
     for symbol in symbols:
-        long = symbol in beyond
-        low = beyond[symbol] + 1 if long else 0
+        long = symbol in lower_limits
+        low = lower_limits[symbol] + 1 if long else 0
         low = max(number + 1, low, graph.least.get(symbol, 0))
-        chosen = _find_prime(low, fixed | {*env.values()})
-        env[symbol] = min(chosen, most.get(symbol, chosen))
+        prime = _find_prime(low, fixed | {*env.values()})
+        env[symbol] = min(prime, upper_limits.get(symbol, prime))
         # Lengths are large only where required.
         number = number if long else env[symbol]
     return env
 
 
-def _find_prime(low: int, apart: Collection[int]) -> int:
-    """The first from `low` on that is none of those."""
-    while low in apart or any(low % n == 0 for n in range(2, low)):
+def _find_prime(low: int, excluded: Collection[int]) -> int:
+    """Return the first prime from `low` on that is not in `excluded`."""
+    while low in excluded or any(low % n == 0 for n in range(2, low)):
         low += 1
     return low
 
 
 def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
-    """A type; None is a length that is not known, or a number of axes that is not."""
+    """Return a tensor type; None is an unknown length, or an unknown shape."""
     made: TypeProto = helper.make_tensor_type_proto(element, shape)
     return made
 
 
 def read_shape(type: TypeProto) -> PartialShape | None:
-    """The lengths in a type."""
+    """Return the lengths of a type; None if its rank is unknown."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -181,7 +178,7 @@ def read_shape(type: TypeProto) -> PartialShape | None:
 
 
 def has_unknown_length(type: TypeProto) -> bool:
-    """Whether a length in it is not known, or how many there are."""
+    """Return whether a length or the rank of a type is unknown."""
     shape = read_shape(type)
     return shape is None or None in shape
 
@@ -217,17 +214,17 @@ def _check_equal_length(name: str, axis: int, text: str, known: int | None, leng
 
 
 def _solve_formula(text: str, length: int, env: dict[str, int]) -> None:
-    """Put the one name of a formula that `env` lacks into it, if a number of rows gives
-    this length: 0 for `past` where 5 are `new`, and `new + past` is 5.
+    """Solve a formula for the only symbol that `env` lacks, and add it to `env`: with 5 `new`
+    positions and a length of 5, `new + past` gives 0 for `past`.
     """
     unknown = _collect_formula_symbols(text) - env.keys()
     if len(unknown) != 1:
         return
     (name,) = unknown
-    none, one = (_evaluate_formula(text, {**env, name: n}) for n in (0, 1))
-    if none is None or one is None or one == none:
+    at_zero, at_one = (_evaluate_formula(text, {**env, name: n}) for n in (0, 1))
+    if at_zero is None or at_one is None or at_one == at_zero:
         return
-    rows, rest = divmod(length - none, one - none)
+    rows, rest = divmod(length - at_zero, at_one - at_zero)
     if rows >= 0 and not rest and _evaluate_formula(text, {**env, name: rows}) == length:
         env[name] = rows
 
@@ -241,11 +238,11 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""A symbolic dimension. Those of carries whose length changes are dotted: `state.2`."""
+"""A symbolic dimension; axes of carries whose length changes are dotted: `state.2`."""
 
 
 def find_type_conflict(declared: TypeProto, found: TypeProto) -> str:
-    """How a type contradicts the one that was found; "" where it does not."""
+    """Return how a declared type contradicts the inferred one; "" if it does not."""
     a, b = declared.tensor_type.elem_type, found.tensor_type.elem_type
     if b and a != b:
         return f"element type {a} here, {b} computed"
@@ -261,7 +258,7 @@ def find_type_conflict(declared: TypeProto, found: TypeProto) -> str:
 
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """What two types that do not contradict each other know together."""
+    """Return the combined knowledge of two types that do not conflict."""
     one, two = read_shape(a), read_shape(b)
     if one is None or two is None:
         return a if two is None else b
@@ -271,7 +268,7 @@ def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """What holds of a value that has one of two types."""
+    """Return the common type of two branches. Raise OperandMismatchError for element types."""
     element, one, two = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:
         raise OperandMismatchError("branches have different element types")

@@ -1,12 +1,11 @@
 """Verify a built ONNX model: ONNX's checker, the type of every value, a load in ONNX Runtime.
 
-The model is checked without its weights, which are inputs of a copy, so models of any size
-pass. A failure is a bug of specc, except a runtime that is too old for what was asked.
+A copy is checked in which weights are inputs, so models of any size can be checked. A failure is
+a bug of specc, or a runtime that is too old for the requested opset.
 
-ONNX's shape rules are applied node by node with a number for every length; known integers,
-such as parts of shapes, are folded and given to the rules that need them. Whole-graph
-inference with symbols loses them behind the first `Reshape`. Rules that ONNX lacks are in
-`specc_onnx.verifier.shape_rules`. What depends on data stays unknown.
+ONNX's shape rules are applied node by node with concrete lengths and with folded integer
+constants, because whole-graph inference loses symbols after the first `Reshape`. Rules that ONNX
+lacks are in `specc_onnx.verifier.shape_rules`. Data-dependent lengths stay unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,16 +53,16 @@ from specc_onnx.verifier.shape_rules import (
 
 
 def infer_model_types(
-    model: ModelProto, env: Mapping[str, int], told: Mapping[str, int]
+    model: ModelProto, env: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer every value at the input lengths `env`; `told` are values of scalar inputs.
-    UnsoundModelError where a node does not fit, or a declared type is wrong.
+    """Infer the type of every value at the input lengths `env`; `scalars` are values of scalar
+    inputs. Raise UnsoundModelError if a node has invalid operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     found = InferredTypes(env=env, opsets=opsets)
     found.add_declared_types((*model.graph.value_info, *model.graph.output))
     for value in model.graph.input:
-        numbers = np.array(told[value.name]) if value.name in told else None
+        numbers = np.array(scalars[value.name]) if value.name in scalars else None
         found.add_value(value.name, substitute_type_lengths(value.type, env), numbers)
     infer_graph_types(found, model.graph)
     found.check_unknown_lengths()
@@ -71,7 +70,7 @@ def infer_model_types(
 
 
 def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
-    """Infer the initializers and nodes of a graph whose inputs are entered."""
+    """Infer the initializers and nodes of a graph whose inputs are known."""
     given = {value.name for value in graph.input}
     for tensor in (t for t in graph.initializer if t.name not in given):
         found.add_value(
@@ -95,21 +94,21 @@ def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
 
 def _infer_node(found: InferredTypes, node: NodeProto) -> None:
     types = _infer_results(found, node)
-    if (ask := SHAPE_CHECKS.get(node.op_type)) is not None:
-        ask(found, node, types)
-    sizes = [found.sizes(n) for n in node.input if n]
+    if (check := SHAPE_CHECKS.get(node.op_type)) is not None:
+        check(found, node, types)
+    sizes = [found.get_static_shape(n) for n in node.input if n]
     known = node.op_type not in DATA_DEPENDENT_OPS and None not in sizes
-    # ONNX's inference stops silently if operands do not fit.
+    # ONNX's inference silently gives up on invalid operands.
     if known and any(has_unknown_length(t) for t in types):
         raise OperandMismatchError(f"no shape follows from {', '.join(map(str, sizes))}")
-    operands = [found.numbers.get(n) for n in node.input]
+    operands = [found.constants.get(n) for n in node.input]
     numbers = fold_node(node, operands, sizes[0] if sizes else None)
     for n, name in enumerate(filter(None, node.output)):
         found.add_value(name, types[n], numbers if n == 0 else None)
 
 
 def _infer_results(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """The types of what a node gives, by the graphs inside it, our rule or ONNX's."""
+    """Return the result types of a node by the rule for control flow, contrib ops or ONNX's."""
     if node.op_type in CONTROL_FLOW_RULES:
         return CONTROL_FLOW_RULES[node.op_type](found, node)
     rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
@@ -117,22 +116,24 @@ def _infer_results(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_by_schema(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """What ONNX's rule for this operator says."""
+    """Return the result types by the shape inference of the ONNX schema."""
     schema = defs.get_schema(node.op_type, found.opsets[node.domain], node.domain)
     types = {n: found.types[n] for n in node.input if n}
-    data = {n: numpy_helper.from_array(found.numbers[n]) for n in node.input if n in found.numbers}
+    data = {
+        n: numpy_helper.from_array(found.constants[n]) for n in node.input if n in found.constants
+    }
     opsets = [helper.make_opsetid(d, v) for d, v in found.opsets.items()]
     made = infer_node_outputs(schema, node, types, data, opset_imports=opsets)
     return [made.get(n, TypeProto()) for n in node.output if n]
 
 
-# --- operators with graphs inside -----------------------------------------------------
+# --- control flow ---------------------------------------------------------------------
 
 
 def _infer_body(
     found: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Follow a body whose inputs have these types; gives those of its results."""
+    """Infer a body whose inputs have these types; return the types of its outputs."""
     found.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         found.add_value(value.name, type)
@@ -141,72 +142,74 @@ def _infer_body(
 
 
 def _infer_if(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Both branches are followed; where it is known which is taken, that one's results count."""
-    known = found.numbers.get(node.input[0])
-    yes = None if known is None else bool(known.all())
-    # What is in neither branch for sure may run or not at these lengths.
-    before, made = found.taken, []
+    """Infer both branches; return the types of the branch taken, or those common to both."""
+    known = found.constants.get(node.input[0])
+    taken = None if known is None else bool(known.all())
+    before, made = found.is_reached, []
     for name, branch in (("then", True), ("else", False)):
-        found.taken = before and yes is branch
+        found.is_reached = before and taken is branch
         made.append(_infer_body(found, get_node_attribute(node, f"{name}_branch"), []))
-    found.taken = before
+    found.is_reached = before
     then, other = made
-    if yes is not None:
-        return then if yes else other
+    if taken is not None:
+        return then if taken else other
     return [join_types(a, b) for a, b in zip(then, other, strict=True)]
 
 
 def _infer_scan(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Carries keep their types; what is collected gets the length that was scanned in front."""
+    """Infer a `Scan`: carries keep their types; outputs get the scanned length in front."""
     count = get_node_attribute(node, "num_scan_inputs")
     carried, scanned = list(node.input)[:-count], list(node.input)[-count:]
     axes = get_node_attribute(node, "scan_input_axes", [0] * count)
-    rows, many = [], set()
+    rows, lengths = [], set()
     for name, axis in zip(scanned, axes, strict=True):
-        shape = found.shape(name)
+        shape = found.get_shape(name)
         if shape is not None:
-            many.add(shape[axis])
+            lengths.add(shape[axis])
             shape = (*shape[:axis], *shape[axis:][1:])
         rows.append(make_tensor_type(found.get_element_type(name), shape))
-    if len(many - {None}) > 1:
-        raise OperandMismatchError(f"scanned sequences have different lengths: {many}")
+    if len(lengths - {None}) > 1:
+        raise OperandMismatchError(f"scanned sequences have different lengths: {lengths}")
     starts = [found.types[n] for n in carried]
     ends = _infer_body(found, get_node_attribute(node, "body"), [*starts, *rows])
     _check_carries(starts, ends)
-    length = many.pop() if len(many) == 1 else None
+    length = lengths.pop() if len(lengths) == 1 else None
     return [*ends[: len(carried)], *(_stack_type(t, length) for t in ends[len(carried) :])]
 
 
 def _infer_loop(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Follow the first iteration; carries may grow, so that only what begin and end share is known.
-    Symbols inside a graph of its own are told by the carries.
+    """Infer a `Loop` from its first iteration. Carries may grow, so only lengths equal before and
+    after it are known. Symbols of the body are bound by the carries.
     """
     body = get_node_attribute(node, "body")
-    turn, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
+    counters, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
     outside, found.env = found.env, _read_symbol_lengths(body.input[2:], starts)
-    before, found.unknown_types = found.unknown_types, []
-    if found.taken:
-        found.numbers[turn[0].name] = np.array(0)
-    ends = _infer_body(found, body, [*(v.type for v in turn), *starts])[1:]
+    before, found.unknown_lengths = found.unknown_lengths, []
+    if found.is_reached:
+        found.constants[counters[0].name] = np.array(0)
+    ends = _infer_body(found, body, [*(v.type for v in counters), *starts])[1:]
     found.check_unknown_lengths()
-    found.env, found.unknown_types = outside, before
-    # the second iteration gets the results of the first: carries that share a length still do
-    again = _read_symbol_lengths(body.input[2:], ends)
-    _check_carries([substitute_type_lengths(v.type, again) for v in body.input[2:]], ends)
+    found.env, found.unknown_lengths = outside, before
+    # the second iteration gets these results: carries with a common symbol must still agree
+    next_lengths = _read_symbol_lengths(body.input[2:], ends)
+    _check_carries([substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], ends)
     last = [join_types(a, b) for a, b in zip(starts, ends, strict=False)]
-    turns = _count_iterations(found, node, body)
-    return [*last, *(_stack_type(t, turns) for t in ends[len(starts) :])]
+    iterations = _count_iterations(found, node, body)
+    return [*last, *(_stack_type(t, iterations) for t in ends[len(starts) :])]
 
 
 def _count_iterations(found: InferredTypes, node: NodeProto, body: GraphProto) -> int | None:
-    """How often a loop turns, where the number that it is given decides."""
-    most = found.numbers.get(node.input[0])
-    going = body.input[1].name
-    on = next((n for n in body.node if body.output[0].name in n.output), None)
-    always = on is not None and on.op_type == "Identity" and on.input[0] == going
-    first = found.numbers.get(node.input[1])
-    # A loop that stops by its condition runs a data-dependent number of iterations.
-    if most is None or first is None or not (always and first.all() and found.taken):
+    """Return the trip count of a `Loop` without an early exit, else None."""
+    most = found.constants.get(node.input[0])
+    condition = body.input[1].name
+    next_condition = next((n for n in body.node if body.output[0].name in n.output), None)
+    is_constant = (
+        next_condition is not None
+        and next_condition.op_type == "Identity"
+        and next_condition.input[0] == condition
+    )
+    first = found.constants.get(node.input[1])
+    if most is None or first is None or not (is_constant and first.all() and found.is_reached):
         return None
     return int(most)
 
@@ -214,7 +217,7 @@ def _count_iterations(found: InferredTypes, node: NodeProto, body: GraphProto) -
 def _read_symbol_lengths(
     values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
 ) -> dict[str, int]:
-    """The lengths that values have a symbol for, as far as their types are known."""
+    """Return the lengths of the symbols in declared types, by the inferred types."""
     found: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim
@@ -226,8 +229,8 @@ def _read_symbol_lengths(
 
 def _check_carries(before: Sequence[TypeProto], after: Sequence[TypeProto]) -> None:
     for n, (a, b) in enumerate(zip(before, after, strict=False)):
-        if why := find_type_conflict(a, b):
-            raise OperandMismatchError(f"carry {n} changes: {why}")
+        if reason := find_type_conflict(a, b):
+            raise OperandMismatchError(f"carry {n} changes: {reason}")
 
 
 def _stack_type(row: TypeProto, length: int | None) -> TypeProto:
@@ -244,7 +247,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built: BuiltModel, *, load: bool = True) -> None:
-    """Run all checks. E0923 if ONNX Runtime cannot load it, UnsoundModelError otherwise."""
+    """Run all checks. Raise E0923 if ONNX Runtime cannot load it, else UnsoundModelError."""
     model = make_weights_inputs(built)
     verify_without_runtime(built, model)
     if load and built.target.provider == "cpu":
@@ -252,7 +255,7 @@ def verify_built_model(built: BuiltModel, *, load: bool = True) -> None:
 
 
 def verify_without_runtime(built: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Check the model without its weights and return what is known of its values."""
+    """Check a model without weights; return the inferred types of its values."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -263,7 +266,7 @@ def verify_without_runtime(built: BuiltModel, model: ModelProto) -> InferredType
 
 
 def make_weights_inputs(built: BuiltModel) -> ModelProto:
-    """A copy of the model in which weights are inputs."""
+    """Return a copy of the model in which weights are inputs."""
     names = {tensor.name for tensor in built.weights.values()}
     source = built.model.graph
     kept = [t for t in source.initializer if t.name not in names]
@@ -286,22 +289,22 @@ def make_weights_inputs(built: BuiltModel) -> ModelProto:
 
 
 def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Compare inputs, outputs and weights with the graph's types, then every value at distinct
-    lengths with what its node computes; return the latter.
+    """Compare the types of inputs, outputs and weights with the graph, and those of all values with
+    the inferred ones at distinct lengths; return the latter.
     """
     for value in (*model.graph.input, *model.graph.output):
-        ours = make_value_info(value.name, built.types[value.name])
-        if ours.type != value.type:
+        expected = make_value_info(value.name, built.types[value.name])
+        if expected.type != value.type:
             raise UnsoundModelError(
                 f"`{value.name}` is {_format_value_type(value)} in the model, "
-                f"{_format_value_type(ours)} in the graph"
+                f"{_format_value_type(expected)} in the graph"
             )
-    usual = _choose_lengths(built, {})
-    found = _infer_at_lengths(built, model, usual)
-    longer = _choose_lengths(built, built.beyond)
-    # A long input may take another path: it is followed as well, if it can be that long.
-    if built.beyond and all(longer.get(s, 0) > n for s, n in built.beyond.items()):
-        found = _infer_at_lengths(built, model, longer)
+    short = _choose_lengths(built, {})
+    found = _infer_at_lengths(built, model, short)
+    long = _choose_lengths(built, built.branch_lengths)
+    # Long inputs may take other branches, so these are checked too.
+    if built.branch_lengths and all(long.get(s, 0) > n for s, n in built.branch_lengths.items()):
+        found = _infer_at_lengths(built, model, long)
     return found
 
 
@@ -309,7 +312,7 @@ def _choose_lengths(built: BuiltModel, beyond: Mapping[str, int]) -> dict[str, i
     graph = built.graph
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
-    # A position table has no row for a length that is only a trial.
+    # Trial lengths must not exceed position tables.
     most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     return choose_distinct_lengths(dims, graph, beyond, most if beyond else None)
 
@@ -317,12 +320,12 @@ def _choose_lengths(built: BuiltModel, beyond: Mapping[str, int]) -> dict[str, i
 def _infer_at_lengths(
     built: BuiltModel, model: ModelProto, env: Mapping[str, int]
 ) -> InferredTypes:
-    told = {name: env[symbol] for symbol, name in built.told.items() if symbol in env}
-    return infer_model_types(model, env, told)
+    scalars = {name: env[symbol] for symbol, name in built.length_inputs.items() if symbol in env}
+    return infer_model_types(model, env, scalars)
 
 
 def _format_value_type(value: ValueInfoProto) -> str:
-    """A type for people."""
+    """Return a type as text, such as `float[batch, 8]`."""
     tensor = value.type.tensor_type
     dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
     return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

@@ -1,8 +1,8 @@
-"""Shape rules for contrib operators, extra checks for standard ones, and folding of integer
-constants through nodes, as shape computations need.
+"""Shape rules for contrib operators, additional checks for standard ones, and constant folding
+of integers, which shape computations need.
 
-Each rule is written from ONNX's description of the operator. An operator that is not
-here, or an operand that is not known, gives nothing.
+Each rule follows ONNX's documentation of the operator. Unlisted operators and unknown operands
+are not folded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,66 +30,69 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # these need values, which may be data-dependent
+    # depend on values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
-    # these are recent: an older onnx lacks them
+    # missing in older onnx packages
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
 """Operators whose result shape may be unknown although all operand shapes are known."""
 
 
 def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """An attribute of a node by its name."""
+    """Return an attribute of a node by name."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorShapes:
-    """An operator's shapes as a signature, of which names and order count. `lengths` computes
-    lengths by attributes and bound names. `elements` are result element types, by operand number or
-    fixed; `kinds` those operands must have; `fixed` attributes of the only form written.
+    """Shapes of an operator as a signature. `compute_lengths` computes lengths of axis names from
+    attributes and known lengths. `elements` are result element types, as operand indices or
+    (unless `of_operand`) type codes; `operand_types` are required element types by operand index,
+    `required_attributes` those of the only form that specc emits.
     """
 
     signature: str
     elements: tuple[int, ...] = ()
-    lengths: Callable[[Attributes, Mapping[str, int]], dict[str, int]] = lambda a, known: {}
-    kinds: Mapping[int, int] = field(default_factory=dict)
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    compute_lengths: Callable[[Attributes, Mapping[str, int]], dict[str, int]] = lambda a, known: {}
+    operand_types: Mapping[int, int] = field(default_factory=dict)
+    required_attributes: Mapping[str, int] = field(default_factory=dict)
     of_operand: bool = True
 
-    def bind(self, found: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
-        """What each name stands for, by the operands whose lengths are known. OperandMismatchError
-        where two of them, or attributes, disagree.
+    def bind(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
+        """Return the lengths of each axis name, from operands and attributes. Raise
+        OperandMismatchError if they disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        self._check_form(found, node, attributes)
+        self._check_form(inferred, node, attributes)
         bound: dict[str, tuple[int, ...]] = {}
         for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
-            if name and (sizes := found.sizes(name)) is not None:
+            if name and (sizes := inferred.get_static_shape(name)) is not None:
                 for axis, places in assign_axis_marks(term, len(sizes), None, 0):
                     _bind_length(bound, axis.name, tuple(sizes[n] for n in places), name)
         known = {name: part[0] for name, part in bound.items() if len(part) == 1}
-        for name, length in self.lengths(attributes, known).items():
+        for name, length in self.compute_lengths(attributes, known).items():
             _bind_length(bound, name, (length,), "an attribute")
         return bound
 
-    def _check_form(self, found: InferredTypes, node: NodeProto, attributes: Attributes) -> None:
-        if any(attributes.get(name, 0) != value for name, value in self.fixed.items()):
+    def _check_form(self, inferred: InferredTypes, node: NodeProto, attributes: Attributes) -> None:
+        if any(
+            attributes.get(name, 0) != value for name, value in self.required_attributes.items()
+        ):
             raise OperandMismatchError("this form is never emitted")
-        for place, kind in self.kinds.items():
-            if found.get_element_type(node.input[place]) != kind:
+        for place, kind in self.operand_types.items():
+            if inferred.get_element_type(node.input[place]) != kind:
                 raise OperandMismatchError(f"operand {place} is not of element type {kind}")
 
-    def infer(self, found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-        """The types of the results; lengths that nothing told are unknown."""
-        bound = self.bind(found, node)
+    def infer(self, inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+        """Return the result types; lengths without a source are unknown."""
+        bound = self.bind(inferred, node)
         made = []
         results = Signature.parse(self.signature).results[: len(node.output)]
         for element, term in zip(self.elements, results, strict=False):
             parts = [bound.get(axis.name) for axis in term.axes]
             shape = None if None in parts else [n for part in parts for n in part or ()]
-            kind = found.get_element_type(node.input[element]) if self.of_operand else element
+            kind = inferred.get_element_type(node.input[element]) if self.of_operand else element
             made.append(make_tensor_type(kind, shape))
         return made
 
@@ -103,13 +106,13 @@ def _bind_length(
 
 
 def _list_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Rows are cut into blocks, of which the last may be filled up."""
+    """Return the lengths of `MatMulNBits`: rows are padded to whole blocks."""
     count = -(-a["K"] // a["block_size"])
     return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
 
 
 def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """A row of bytes holds whole blocks."""
+    """Return the lengths of `GatherBlockQuantized`: a table row holds whole blocks."""
     if "w" not in known:
         raise OperandMismatchError("its table has no static shape")
     wide = known["w"] * 8 // a["bits"]
@@ -121,7 +124,7 @@ def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, in
 
 
 def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Queries and keys hold heads of one width side by side."""
+    """Return the lengths of `GroupQueryAttention`: heads of one width are concatenated."""
     if "q" not in known or "k" not in known:
         raise OperandMismatchError("its rows have no static shape")
     width = known["q"] // a["num_heads"]
@@ -130,7 +133,7 @@ def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int
 
 
 def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
-    """The gates of a layer lie below one another, peepholes are three."""
+    """Return the rule for the lengths of a recurrent layer with this many gates."""
 
     def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
         h = a["hidden_size"]
@@ -142,46 +145,49 @@ def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], 
 
 CONTRIB_SHAPES = {
     "FusedMatMul": OperatorShapes(
-        signature="f[*r k], f[n k] -> f[*r n]", elements=(0,), fixed={"transB": 1, "transA": 0}
+        signature="f[*r k], f[n k] -> f[*r n]",
+        elements=(0,),
+        required_attributes={"transB": 1, "transA": 0},
     ),
     "GroupQueryAttention": OperatorShapes(
         signature="f[b t q], f[b t k], f[b t k], a[b g m d], a[b g m d]"
         " -> f[b t q], a[b g m d], a[b g m d]",
         elements=(0, 3, 4),
-        lengths=_list_head_lengths,
+        compute_lengths=_list_head_lengths,
     ),
     "QGemm": OperatorShapes(
         signature="q[m k], f[], q[], q[n k] -> f[m n]",
         elements=(TensorProto.FLOAT,),
         of_operand=False,
-        kinds={0: TensorProto.UINT8, 3: TensorProto.INT8},
-        fixed={"transB": 1},
+        operand_types={0: TensorProto.UINT8, 3: TensorProto.INT8},
+        required_attributes={"transB": 1},
     ),
     "MatMulNBits": OperatorShapes(
-        signature="f[*r k], q[n c p], f[n c] -> f[*r n]", elements=(0,), lengths=_list_block_lengths
+        signature="f[*r k], q[n c p], f[n c] -> f[*r n]",
+        elements=(0,),
+        compute_lengths=_list_block_lengths,
     ),
     "GatherBlockQuantized": OperatorShapes(
         signature="q[v w], i[*s], f[v c] -> f[*s d]",
         elements=(2,),
-        lengths=_list_table_lengths,
-        fixed={"gather_axis": 0, "quantize_axis": 1},
+        compute_lengths=_list_table_lengths,
+        required_attributes={"gather_axis": 0, "quantize_axis": 1},
     ),
-    # scales and zero points of each matrix come last
     "DynamicQuantizeLSTM": OperatorShapes(
         signature="f[t b w], q[y w g], q[y h g], f[y c], i[b], f[y b h], f[y b h], f[y p],"
         " f[y g], q[y], f[y g], q[y] -> f[t y b h], f[y b h], f[y b h]",
         elements=(TensorProto.FLOAT,) * 3,
         of_operand=False,
-        lengths=_list_gate_lengths(4),
-        kinds=dict.fromkeys((1, 2, 9, 11), TensorProto.INT8),
+        compute_lengths=_list_gate_lengths(4),
+        operand_types=dict.fromkeys((1, 2, 9, 11), TensorProto.INT8),
     ),
 }
-"""Shape rules of ONNX Runtime's contrib operators, for which ONNX has none."""
+"""Shapes of ONNX Runtime's contrib operators."""
 
 RECURRENT_SHAPES = {
     kind: OperatorShapes(
         signature="f[t b w], f[y g w], f[y g h], f[y c], i[b], f[y b h], f[y b h], f[y p] ->",
-        lengths=_list_gate_lengths(gates),
+        compute_lengths=_list_gate_lengths(gates),
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
@@ -189,11 +195,11 @@ RECURRENT_SHAPES = {
 """
 
 
-def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """As many along one axis as data may decide; the other axes stay as they are."""
+def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+    """Infer `TopK`, whose k may be data-dependent."""
     x, many = node.input
-    shape, count = found.shape(x), found.numbers.get(many)
-    element = found.get_element_type(x)
+    shape, count = inferred.get_shape(x), inferred.constants.get(many)
+    element = inferred.get_element_type(x)
     if shape is None:
         return [make_tensor_type(element, None), make_tensor_type(TensorProto.INT64, None)]
     axis = get_node_attribute(node, "axis", -1)
@@ -206,9 +212,11 @@ def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     return [make_tensor_type(element, sizes), make_tensor_type(TensorProto.INT64, sizes)]
 
 
-def _check_reshape_count(found: InferredTypes, node: NodeProto, types: Sequence[TypeProto]) -> None:
-    """ONNX's rule for `Reshape` counts only where it has a length to find."""
-    before, after = found.sizes(node.input[0]), read_shape(types[0])
+def _check_reshape_count(
+    inferred: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
+) -> None:
+    """Check the number of elements, which ONNX's rule for `Reshape` does only with a -1."""
+    before, after = inferred.get_static_shape(node.input[0]), read_shape(types[0])
     if before is None or after is None:
         return
     known = [d for d in after if d is not None]
@@ -223,7 +231,7 @@ CONTRIB_SHAPE_RULES: Mapping[tuple[str, str], ShapeRule] = {
 SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
     "Reshape": _check_reshape_count,
     **{
-        kind: lambda found, node, _: RECURRENT_SHAPES[node.op_type].bind(found, node)
+        kind: lambda inferred, node, _: RECURRENT_SHAPES[node.op_type].bind(inferred, node)
         for kind in RECURRENT_SHAPES
     },
 }
@@ -248,7 +256,7 @@ def fold_node(
 
 
 def read_constant_tensor(tensor: TensorProto) -> Array | None:
-    """The numbers of a constant that are worth following."""
+    """Return the values of a small integer constant, else None."""
     if tensor.data_type not in FOLDED_DTYPES or np.prod(tensor.dims) > MAX_FOLDED_ELEMENTS:
         return None
     made: Array = numpy_helper.to_array(tensor)
@@ -270,7 +278,7 @@ SHAPE_READERS: Mapping[str, Callable[[Sequence[int], Attributes], Array]] = {
 
 
 def _fold_div(x: list[Array], _: Attributes) -> Array | None:
-    """Division of whole numbers, towards zero."""
+    """Fold integer division, which truncates towards zero."""
     a, b = x
     return np.trunc(a / b).astype(a.dtype) if b.all() else None
 
@@ -286,8 +294,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
     cuts = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # Backwards, ONNX expresses the first position by a very negative end, while NumPy counts -1
-        # from the end.
+        # A reversed slice ends before index 0 in ONNX at a very negative end, in NumPy at None.
         beyond = step < 0 and end < -data.shape[axis]
         cuts[axis] = slice(int(start), None if beyond else int(end), int(step))
     return data[tuple(cuts)]
@@ -302,9 +309,9 @@ def _fold_unsqueeze(x: list[Array], _: Attributes) -> Array:
 
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
-    data, wanted = x
+    data, target = x
     # 0 copies the operand's length at the same index
-    shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(wanted)]
+    shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(target)]
     return data.reshape(shape)
 
 
@@ -335,7 +342,7 @@ def _fold_range(x: list[Array], _: Attributes) -> Array | None:
 
 
 def _make_numpy_rule(function: Callable[..., Any]) -> ArithmeticRule:
-    """What NumPy does with the operands, whose broadcasting is ONNX's."""
+    """Return a rule that applies a NumPy function, which broadcasts like ONNX."""
     return lambda x, _: np.asarray(function(*x))
 
 

@@ -1,4 +1,4 @@
 """Write models and packages to disk.
 
-In come built models and weight values, out go files, the `.onnx` or the index last.
+Input: built models and weight values. Output: files, the `.onnx` or the package index last.
 """

@@ -1,10 +1,11 @@
 """Read a model file: metadata, weights, memory use, and copies with extra outputs.
 
-A model is parsed as untrusted: its size is capped before it is read, and weights beside
-it are read only from regular files in or below its folder.
+Model files are untrusted: their size is limited before they are read, and external weights are
+read only from regular files in or below the model's directory.
 """
 
 import hashlib
+import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from specc.ir.array import Array
 from specc_onnx.emit.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
     add_attention_outputs,
-    count_executions,
+    add_execution_counts,
     list_subgraphs,
 )
 from specc_onnx.emit.quantization_probes import (
@@ -33,19 +34,19 @@ from specc_onnx.emit.quantization_probes import (
     remove_activation_rounding,
 )
 from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
+from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
-    """The weights of a model, stored and at work. A weight that a `Cast` widens is there
-    as what it becomes: ONNX Runtime does that once, while loading.
+    """Count the elements of all weights and their bytes, stored and in memory. ONNX Runtime applies
+    a `Cast` of a weight once, at load time, so such weights are in memory widened.
     """
     widened = _find_widened_bits(model)
     numbers = stored = held = 0
-    for tensor in _iterate_weight_tensors(model.graph):
-        count = 1
-        for length in tensor.dims:
-            count *= max(length, 0)
+    tensors = (t for graph in iterate_nested_graphs(model.graph) for t in graph.initializer)
+    for tensor in tensors:
+        count = math.prod(max(length, 0) for length in tensor.dims)
         width = _get_element_bits(tensor.data_type)
         numbers += count
         stored += count * width // 8
@@ -54,9 +55,10 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """The bits an element has behind the casts of a value, by that value's name."""
+    """Return the bits per element after the casts of a value, by its name."""
     found: dict[str, int] = {}
-    for node in _iterate_nested_nodes(model.graph):
+    nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
+    for node in nodes:
         if node.op_type == "Cast" and node.input:
             kinds = [a.i for a in node.attribute if a.name == "to"]
             bits = max((_get_element_bits(kind) for kind in kinds), default=0)
@@ -65,7 +67,7 @@ def _find_widened_bits(model: ModelProto) -> dict[str, int]:
 
 
 def _get_element_bits(kind: int) -> int:
-    """Bits of an element; types of fewer than eight are packed. 0 for no known type."""
+    """Return the bits per element of an ONNX element type; 0 for an unknown type."""
     packed = {TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}
     if kind in packed:
         return 4
@@ -75,41 +77,20 @@ def _get_element_bits(kind: int) -> int:
         return 0
 
 
-def _iterate_weight_tensors(graph: GraphProto) -> Iterable[TensorProto]:
-    yield from graph.initializer
-    for inner in _iterate_body_graphs(graph.node):
-        yield from _iterate_weight_tensors(inner)
-
-
-def _iterate_nested_nodes(graph: GraphProto) -> Iterable[NodeProto]:
-    yield from graph.node
-    for inner in _iterate_body_graphs(graph.node):
-        yield from _iterate_nested_nodes(inner)
-
-
-def _iterate_body_graphs(nodes: Iterable[NodeProto]) -> Iterable[GraphProto]:
-    """The bodies of loops and branches."""
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield attribute.g
-            yield from attribute.graphs
-
-
 MAX_MODEL_BYTES = 2**31
 """Maximum size of an ONNX file, the limit of protobuf."""
 
 
 @dataclass(frozen=True)
 class OnnxModelFile:
-    """A parsed model and where it lies."""
+    """A parsed model file."""
 
     path: Path
     model: ModelProto
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The texts the model carries."""
+        """Metadata of the model by key."""
         return {p.key: p.value for p in self.model.metadata_props}
 
     def outside(self) -> list[tuple[str, int]]:
@@ -117,15 +98,15 @@ class OnnxModelFile:
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
-        """Whether the file is as it was written, to the last byte."""
+        """Return whether the file matches its own hash."""
         return has_valid_hash(self.path)
 
     def room(self) -> WeightFootprint:
-        """What its weights take in memory."""
+        """Return the number of weights and their memory use."""
         return measure_weight_memory(self.model)
 
     def weights(self, names: Mapping[str, str]) -> dict[str, Array]:
-        """Return parameters by name from the initializers `names`. E0925 if unreadable."""
+        """Return the initializers `names` by parameter. Raise E0925 if one is unreadable."""
         known = {t.name: t for t in self.model.graph.initializer}
         found = {}
         for parameter, name in names.items():
@@ -147,13 +128,13 @@ class OnnxModelFile:
         return found
 
     def open(self, provider: str, threads: int = 0) -> OrtModel:
-        """The model, ready to run."""
+        """Open the model on a provider."""
         return self._open_model(self.model, provider, threads)
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
     ) -> FixedShapeModel:
-        """The model for inputs of these lengths alone, recorded where that can be."""
+        """Open the model for fixed input lengths, as a CUDA graph if possible."""
         running = open_ort_model_bytes(
             self.model.SerializeToString(),
             provider,
@@ -162,10 +143,10 @@ class OnnxModelFile:
             lengths=lengths,
             recorded=can_record_run(self.model, provider),
         )
-        return FixedShapeModel.of(running, shapes)
+        return FixedShapeModel.allocate(running, shapes)
 
     def shares_scales(self) -> bool:
-        """Whether rows that are computed together are rounded by one scale."""
+        """Return whether a node quantizes activations with one scale per tensor."""
         return has_per_tensor_rounding(self.model)
 
     def open_exact(self, provider: str, threads: int = 0) -> OrtModel:
@@ -178,18 +159,18 @@ class OnnxModelFile:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
         products = expose_quantized_products(copy)
-        # a layer that quantizes rows together does so per thread
+        # per-tensor scales depend on how threads split the tensor
         return self._open_model(copy, provider, threads=1), products
 
     def subgraphs(self) -> Subgraphs:
-        """The branches and loop bodies of the model."""
+        """Return the branches and loop bodies of the model."""
         return list_subgraphs(self.model)
 
     def open_counting(self, provider: str) -> OrtModel:
-        """A copy as `open_exact` that also counts executions of subgraphs."""
+        """Open a copy as `open_exact` that also counts executions of subgraphs."""
         copy = _copy_model(self.model)
         remove_activation_rounding(copy)
-        count_executions(copy)
+        add_execution_counts(copy)
         return self._open_model(copy, provider, exact=True)
 
     def _open_model(
@@ -209,7 +190,7 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, dict[str, str]]:
         """Open a copy that also outputs attention weights, with output names by scope."""
         copy = _copy_model(self.model)
-        # unlisted outputs are computed with the reference by the caller
+        # the caller computes missing weights with the reference
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = add_attention_outputs(copy, notes)
@@ -217,7 +198,7 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """The files that tensors of a model lie in, and the bytes needed of each or -1."""
+    """Return the external files of a model and the bytes needed of each, -1 if invalid."""
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
     for function in model.functions:
@@ -226,10 +207,8 @@ def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         facts = {entry.key: entry.value for entry in tensor.external_data}
-        offset, length = (
-            _parse_byte_count(facts.get("offset", "0")),
-            _parse_byte_count(facts.get("length", "")),
-        )
+        offset = _parse_byte_count(facts.get("offset", "0"))
+        length = _parse_byte_count(facts.get("length", ""))
         location = facts.get("location", "")
         known = ends.get(location, 0)
         ends[location] = -1 if min(known, offset) < 0 or length < 1 else max(known, offset + length)
@@ -243,7 +222,7 @@ def _copy_model(model: ModelProto) -> ModelProto:
 
 
 def read_model(path: Path) -> OnnxModelFile:
-    """A model file. E0802 when it cannot be read, E0926 when it is not an ONNX model."""
+    """Read a model file. Raise E0802 if it is unreadable, E0926 if it is not an ONNX model."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
     except UnreadableFile as error:
@@ -252,7 +231,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Follow a linked model, unless the files it needs lie next to the link."""
+    """Resolve a link to a model, unless its external files are next to the link."""
     needed = [location for location, _ in file.outside() if "\0" not in location]
     if not file.path.is_symlink() or (
         needed and all((file.path.parent / name).exists() for name in needed)
@@ -262,7 +241,7 @@ def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
 
 
 def parse_model(data: bytes, path: Path) -> OnnxModelFile:
-    """A model from the bytes of the file `path`. E0926 when they are no ONNX model."""
+    """Parse the bytes of the file `path`. Raise E0926 if they are not an ONNX model."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -281,7 +260,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
-    """Every text in a model; bytes for one that is not UTF-8, which protobuf lets pass."""
+    """Yield every string of a message; bytes if it is not UTF-8, which protobuf accepts."""
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
         if isinstance(value, str | bytes):
@@ -289,7 +268,7 @@ def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
         elif isinstance(value, Message):
             if message.HasField(name):
                 yield from iterate_model_strings(value)
-        else:  # several
+        else:  # repeated field
             for one in value:
                 if isinstance(one, Message):
                     yield from iterate_model_strings(one)
@@ -299,12 +278,12 @@ def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
 
 @lru_cache(maxsize=64)
 def _list_string_fields(kind: Descriptor) -> list[str]:
-    """Fields that are texts or hold some. Bytes are not looked at, which may be many."""
+    """Return the string and message fields of a message type."""
     return [f.name for f in kind.fields if f.message_type is not None or f.type == f.TYPE_STRING]
 
 
 def _iterate_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph: initializers, and those in attributes, at any depth."""
+    """Yield every tensor of a graph: initializers and attributes, at any depth."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -322,7 +301,7 @@ def _iterate_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def _parse_byte_count(text: str) -> int:
-    """A number of bytes as a model writes it; -1 for anything else."""
+    """Parse a decimal number of bytes; -1 for invalid text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 
@@ -333,14 +312,14 @@ _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, l
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
-    """The bytes of a model with a blank seal, with the seal filled in; nothing large is copied."""
+    """Return model bytes with the blank hash replaced by their hash, without copying them."""
     at = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
     return [view[:at], hashlib.sha256(data).hexdigest().encode(), view[at + len(BLANK_HASH) :]]
 
 
 def has_valid_hash(path: Path) -> bool:
-    """Whether a file is as it was written. A file without a seal is not."""
+    """Return whether a file contains the hash of its own bytes."""
     try:
         with (
             os.fdopen(open_regular_file(path), "rb") as file,

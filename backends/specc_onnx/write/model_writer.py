@@ -1,8 +1,7 @@
 """Lower, verify and write graphs with their weights, tensor by tensor.
 
-The same graphs, weights and options give the same bytes. Files appear under their final
-names when all is written, the `.onnx` last. `specc_onnx.write.package_writer` writes several
-graphs as a package.
+Output is deterministic. Files get their final names once all are written, the `.onnx` last.
+`specc_onnx.write.package_writer` writes several graphs as a package.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,10 +48,10 @@ def write_model(
     load: bool = True,
     beside: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
-    """Write `graph` as the model `path`. `metadata` makes its texts once it is built; `load=False`
-    skips the load in ONNX Runtime; `beside` are further files (suffix, content) named by their
-    hash, which replace those of the old model. Raise E0810 to E0815, E0821, E0823, E0824, E0923,
-    and what `values` does.
+    """Write `graph` as the model `path`. `metadata` returns its metadata once it is built;
+    `load=False` skips the load check in ONNX Runtime; `beside` are side files (suffix, content)
+    named by their hash, which replace those of the old model. Raise E0810 to E0815, E0821, E0823,
+    E0824, E0923, and the errors of `values`.
     """
     prepared = prepare_graphs(
         [graph],
@@ -70,7 +69,7 @@ def write_model(
         data = write_prepared_graphs(out, stem, prepared, values, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *others]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
-    return WrittenModel(path, data, prepared.stored.plan, files)
+    return WrittenModel(path, data, prepared.placement.plan, files)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class PreparedGraphs:
     """Verified graphs and the placement of their weights, before writing."""
 
     built: tuple[BuiltModel, ...]
-    stored: WeightPlacement
+    placement: WeightPlacement
 
 
 def prepare_graphs(
@@ -92,30 +91,32 @@ def prepare_graphs(
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
-    """Decide, lower and check graphs that are to be written to `directory` together."""
+    """Plan weight storage, lower and verify graphs that are written to `directory` together."""
     onnx_targets.check_opset(opset)
     weighed = [_get_weight_graph(g) for g in graphs]
-    stored = plan_weight_placement(
+    placement = plan_weight_placement(
         weighed, values, directory, weights_as, opset, alignment=target.alignment, store=dtype
     )
-    if stored.plan.copied:
-        # the directory is created later: its disk is that of the nearest existing parent
+    if placement.plan.copied:
+        # the directory may not exist yet, so the nearest existing parent is checked
         there = (f for f in (directory, *directory.parents) if f.exists())
-        check_free_disk_space(next(there, directory), stored.plan.size)
-    built = tuple(_build_source(graph, target, opset, stored) for graph in graphs)
+        check_free_disk_space(next(there, directory), placement.plan.size)
+    built = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
     for one in built:
         verify_built_model(one, load=load)
-    return PreparedGraphs(built, replace(stored, beside=_record_linked_checkpoints(stored, values)))
+    return PreparedGraphs(
+        built, replace(placement, weight_files=_record_linked_checkpoints(placement, values))
+    )
 
 
 def _record_linked_checkpoints(
-    stored: WeightPlacement, values: ParameterValues
+    placement: WeightPlacement, values: ParameterValues
 ) -> dict[str, WeightFileFacts]:
-    """Return facts of linked checkpoints, whose values are checked (NaN is E0507)."""
+    """Return facts of linked checkpoints. Raise E0507 if their values contain NaN."""
     found = {}
-    hashes = values.look_through(stored.plan.linked) if stored.plan.linked else {}
-    for name, place in stored.plan.linked.items():
-        run = stored.pieces[name].run
+    hashes = values.look_through(placement.plan.linked) if placement.plan.linked else {}
+    for name, place in placement.plan.linked.items():
+        run = placement.pieces[name].run
         assert run is not None, f"{name} is linked to no file"
         if place.location not in found:
             found[place.location] = checkpoint_facts(run.path, hashes[run.path])
@@ -123,23 +124,23 @@ def _record_linked_checkpoints(
 
 
 def _get_weight_graph(source: ModelSource) -> Graph:
-    """The graph whose parameters it needs."""
+    """Return a graph with the parameters that a model needs."""
     match source:
         case SelfDecodingGraph():
-            return GenerationParts.of(source).stored
+            return GenerationParts.of(source).weight_graph
         case KVBufferGraph():
             return source.graph
     return source
 
 
 def _build_source(
-    graph: ModelSource, target: Target, opset: int, stored: WeightPlacement
+    graph: ModelSource, target: Target, opset: int, placement: WeightPlacement
 ) -> BuiltModel:
     if isinstance(graph, SelfDecodingGraph):
-        return build_generation_model(graph, target, opset, stored.dtypes, stored.ties)
+        return build_generation_model(graph, target, opset, placement.dtypes, placement.ties)
     if isinstance(graph, KVBufferGraph):
-        return build_kv_buffer_model(graph, target, opset, stored.dtypes, stored.ties)
-    return build_model(graph, target, opset, stored.dtypes, stored.ties)
+        return build_kv_buffer_model(graph, target, opset, placement.dtypes, placement.ties)
+    return build_model(graph, target, opset, placement.dtypes, placement.ties)
 
 
 def write_prepared_graphs(
@@ -149,18 +150,18 @@ def write_prepared_graphs(
     values: ParameterValues,
     entries: Sequence[tuple[str, MetadataTexts | None]],
 ) -> str | None:
-    """Write weights once and each graph; return the name of our weight file, if any."""
-    stored = prepared.stored
-    data = write_weight_file(out, stem, stored, values)
+    """Write the shared weights and each graph; return the name of the weight file, if any."""
+    placement = prepared.placement
+    data = write_weight_file(out, stem, placement, values)
     if data:
         facts = out.facts[data]
         own = {data: WeightFileFacts(facts.bytes, facts.sha256)}
-        stored = replace(stored, beside={**stored.beside, **own})
+        placement = replace(placement, weight_files={**placement.weight_files, **own})
     # Weights are written first: the model contains their file name and offsets.
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
-        attach_weights(built, stored, values, data)
+        attach_weights(built, placement, values, data)
         if metadata:
-            texts = dict(metadata(_describe_built_model(built, stored)))
+            texts = dict(metadata(_describe_built_model(built, placement)))
             add_model_docs(built.model, built.graph, texts.pop(DOC_METADATA_KEY, ""))
             add_metadata(built.model, texts)
         out.entry(name, serialize_model(built.model))
@@ -169,39 +170,39 @@ def write_prepared_graphs(
     return data
 
 
-def _describe_built_model(built: BuiltModel, stored: WeightPlacement) -> EmittedModel:
+def _describe_built_model(built: BuiltModel, placement: WeightPlacement) -> EmittedModel:
     """Return the facts about a built model for its metadata."""
     held = {}
     for name in built.graph.parameters:
-        own = stored.ties.get(name, name)
-        # a model with the decoding loop may not use every weight of the whole graph
+        own = placement.ties.get(name, name)
+        # a standalone generator may not use every weight
         if own in built.weights:
             held[name] = built.weights[own].name
-    return EmittedModel(held, built.attentions, stored.beside)
+    return EmittedModel(held, built.attentions, placement.weight_files)
 
 
 def write_weight_file(
-    out: OutputDirectory, stem: str, stored: WeightPlacement, values: ParameterValues
+    out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterValues
 ) -> str | None:
-    """Write the weights that go to a file of our own; its name, if there is one."""
-    if stored.inline or not stored.plan.copied:
+    """Write weights that are neither inline nor linked; return the name of their file, if any."""
+    if placement.inline or not placement.plan.copied:
         return None
 
     def read_chunks(name: str) -> Iterator[memoryview]:
-        return values.chunks(name, stored.pieces[name].dtype)
+        return values.chunks(name, placement.pieces[name].dtype)
 
-    return out.hashed(stem, ".data", external_data_chunks(stored.plan, read_chunks))
+    return out.hashed(stem, ".data", external_data_chunks(placement.plan, read_chunks))
 
 
 def attach_weights(
-    built: BuiltModel, stored: WeightPlacement, values: ParameterValues, data: str | None
+    built: BuiltModel, placement: WeightPlacement, values: ParameterValues, data: str | None
 ) -> None:
-    """Put the weights into the model, or say there where they lie."""
-    if stored.inline:
-        store_weights_inline(built, stored, values)
-        store_weight_locations(built, stored.plan.linked)
+    """Store weights in the model, or their locations as external data."""
+    if placement.inline:
+        store_weights_inline(built, placement, values)
+        store_weight_locations(built, placement.plan.linked)
     else:
-        store_weight_locations(built, stored.plan.places(data or ""))
+        store_weight_locations(built, placement.plan.places(data or ""))
 
 
 def release_weights(built: BuiltModel) -> None:
@@ -211,7 +212,7 @@ def release_weights(built: BuiltModel) -> None:
 
 
 def add_metadata(model: ModelProto, texts: Mapping[str, str]) -> None:
-    """Texts that the model carries, by key."""
+    """Add metadata to a model."""
     for key, value in texts.items():
         model.metadata_props.add(key=key, value=value)
 

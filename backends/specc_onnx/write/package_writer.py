@@ -1,8 +1,8 @@
 """Write a package: several graphs with shared weights and `specc.json`.
 
-Weights and some extras have their content's hash in their names; entry files have fixed
-names. Entries come last and `specc.json` very last, so that a reader finds the old package,
-the new one, or a hash that does not match.
+Names of weight files and some extras contain a content hash; entry files have fixed names.
+Entries are written last, `specc.json` at the very end, so that a reader finds the old package,
+the new one, or a hash mismatch.
 """
 
 import hashlib
@@ -54,9 +54,10 @@ def write_package(
     force: bool = False,
     every_load: bool = False,
 ) -> WrittenModel:
-    """Write graphs by role into `directory`, in place of the package there. Raise E0833 for a file
+    """Write graphs by role into `directory`, replacing the package there. Raise E0833 for a file
     that specc did not write, unless `force`, E0814 for one of the `inputs`, and as `write_model`.
-    `stem` begins the weight file's name; with `every_load` contents are compared at every opening.
+    `stem` is the prefix of the weight file's name; with `every_load` every load compares content
+    hashes.
     """
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
@@ -73,29 +74,30 @@ def write_package(
         dtype=dtype,
         load=load,
     )
-    gone = _find_superseded(directory, old)
-    with OutputDirectory(directory, superseded=[n for n in gone if n not in kept]) as out:
+    superseded = _find_superseded(directory, old)
+    with OutputDirectory(directory, superseded=[n for n in superseded if n not in kept]) as out:
         entries = [(part.file, part.metadata) for part in parts.values()]
         data = write_prepared_graphs(out, stem, prepared, values, entries)
         index = PackageIndex(
             model=about.model,
             graphs={role: part.file for role, part in parts.items()},
             extras=_write_extras(out, extras, kept),
-            # only now: `out.facts` describes what has been written
             files={**out.facts, **kept},
             version=__version__,
             kept=tuple(sorted(kept)),
-            linked=prepared.stored.beside,
+            linked=prepared.placement.weight_files,
             about=about.facts,
             sources=about.sources,
             every_load=every_load,
         )
         out.entry(INDEX_FILE, [index.dump()])
-    return WrittenModel(directory, data, prepared.stored.plan, _list_file_sizes(directory, index))
+    return WrittenModel(
+        directory, data, prepared.placement.plan, _list_file_sizes(directory, index)
+    )
 
 
 def _find_superseded(directory: Path, old: PackageIndex | None) -> Sequence[str]:
-    """Return the files of the former package that nothing refers to any longer."""
+    """Return the files of the former package that are no longer referenced."""
     if old is None:
         return []
     return filter_unreferenced_files(
@@ -104,7 +106,7 @@ def _find_superseded(directory: Path, old: PackageIndex | None) -> Sequence[str]
 
 
 def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
-    """Every file with its bytes; the index, which does not list itself, comes last."""
+    """Return every file with its size; the index is last."""
     sizes = [(directory / name, facts.bytes) for name, facts in index.files.items()]
     return (*sizes, (directory / INDEX_FILE, len(index.dump())))
 
@@ -118,12 +120,16 @@ def _check_targets(
     inputs: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Check that names are free or ours to replace; return the extras already there."""
-    due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), INDEX_FILE]
-    for name in due:
+    """Check that output files may be written; return extras that exist with equal content."""
+    targets = [
+        *(p.file for p in parts.values()),
+        *(e.name for e in extras if not e.hashed),
+        INDEX_FILE,
+    ]
+    for name in targets:
         _check_is_file(directory / name)
     kept = _find_kept_extras(directory, old, extras)
-    for name in (n for n in due if n not in kept):
+    for name in (n for n in targets if n not in kept):
         reject_input_overwrite(directory / name, inputs)
         if not force:
             _check_replaceable(directory / name, old)
@@ -131,7 +137,7 @@ def _check_targets(
 
 
 def _check_names(parts: Mapping[str, PackageGraph], extras: Sequence[ExtraFile]) -> None:
-    """Names are ours to give: plain ones, no two the same, also where the system ignores case."""
+    """Assert plain file names that are distinct even on case-insensitive file systems."""
     names = [*(p.file for p in parts.values()), *(e.name for e in extras)]
     assert parts, "a package has a graph"
     assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"
@@ -142,12 +148,12 @@ def _check_names(parts: Mapping[str, PackageGraph], extras: Sequence[ExtraFile])
 def _find_kept_extras(
     directory: Path, old: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
-    """Extras that lie in the folder already, written by someone else, and are as they should be."""
-    ours = _list_former_files(old)
+    """Return extras whose files exist with equal content and were not written by specc."""
+    own_files = _list_former_files(old)
     kept = {}
     for extra in extras:
         path = directory / extra.name
-        if extra.hashed or extra.name in ours:
+        if extra.hashed or extra.name in own_files:
             continue
         digest = hashlib.sha256(extra.content).hexdigest()
         if regular_file_size(path) == len(extra.content) and file_sha256(path) == digest:
@@ -156,7 +162,7 @@ def _find_kept_extras(
 
 
 def _list_former_files(old: PackageIndex | None) -> set[str]:
-    """The files that the former package wrote."""
+    """Return the files that specc wrote for the former package."""
     return set(old.files) - set(old.kept) if old else set()
 
 
@@ -165,7 +171,7 @@ def _check_is_file(path: Path) -> None:
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):
-        return  # nothing there, or writing will report it
+        return
     if not stat.S_ISREG(mode):
         kinds = (
             (stat.S_ISDIR, "a directory"),
@@ -194,7 +200,7 @@ def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
 
 
 def _is_specc_file(path: Path) -> bool:
-    """Whether a file's own content says so: an index, or a model with our metadata."""
+    """Return whether a file is a package index or a model with specc's metadata."""
     if path.name == INDEX_FILE:
         return is_package_index(path)
     return path.suffix == ".onnx" and is_specc_model(path)
@@ -203,7 +209,7 @@ def _is_specc_file(path: Path) -> bool:
 def _write_extras(
     out: OutputDirectory, extras: Sequence[ExtraFile], kept: Mapping[str, FileDigest]
 ) -> dict[str, str]:
-    """Write the further files; gives their names by role."""
+    """Write the extra files; return their names by role."""
     names = {}
     for extra in extras:
         name = extra.name

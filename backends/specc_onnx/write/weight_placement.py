@@ -1,8 +1,8 @@
 """Decide where each weight is stored: inline, external data file, or the checkpoint.
 
-Graphs written together share one decision and store each parameter once. It is made from
-headers before lowering, because a weight that stays in its file keeps its element type and
-is widened in the graph, while a copied one is converted.
+Graphs written together share one plan and store each parameter once. The plan is made from
+checkpoint headers before lowering, because a weight that stays in the checkpoint keeps its
+element type and needs a cast in the graph, while a copied weight is converted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,19 +39,19 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """Where weights go: `pieces` in storage order, `ties` to the stored parameter, `inline` if
-    unlinked ones are in each ONNX file, `beside` the files that hold them, once written.
+    """Where weights are stored: `pieces` in storage order, `ties` to the stored parameter, `inline`
+    if unlinked ones are in each ONNX file, `weight_files` their external files, once written.
     """
 
     pieces: Mapping[str, TensorPiece]
     ties: Mapping[str, str]
     plan: ExternalDataPlan
     inline: bool
-    beside: Mapping[str, WeightFileFacts] = field(default_factory=dict)
+    weight_files: Mapping[str, WeightFileFacts] = field(default_factory=dict)
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The element type each weight is stored in."""
+        """Storage dtype of each weight."""
         return {name: piece.dtype for name, piece in self.pieces.items()}
 
 
@@ -65,11 +65,11 @@ def plan_weight_placement(
     alignment: int = 1,
     store: str = "",
 ) -> WeightPlacement:
-    """Plan where the weights of all graphs go under `directory`; `store` is the dtype of f32
-    matrices. Several graphs share a file unless `inline`. E0823 if they are too large for that.
+    """Plan where the weights of all graphs are stored under `directory`; `store` is the storage
+    dtype of f32 matrices. Raise E0823 if inline weights are too large.
     """
     types = collect_parameters(graphs)
-    # Tied weights are stored once, under the name of the one that holds the data.
+    # Tied weights are stored once.
     ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
     dtypes = {
         ties.get(name, name): _choose_dtype(values, name, type.dtype, store)
@@ -77,22 +77,22 @@ def plan_weight_placement(
     }
     link = how in ("auto", "link")
     reasons: dict[Path, str] = {}
-    homes = _find_checkpoint_dirs(values, dtypes, directory if link else None, store)
+    directories = _find_checkpoint_dirs(values, dtypes, directory if link else None, store)
     pieces = [
-        _make_piece(n, dtype, values, homes.get(n), opset, reasons) for n, dtype in dtypes.items()
+        _make_piece(n, dtype, values, directories.get(n), opset, reasons)
+        for n, dtype in dtypes.items()
     ]
     inline = _is_inline(pieces, how, len(graphs) == 1)
-    decided = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
-    decided = replace(decided, reasons={**reasons, **decided.reasons})
+    plan = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
+    plan = replace(plan, reasons={**reasons, **plan.reasons})
     if how == "link":
-        _check_all_linked(decided, pieces, directory)
-    return WeightPlacement({p.name: p for p in pieces}, ties, decided, inline)
+        _check_all_linked(plan, pieces, directory)
+    return WeightPlacement({p.name: p for p in pieces}, ties, plan, inline)
 
 
 def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: bool) -> bool:
-    """Return True if the weights go into the ONNX file. E0823 if they do not fit."""
+    """Return whether weights are stored in the ONNX file. Raise E0823 if they are too large."""
     total = sum(p.nbytes for p in pieces)
-    # One small file is easier to copy than two.
     small = total < MAX_INLINE_BYTES and is_single
     inline = how == "inline" or (how == "auto" and small)
     if inline and not can_store_inline(pieces):
@@ -110,7 +110,7 @@ def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: boo
 def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
     """Return the storage dtype of a parameter: vectors keep full precision."""
     narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
-    # scales of quantized weights have the type that products read
+    # scales of quantized weights keep their type
     return store if store and narrow and not is_quantized_part_name(name) else dtype
 
 
@@ -120,16 +120,16 @@ def _find_checkpoint_dirs(
     """Return the model's directory for weights that may stay in the checkpoint."""
     if directory is None:
         return {}
-    asked = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}
+    converted = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}
     return {
         name: directory
         for name, dtype in dtypes.items()
-        if name not in asked or values.stored_dtype(name) == dtype
+        if name not in converted or values.stored_dtype(name) == dtype
     }
 
 
 def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:
-    """The parameters of all graphs, in the order in which they first come; one name is one type."""
+    """Return the types of the parameters of all graphs, in order of first use."""
     types: dict[str, Type] = {}
     for graph in graphs:
         for name, value in graph.parameters.items():
@@ -155,29 +155,26 @@ def _make_piece(
     found = values.stored_dtype(name)
     run = values.run(name) if directory is not None else None
     if run is not None and directory is not None:
-        why = link_location(run.path, directory)
-        if isinstance(why, str):
-            reasons[run.path], run = why, None
-    # a type that no opset can cast
+        reason = link_location(run.path, directory)
+        if isinstance(reason, str):
+            reasons[run.path], run = reason, None
     widened = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(found, opset + 1) <= opset
     if run is None or not (found == dtype or widened):
         return TensorPiece(name, dtype, count_tensor_bytes(shape, dtype))
     return TensorPiece(name, found, count_tensor_bytes(shape, found), run)
 
 
-def _check_all_linked(
-    decided: ExternalDataPlan, pieces: list[TensorPiece], directory: Path
-) -> None:
-    """E0824 where `link` was asked for and something would be copied."""
-    left = [p.name for p in pieces if p.name not in decided.linked and p.nbytes]
-    if left:
-        reasons = list(decided.reasons.values()) or [
+def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directory: Path) -> None:
+    """Raise E0824 if `--weights-as link` would copy a weight."""
+    unlinked = [p.name for p in pieces if p.name not in plan.linked and p.nbytes]
+    if unlinked:
+        reasons = list(plan.reasons.values()) or [
             "no file next to the output stores them in this form"
         ]
         raise_error(
             "E0824",
-            f"{len(left)} of {len(pieces)} weights cannot be left where they are",
-            notes=[*reasons, f"the first is `{left[0]}`"],
+            f"{len(unlinked)} of {len(pieces)} weights cannot be left where they are",
+            notes=[*reasons, f"the first is `{unlinked[0]}`"],
             helps=[
                 "write the model to the directory of the checkpoint, or use `--weights-as copy`"
             ],
@@ -185,16 +182,16 @@ def _check_all_linked(
 
 
 def store_weights_inline(
-    built: BuiltModel, stored: WeightPlacement, values: ParameterValues
+    built: BuiltModel, placement: WeightPlacement, values: ParameterValues
 ) -> None:
-    """The numbers themselves into the initializers."""
+    """Store unlinked weights in the initializers."""
     for name, tensor in built.weights.items():
-        if name not in stored.plan.linked:
-            tensor.raw_data = b"".join(values.chunks(name, stored.pieces[name].dtype))
+        if name not in placement.plan.linked:
+            tensor.raw_data = b"".join(values.chunks(name, placement.pieces[name].dtype))
 
 
 def store_weight_locations(built: BuiltModel, places: Mapping[str, ExternalLocation]) -> None:
-    """Where the numbers lie into the initializers, as ONNX's external data."""
+    """Store the locations of weights in the initializers, as ONNX external data."""
     for name, tensor in built.weights.items():
         if (place := places.get(name)) is None:
             continue

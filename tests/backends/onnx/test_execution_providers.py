@@ -122,7 +122,7 @@ def test_a_model_of_which_a_part_was_left_to_the_processor_is_refused_by_name() 
         execution_providers.check_node_placement(
             Session([*LENGTHS, REST[0]]), given, "m.onnx", "cuda"
         )
-    assert caught.value.diagnostics[0].notes == ("left to the processor: `n/h` (MatMul)",)
+    assert caught.value.diagnostics[0].notes == ("assigned to the CPU: `n/h` (MatMul)",)
 
 
 @pytest.mark.skipif(

@@ -165,7 +165,7 @@ def test_padding_may_be_told_by_the_ids() -> None:
 def test_a_start_needs_another_input_that_tells_how_many_texts() -> None:
     spec = small("gpt2")
     case = Case(spec, settings_of(spec, start=(3,)))
-    assert not case.ingredients.started
+    assert not case.ingredients.can_start_empty
     assert list(case.ingredients.inputs) == ["input_ids"]
 
 

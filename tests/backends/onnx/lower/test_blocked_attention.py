@@ -165,7 +165,7 @@ def test_nothing_outside_the_short_form_has_the_length_twice(opset: int, high: i
     kept = [n for name in found.types if (n := name) not in _short(model.graph)]
     assert len(kept) > 20
     for name in kept:
-        assert (found.shape(name) or ()).count(1009) < 2, name
+        assert (found.get_shape(name) or ()).count(1009) < 2, name
 
 
 def test_a_grid_that_is_cut_instead_of_made_in_portions_is_seen(
