@@ -69,7 +69,7 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _few() -> int:
-    return specc_onnx.get_target("ort-cpu").few_experts
+    return specc_onnx.get_target("ort-cpu").max_unrolled_experts
 
 
 def _sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
@@ -93,7 +93,7 @@ def _again(path: Path, few: int) -> Path:
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    target = replace(specc_onnx.get_target("ort-cpu"), few_experts=few)
+    target = replace(specc_onnx.get_target("ort-cpu"), max_unrolled_experts=few)
     built = specc_onnx.build_model(specc.load(path).manifest.graph, target)
     stored = {t.name: t for t in model.graph.initializer}
     for name, tensor in built.weights.items():

@@ -67,7 +67,7 @@ def _both(mask: str, directory: Path) -> dict[str, Path]:
     paths = {form: directory / f"{name}-{form}.onnx" for form in ("blocks", "whole")}
     specc.compile(spec, paths["blocks"], set={"sees": mask}, target="ort-cpu")
     graph = specc.load(paths["blocks"]).manifest.graph
-    whole = replace(specc_onnx.get_target("ort-cpu"), blocks=False)
+    whole = replace(specc_onnx.get_target("ort-cpu"), uses_blocked_attention=False)
     built = specc_onnx.build_model(graph, whole)
     paths["whole"].write_bytes(built.model.SerializeToString())
     return paths

@@ -61,7 +61,7 @@ def conv_transpose(
         steps = zip(place, op.dilation, op.stride, sizes, strict=True)
         here = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
         y[FULL_SLICE, FULL_SLICE, *here] += added.reshape(batch, out, *sizes)
-    kept = [slice(a, a + n) for a, n in zip(op.before, counts, strict=True)]
+    kept = [slice(a, a + n) for a, n in zip(op.padding_before, counts, strict=True)]
     return to_channels_last(op.kernel, _add_bias(y[FULL_SLICE, FULL_SLICE, *kept], bias))
 
 
@@ -69,7 +69,7 @@ def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: 
     """Return the length that holds every kernel of every position, before cropping."""
     last = max(size - 1, 0) * op.stride[n]
     reach = op.dilation[n] * (op.kernel[n] - 1)
-    return max(count + op.before[n], last + reach + 1)
+    return max(count + op.padding_before[n], last + reach + 1)
 
 
 @evaluate(ops.MaxPool)
@@ -123,12 +123,12 @@ def to_channels_last(kernel: Sequence[int], y: Array) -> Array:
 
 def _get_padded_sizes(op: ops.Sliding, x: Array) -> list[int]:
     """Return the axes of a padded image."""
-    sides = zip(x.shape[2:], op.before, op.ends, strict=True)
+    sides = zip(x.shape[2:], op.padding_before, op.end_padding, strict=True)
     return [size + before + ends for size, before, ends in sides]
 
 
 def _pad_window_axes(op: ops.Sliding, x: Array, value: float) -> Array:
-    sides = list(zip(op.before, op.ends, strict=True))
+    sides = list(zip(op.padding_before, op.end_padding, strict=True))
     return np.pad(x, [(0, 0), (0, 0), *sides], constant_values=value)
 
 
@@ -136,7 +136,7 @@ def _select_window_place(
     op: ops.Sliding, padded: Array, place: Sequence[int], counts: Sequence[int]
 ) -> Array:
     """Return the element at one offset of every window."""
-    steps = zip(place, op.spread, op.stride, counts, strict=True)
+    steps = zip(place, op.dilations, op.stride, counts, strict=True)
     here = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     before = [FULL_SLICE] * (padded.ndim - len(here))
     return padded[*before, *here]
@@ -151,8 +151,8 @@ def _count_window_elements(
         # Explicit padding may count; positions past it, which only ceil_mode adds, never do.
         least, most = 0, size
         if op.counted:
-            least, most = -op.before[n], size + op.behind[n]
-        first = np.arange(count) * op.stride[n] - op.before[n]
+            least, most = -op.padding_before[n], size + op.padding_after[n]
+        first = np.arange(count) * op.stride[n] - op.padding_before[n]
         here = np.minimum(first + op.kernel[n], most) - np.maximum(first, least)
         number = number[..., None] * here
     return number

@@ -12,7 +12,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 @evaluate(ops.Scan)
 def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
     """a[*s]... -> a[*t]"""
-    keep, steps = op.parts(operands).keep, operands[op.first].shape[op.axis]
+    keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
     def select_unpadded(t: int, new: Array, old: Array | None) -> Array:
         # A padded position leaves the state unchanged and outputs zeros.
@@ -32,10 +32,10 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         op,
         operands,
         steps,
-        take=lambda x, t: np.take(x, t, axis=op.axis),
-        run=lambda given, wanted: evaluate_nodes(op.body, given, env, wanted),
-        choose=select_unpadded,
-        done=lambda carry: bool(carry.all()),
+        slice_position=lambda x, t: np.take(x, t, axis=op.axis),
+        evaluate_body=lambda given, wanted: evaluate_nodes(op.body, given, env, wanted),
+        select_value=select_unpadded,
+        is_all_true=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.get_collected_outputs()]
     return (*carries, *(stack(*each) for each in zip(collected, types, strict=True)))

@@ -132,7 +132,7 @@ def evaluate_graph(
         assert name in parameters, f"no values for the parameter `{name}`"
         given[value] = np.asarray(parameters[name])
         sizes.append((name, value.type, given[value].shape))
-    env = bind_symbols(sizes, graph.facts, graph.least)
+    env = bind_symbols(sizes, graph.length_equations, graph.min_lengths)
 
     asked = tuple(graph.outputs) if wanted is None else wanted
     named = {**graph.names, **graph.outputs}

@@ -38,25 +38,25 @@ def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
-    given = ops.RecurrentOperands.of(args, quantized=True)
+    given = ops.RecurrentOperands.from_operands(args, quantized=True)
     scales = given.scales
     assert scales is not None
-    batch, size = len(given.rows), len(given.state_weights)
-    there = np.ones(given.rows.shape[:2], bool) if given.keep is None else given.keep
+    batch, size = len(given.sequence), len(given.state_weights)
+    there = np.ones(given.sequence.shape[:2], bool) if given.keep is None else given.keep
     # valid positions first, reversed for the backward direction
-    places = np.where(there, np.arange(given.rows.shape[1]), given.rows.shape[1])
+    places = np.where(there, np.arange(given.sequence.shape[1]), given.sequence.shape[1])
     if op.reverse:
-        places = np.where(there, -1 - np.arange(given.rows.shape[1]), 1)
+        places = np.where(there, -1 - np.arange(given.sequence.shape[1]), 1)
     order = np.argsort(places, 1, kind="stable")
-    clean = np.where(there[..., None], given.rows, 0.0)
+    clean = np.where(there[..., None], given.sequence, 0.0)
     x = np.take_along_axis(clean, order[..., None], 1)
     counts = there.sum(1, keepdims=True)
     sums = round_per_tensor(x) @ (given.weights * scales[0])
     for b in (given.bias, given.state_bias):
         sums = sums if b is None else sums + b
-    fed = h = np.zeros((batch, size)) if given.start is None else given.start
-    c = np.zeros((batch, size)) if given.first_cell is None else given.first_cell
-    out = np.zeros((*given.rows.shape[:2], size))
+    fed = h = np.zeros((batch, size)) if given.initial_state is None else given.initial_state
+    c = np.zeros((batch, size)) if given.initial_cell is None else given.initial_cell
+    out = np.zeros((*given.sequence.shape[:2], size))
     for n in range(counts.max(initial=0)):
         gates = sums[:, n] + round_per_tensor(fed) @ (given.state_weights * scales[1])
         after, new = apply_lstm_gates(gates, c, given.peepholes)

@@ -15,7 +15,7 @@ CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 @evaluate(ops.Rnn)
 def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    x = ops.RecurrentOperands.of(args)
+    x = ops.RecurrentOperands.from_operands(args)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         return (ACTIVATION_FUNCTIONS[op.activation](_sum_products(x, row, states[0])),)
@@ -26,7 +26,7 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
 @evaluate(ops.Gru)
 def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    x = ops.RecurrentOperands.of(args)
+    x = ops.RecurrentOperands.from_operands(args)
     size = x.state_weights.shape[1]
     b_n = None if x.state_bias is None else x.state_bias[2 * size :]
 
@@ -50,7 +50,7 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
     """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
     """
-    x = ops.RecurrentOperands.of(args)
+    x = ops.RecurrentOperands.from_operands(args)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
@@ -81,15 +81,15 @@ def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
     """Return all outputs and the final states, of `sizes`; masked positions change no state."""
-    batch, steps, _ = x.rows.shape
+    batch, steps, _ = x.sequence.shape
     states = tuple(
         np.zeros((batch, size)) if start is None else start
-        for size, start in zip(sizes, (x.start, x.first_cell), strict=False)
+        for size, start in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )
     out: Array = np.zeros((batch, steps, sizes[0]))
     for t in reversed(range(steps)) if reverse else range(steps):
         kept = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
-        after = step(x.rows[:, t], states)
+        after = step(x.sequence[:, t], states)
         # A padded position leaves all states unchanged and outputs zeros.
         states = tuple(np.where(kept, new, old) for new, old in zip(after, states, strict=True))
         out[:, t] = np.where(kept, after[0], 0.0)

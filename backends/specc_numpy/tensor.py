@@ -90,7 +90,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-evaluate.add(
+evaluate.add_rules(
     {
         ops.Constant: lambda op, env: np.array(op.value, get_numpy_dtype(op.dtype)),
         ops.Range: lambda op, env: np.arange(evaluate_length(op.length, env), dtype=np.int64),

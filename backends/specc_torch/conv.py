@@ -56,7 +56,7 @@ def conv_transpose(
         whole = CONV_TRANSPOSE_FUNCTIONS[len(op.kernel)](
             x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
-        sides = zip(reversed(op.before), reversed(op.behind), strict=True)
+        sides = zip(reversed(op.padding_before), reversed(op.padding_after), strict=True)
         # cropping is negative padding
         made = functional.pad(whole, [-n for side in sides for n in side])
     if bias is not None:
@@ -93,8 +93,8 @@ def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tenso
     for n, (size, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
         least, most = 0, size
         if op.counted:
-            least, most = -op.before[n], size + op.behind[n]
-        first = torch.arange(count, device=x.device) * op.stride[n] - op.before[n]
+            least, most = -op.padding_before[n], size + op.padding_after[n]
+        first = torch.arange(count, device=x.device) * op.stride[n] - op.padding_before[n]
         here = (first + op.kernel[n]).clamp(max=most) - first.clamp(min=least)
         number = number[..., None] * here
     return _to_channels_first(op.kernel, mean * prod(op.kernel) / number)
@@ -120,5 +120,5 @@ def _to_channels_first(kernel: Sequence[int], x: Tensor) -> Tensor:
 
 def _pad_window_axes(op: ops.Sliding, x: Tensor, value: float) -> Tensor:
     # PyTorch takes the last axis first.
-    sides = zip(reversed(op.before), reversed(op.ends), strict=True)
+    sides = zip(reversed(op.padding_before), reversed(op.end_padding), strict=True)
     return functional.pad(x, [n for side in sides for n in side], value=value)

@@ -12,7 +12,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_no
 @evaluate(ops.Scan)
 def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
     """a[*s]... -> a[*t]"""
-    keep, steps = op.parts(operands).keep, operands[op.first].shape[op.axis]
+    keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
     def select_unpadded(t: int, new: Tensor, old: Tensor | None) -> Tensor:
         # A padded position leaves the state unchanged and outputs zeros.
@@ -25,10 +25,10 @@ def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor
         op,
         operands,
         steps,
-        take=lambda x, t: x.select(op.axis, t),
-        run=lambda given, wanted: run_graph_nodes(op.body, given, place, wanted),
-        choose=select_unpadded,
-        done=lambda carry: bool(carry.all()),
+        slice_position=lambda x, t: x.select(op.axis, t),
+        evaluate_body=lambda given, wanted: run_graph_nodes(op.body, given, place, wanted),
+        select_value=select_unpadded,
+        is_all_true=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.get_collected_outputs()]
     return (

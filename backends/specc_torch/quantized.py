@@ -38,26 +38,26 @@ def lstm_q(op: ops.LstmQ, place: ForwardContext, *args: Tensor | None) -> tuple[
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
-    given = ops.RecurrentOperands.of(args, quantized=True)
+    given = ops.RecurrentOperands.from_operands(args, quantized=True)
     scales = given.scales
     assert scales is not None
-    batch, steps, _ = given.rows.shape
-    there = given.keep if given.keep is not None else given.rows.new_ones(batch, steps).bool()
+    batch, steps, _ = given.sequence.shape
+    there = given.keep if given.keep is not None else given.sequence.new_ones(batch, steps).bool()
     # valid positions first, reversed for the backward direction
-    numbers = torch.arange(steps, device=given.rows.device)
+    numbers = torch.arange(steps, device=given.sequence.device)
     places = -1 - numbers if op.reverse else numbers
     order = torch.where(there, places, steps).argsort(dim=1, stable=True)
-    clean = torch.where(there[..., None], given.rows, torch.zeros_like(given.rows))
+    clean = torch.where(there[..., None], given.sequence, torch.zeros_like(given.sequence))
     x = clean.take_along_dim(order[..., None], 1)
     sums = _round_per_tensor(x) @ (given.weights.to(x.dtype) * scales[0])
     for b in (given.bias, given.state_bias):
         sums = sums if b is None else sums + b
     state_matrix = given.state_weights.to(x.dtype) * scales[1]
-    zeros = given.rows.new_zeros(batch, len(given.state_weights))
-    fed = h = zeros if given.start is None else given.start
-    c = zeros if given.first_cell is None else given.first_cell
+    zeros = given.sequence.new_zeros(batch, len(given.state_weights))
+    fed = h = zeros if given.initial_state is None else given.initial_state
+    c = zeros if given.initial_cell is None else given.initial_cell
     counts = there.sum(1, keepdim=True)
-    out = given.rows.new_zeros(batch, steps, zeros.shape[1])
+    out = given.sequence.new_zeros(batch, steps, zeros.shape[1])
     for n in range(int(counts.max()) if there.numel() else 0):
         gates = sums[:, n] + _round_per_tensor(fed) @ state_matrix
         after, new = apply_lstm_gates(gates, c, given.peepholes)

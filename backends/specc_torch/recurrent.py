@@ -18,7 +18,7 @@ ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch
 @evaluate(ops.Rnn)
 def rnn(op: ops.Rnn, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    x = ops.RecurrentOperands.of(args)
+    x = ops.RecurrentOperands.from_operands(args)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         from_state = linear(before[0], x.state_weights, x.state_bias)
@@ -35,7 +35,7 @@ def rnn(op: ops.Rnn, place: ForwardContext, *args: Tensor | None) -> tuple[Tenso
 @evaluate(ops.Gru)
 def gru(op: ops.Gru, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    x = ops.RecurrentOperands.of(args)
+    x = ops.RecurrentOperands.from_operands(args)
     size = x.state_weights.shape[1]
     b_n = None if x.state_bias is None else x.state_bias[2 * size :]
 
@@ -61,7 +61,7 @@ def lstm(op: ops.Lstm, place: ForwardContext, *args: Tensor | None) -> tuple[Ten
     """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
     """
-    x = ops.RecurrentOperands.of(args)
+    x = ops.RecurrentOperands.from_operands(args)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = before
@@ -92,7 +92,7 @@ def apply_lstm_gates(
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
     """Whether PyTorch's layers can do it: every row exists, and there are some."""
-    return x.keep is None and x.rows.numel() > 0
+    return x.keep is None and x.sequence.numel() > 0
 
 
 def _run_torch_layer(
@@ -108,7 +108,7 @@ def _run_torch_layer(
         # It takes both biases or none.
         given += [x.weights.new_zeros(len(x.weights)) if b is None else b for b in biases]
     before = [s[None] for s in states]
-    rows = x.rows.flip(1) if reverse else x.rows
+    rows = x.sequence.flip(1) if reverse else x.sequence
     state = before[0] if len(before) == 1 else before
     # cuDNN computes gradients only for layers called in training mode
     learns = torch.is_grad_enabled()
@@ -120,7 +120,7 @@ def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Tensor], states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
     """All results and the final states; where `keep` is false nothing happens."""
-    rows = linear(x.rows, x.weights, x.bias)
+    rows = linear(x.sequence, x.weights, x.bias)
     batch, steps, _ = rows.shape
     out: list[Tensor] = []
     for t in reversed(range(steps)) if reverse else range(steps):
@@ -144,6 +144,6 @@ def _list_initial_states(
     x: ops.RecurrentOperands[Tensor], sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
     return tuple(
-        x.rows.new_zeros(len(x.rows), size) if start is None else start
-        for size, start in zip(sizes, (x.start, x.first_cell), strict=False)
+        x.sequence.new_zeros(len(x.sequence), size) if start is None else start
+        for size, start in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )

@@ -12,7 +12,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_no
 @evaluate(ops.Route)
 def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
-    given = op.parts(operands)
+    given = op.split_operands(operands)
     *lead, width = given.x.shape
     rows = given.x.reshape(-1, width)
     many = given.ids.shape[-1]
@@ -20,7 +20,7 @@ def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
     if given.keep is not None:
         # no expert has index -1
         ids = torch.where(given.keep.reshape(-1, 1), ids, -1)
-    width = place.length(op.result().type.shape[-1])
+    width = place.length(op.get_body_output().type.shape[-1])
     result = torch.zeros(rows.shape[0], width, dtype=place.floats, device=place.device)
     for expert in _list_used_experts(ids, place.length(op.experts)):
         chosen = ids == expert
@@ -43,9 +43,9 @@ def _run_expert(
     op: ops.Route, place: ForwardContext, rows: Tensor, others: list[Tensor], ones: int
 ) -> Tensor:
     """What one expert makes of these rows; its body has `ones` axes of 1 before them."""
-    lengths = {**place.lengths, op.rows: rows.shape[0]}
+    lengths = {**place.lengths, op.token_count_symbol: rows.shape[0]}
     there = replace(place, lengths=lengths)
     shaped = rows.reshape(*[1] * ones, *rows.shape)
-    given = dict(zip(op.inner(), (shaped, *others), strict=True))
-    made = run_graph_nodes(op.body, given, there, [op.result()])[op.result()]
+    given = dict(zip(op.get_body_inputs(), (shaped, *others), strict=True))
+    made = run_graph_nodes(op.body, given, there, [op.get_body_output()])[op.get_body_output()]
     return made.reshape(rows.shape[0], made.shape[-1])

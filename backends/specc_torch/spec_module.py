@@ -167,7 +167,7 @@ def _evaluate_outputs(
             sizes.append((name, value.type, tuple(inputs[name].shape)))
         elif value in read:
             raise_missing_input(name, graph.inputs)
-    lengths = bind_symbols(sizes, graph.facts, graph.least)
+    lengths = bind_symbols(sizes, graph.length_equations, graph.min_lengths)
     found = run_graph_nodes(
         graph, given, replace(place, lengths=lengths), [graph.outputs[n] for n in wanted]
     )
@@ -216,7 +216,7 @@ def _make_initial_parameter(
 ) -> Tensor:
     """The first numbers of a parameter, f32."""
     facts = graph.parameter_facts[name]
-    shape = tuple(d.at({}) for d in facts.type.shape)
+    shape = tuple(d.evaluate({}) for d in facts.type.shape)
     if name not in values:
         return torch.from_numpy(
             initial_values(parse_initializer(facts.initial, facts.span), seed, name, shape)

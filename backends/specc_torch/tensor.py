@@ -94,7 +94,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-evaluate.add(
+evaluate.add_rules(
     {
         ops.Constant: lambda op, place: place.scalar(op.value, place.stored(op.dtype)),
         ops.Range: lambda op, place: place.rows(place.length(op.length)),

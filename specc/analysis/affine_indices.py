@@ -147,7 +147,7 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
 
 def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
     """Return True if the length is the same in every decode step."""
-    return grid.clock is None or not length.symbols() & grid.clock.related
+    return grid.clock is None or not length.symbols() & grid.clock.dependent_symbols
 
 
 def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:

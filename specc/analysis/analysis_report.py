@@ -236,14 +236,14 @@ def _report_no_time_axis(graph: Graph, growing: str) -> Diagnostic:
 
 
 def _format_chunked_field(name: str, field: Interval) -> str:
-    if field.empty or field.hi == float("inf"):
+    if field.is_empty or field.hi == float("inf"):
         return f"{name} depends on all previous input positions"
     # up to the last position of its chunk
     return f"{name} depends on the last {int(field.hi) + 1} input positions"
 
 
 def _format_field(name: str, field: Interval) -> str:
-    if field.empty:
+    if field.is_empty:
         return f"{name} depends on no position"
     if field.hi == float("inf"):
         return f"{name}[t] depends on positions <= t"

@@ -32,7 +32,7 @@ def find_batch_symbol(graph: Graph) -> str | None:
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
     """Return a warning W0602 for each op that mixes elements along `symbol`, in graph order."""
-    batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.facts, symbol))
+    batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
     spoilt = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
         _make_warning(graph, place, node, symbol)
@@ -129,11 +129,11 @@ class _BatchAxis:
         """Return True if a loop runs along the batch, skips elements that others need, or runs
         longer for one element because of another. The loop body is checked separately.
         """
-        if self.depends_on_batch(op.row(node).type.shape[op.axis]) or not is_early_exit_safe(
-            node, op
-        ):
+        if self.depends_on_batch(
+            op.get_first_scanned(node).type.shape[op.axis]
+        ) or not is_early_exit_safe(node, op):
             return True
-        keep = op.parts(node.args).keep
+        keep = op.split_operands(node.args).keep
         if keep is None or not self.depends_on_batch(keep.type.shape[0]):
             return False
         first = [r.type.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
@@ -146,10 +146,12 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     """
     if op.until == -1:
         return True
-    starts = op.inner().starts
+    starts = op.split_body_inputs().initial_carries
     done = starts[op.until]
-    carried = zip(op.next_states(), starts, strict=True)
-    outside = dict(zip(op.inner().captured, op.parts(node.args).captured, strict=True))
+    carried = zip(op.get_next_carries(), starts, strict=True)
+    outside = dict(
+        zip(op.split_body_inputs().captured, op.split_operands(node.args).captured, strict=True)
+    )
     ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.lasting]
     empty = [_find_value_when_done(value, done) for value in ended]
     return all(_find_value_when_done(after, done) is before for after, before in carried) and all(

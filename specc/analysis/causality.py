@@ -129,7 +129,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
         if here is None or here in seen:
             continue
         seen.add(here)
-        if spans := graph.origin(here).spans:
+        if spans := graph.get_origin(here).spans:
             return spans[0]
         todo += [a.node for a in here.args if a]
     return None
@@ -165,7 +165,9 @@ def _check_inputs(
     used = {a for node in live for a in node.args}
     for name, value in graph.inputs.items():
         own = [
-            d for d in value.type.shape if found.clock.head(d) != 0 and d.symbols() & found.related
+            d
+            for d in value.type.shape
+            if found.clock.get_prefix_length(d) != 0 and d.symbols() & found.related
         ]
         if value in used and own:
             span = graph.input_facts[name].span

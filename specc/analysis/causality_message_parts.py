@@ -291,7 +291,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
 
 def get_source_text(graph: Graph, value: Value) -> str:
     """Return the source text of a value on one line; empty if unknown."""
-    if spans := graph.origin(value.node).spans:
+    if spans := graph.get_origin(value.node).spans:
         text = " ".join(spans[0].text.split())
         return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"
     return next((n for n, v in graph.inputs.items() if v is value), "")

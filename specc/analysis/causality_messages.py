@@ -111,7 +111,7 @@ def _is_initial_value(leak: Leak) -> bool:
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True
-    starts = op.first + op.scanned
+    starts = op.first_body_operand + op.scanned
     return leak.operand is not None and starts <= leak.operand < starts + op.carries
 
 
@@ -180,7 +180,7 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
                 helps=("use `direction=forward` along a time axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            words, helps = describe_window(leak.node.op, ahead, every, found.clock.chunk)
+            words, helps = describe_window(leak.node.op, ahead, every, found.clock.chunk_size)
             return LeakMessage("E0711", words, helps=helps)
         case ops.Stride(step=step):
             return LeakMessage(
@@ -203,7 +203,11 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
     x = node.args[leak.operand or 0]
     match node.op:
         case ops.Concat(axis=axis):
-            grow = [a for a in node.args if a and clock.head(a.type.shape[axis]) is not None]
+            grow = [
+                a
+                for a in node.args
+                if a and clock.get_prefix_length(a.type.shape[axis]) is not None
+            ]
             # It is undefined which of two growing parts a new position belongs to.
             if len(grow) > 1:
                 return LeakMessage(
@@ -218,10 +222,10 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
                 helps=("prepend them: `concat([memory, x], axis=1)`",),
             )
         case ops.Slice(axis=axis, start=start) if x is not None:
-            head = clock.head(x.type.shape[axis])
+            head = clock.get_prefix_length(x.type.shape[axis])
             whole = node.op.stop == x.type.shape[axis]
         case ops.Index(axis=axis, at=start) if x is not None:
-            head, whole = clock.head(x.type.shape[axis]), False
+            head, whole = clock.get_prefix_length(x.type.shape[axis]), False
         case _:
             return None
     if head is None or head == 0:
@@ -245,9 +249,9 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             "without a mask every position attends to later ones",
             helps=("write `mask=causal`",),
         )
-    if has_different_rates(leak.node, GATE_OPERANDS[type(op)].place, found.clock):
+    if has_different_rates(leak.node, GATE_OPERANDS[type(op)].index, found.clock):
         return RATE_MISMATCH_MESSAGE
-    head = find_visible_prefix(leak.node, GATE_OPERANDS[type(op)].place, found.clock)
+    head = find_visible_prefix(leak.node, GATE_OPERANDS[type(op)].index, found.clock)
     if head is not None:
         return LeakMessage(
             "E0712",
@@ -259,7 +263,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     if leak.reach.lo > -UNBOUNDED_REACH and leak.why != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
         return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
-    doubt = explain_mask_doubt(leak.node, GATE_OPERANDS[type(op)].place, found.clock)
+    doubt = explain_mask_doubt(leak.node, GATE_OPERANDS[type(op)].index, found.clock)
     # All of it is bounded: the comparisons themselves include later positions.
     if doubt is None:
         return LeakMessage(
@@ -281,9 +285,9 @@ def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
     """Return the message for a sum of products that is not proved to exclude later positions."""
     helps = _list_masking_helps(leak, found)
     gate = GATE_OPERANDS.get(type(leak.node.op))
-    if gate and has_different_rates(leak.node, gate.place, found.clock):
+    if gate and has_different_rates(leak.node, gate.index, found.clock):
         return RATE_MISMATCH_MESSAGE
-    doubt = explain_mask_doubt(leak.node, gate.place, found.clock) if gate else None
+    doubt = explain_mask_doubt(leak.node, gate.index, found.clock) if gate else None
     if leak.reach.lo == -UNBOUNDED_REACH and doubt and doubt.spent:
         what = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=helps)
@@ -310,12 +314,12 @@ def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
 
 
 def _format_window_help(reach: Interval) -> tuple[str, ...]:
-    if reach.empty or reach.lo == -UNBOUNDED_REACH:
+    if reach.is_empty or reach.lo == -UNBOUNDED_REACH:
         return ()
     return (f"q - k can be as low as {int(reach.lo)} here",)
 
 
 def _format_position_count(reach: Interval) -> str:
-    if reach.empty or reach.lo == -UNBOUNDED_REACH:
+    if reach.is_empty or reach.lo == -UNBOUNDED_REACH:
         return "every later one"
     return f"{-int(reach.lo)} later position{'s' if reach.lo < -1 else ''}"

@@ -57,15 +57,15 @@ def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
 
 
 def _scan(op: ops.Scan, t: list[Type]) -> Dim:
-    turns = op.parts(t).rows[0].shape[op.axis]
+    turns = op.split_operands(t).scanned[0].shape[op.axis]
     return turns * sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
 
 
 def _route(op: ops.Route, t: list[Type]) -> Dim:
     """Count each token once per expert that it selects."""
-    sent = multiply_dims(op.parts(t).ids.shape)
+    sent = multiply_dims(op.split_operands(t).ids.shape)
     inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
-    return inside.substitute({op.rows: sent})
+    return inside.substitute({op.token_count_symbol: sent})
 
 
 def _recurrent(op: ops.RecurrentLayer, t: list[Type]) -> Dim:

@@ -95,7 +95,7 @@ def _is_position_id_source(node: Node, clock: TimeAxis) -> bool:
     """Return True if a node makes position ids of the time axis."""
     match node:
         case Node(ops.Range(length=counted)):
-            return clock.head(counted) is not None
+            return clock.get_prefix_length(counted) is not None
         case Node(ops.Extent(axis=axis), (Value() as x,)):
-            return clock.head(x.type.shape[axis]) is not None
+            return clock.get_prefix_length(x.type.shape[axis]) is not None
     return False

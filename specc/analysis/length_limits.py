@@ -59,7 +59,7 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
             # Other lengths are minimal, which leaves the most room.
-            least = {s: graph.least.get(s, 0) for s in length.symbols()}
+            least = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             most = compute_max_length(length, symbol, least, limit.most)
             if symbol not in found or most < found[symbol].most:
                 found[symbol] = replace(limit, symbol=symbol, most=most)
@@ -92,7 +92,7 @@ def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most
     # Limited lengths never shrink as a symbol grows (`_is_monotone`), so the first one that is too
     # long is found by bisection.
     above = bisect_left(
-        range(MAX_WINDOW_LENGTH), True, key=lambda n: length.at({**others, symbol: n}) > most
+        range(MAX_WINDOW_LENGTH), True, key=lambda n: length.evaluate({**others, symbol: n}) > most
     )
     return max(above - 1, 0)
 
@@ -113,12 +113,12 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
     for room in iterate_table_limits(graph):
         if not _is_monotone(room.length):
             continue
-        span = next(iter(graph.origin(room.node).spans), None)
+        span = next(iter(graph.get_origin(room.node).spans), None)
         name = names.get(room.table, "a table") if room.table else ROPE_TABLE
         # An offset added to all position indices reduces the room.
-        more = room.length.at(dict.fromkeys(room.length.symbols(), 0))
+        more = room.length.evaluate(dict.fromkeys(room.length.symbols(), 0))
         length = room.length - more
-        yield LengthLimit(str(length), room.most - more, name, span), length
+        yield LengthLimit(str(length), room.max_positions - more, name, span), length
 
 
 def _is_monotone(length: Dim) -> bool:
@@ -151,7 +151,7 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
         for wanted in list_nonnegative_dims(node):
-            match wanted.substitute(graph.facts).terms:
+            match wanted.substitute(graph.length_equations).terms:
                 # `c·symbol + k` is nonnegative from -k / c on, rounded up; for lengths of another
                 # form no minimum is known
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
@@ -168,11 +168,11 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
     for node, results in iterate_nested_nodes(graph):
         if not isinstance(node.op, ops.Sliding | ops.KeepRows):
             continue
-        spare = [d.substitute(graph.facts) for d in list_nonnegative_dims(node)]
+        spare = [d.substitute(graph.length_equations) for d in list_nonnegative_dims(node)]
         refused |= {s for d in spare for s in d.symbols() if _is_below_zero(d, s, 0)}
         for length in results[0].type.shape:
             # Negative if there is not a single position.
-            made = length.substitute(graph.facts) - 1
+            made = length.substitute(graph.length_equations) - 1
             if len(made.symbols()) != 1:
                 continue
             (symbol,) = made.symbols()
@@ -191,7 +191,7 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 def _is_below_zero(length: Dim, symbol: str, rows: int) -> bool:
     """Return True if a length of one symbol is negative; False for several symbols."""
-    return length.symbols() == {symbol} and length.at({symbol: rows}) < 0
+    return length.symbols() == {symbol} and length.evaluate({symbol: rows}) < 0
 
 
 MAX_WINDOW_LENGTH = 2**24
@@ -249,7 +249,7 @@ def _find_reaching_length(length: Dim, symbol: str, number: int) -> int:
     small = dict.fromkeys(length.symbols(), 2)
     for factor in range(1, MAX_STRIDE + 1):
         with suppress(DimError):  # a length that is not divisible
-            if length.at({**small, symbol: number * factor}) >= number:
+            if length.evaluate({**small, symbol: number * factor}) >= number:
                 return number * factor
     return number
 

@@ -28,7 +28,7 @@ def match_linear_recurrence(op: ops.Scan, args: Sequence[Value | None]) -> Linea
     simple = op.axis == 1 and op.carries == 1 and op.until == -1 and not op.reverse
     if not simple or op.body.parameters:
         return None
-    state, update = op.inner().starts[0], op.next_states()[0]
+    state, update = op.split_body_inputs().initial_carries[0], op.get_next_carries()[0]
     reads = [_match_read(v, update) for v in op.get_collected_outputs()]
     axes = {key_axis for key_axis, _ in filter(None, reads)}
     if state.type.dtype != "f32" or state.type.rank < 3 or len(axes) != 1 or None in reads:
@@ -161,8 +161,8 @@ def _is_computable_at_once(
     op: ops.Scan, found: LinearRecurrence, args: Sequence[Value | None]
 ) -> bool:
     """Return whether no operand needs the state, and the decay is not negative."""
-    inner, given = op.inner(), op.parts(args)
-    rows, captured = set(inner.rows), set(inner.captured)
+    inner, given = op.split_body_inputs(), op.split_operands(args)
+    rows, captured = set(inner.scanned), set(inner.captured)
     possible = find_vectorizable_nodes(op.body, rows, captured, op.axis)
     moving = rows | {r for n, results in op.body.nodes if n in possible for r in results}
     read = (found.key, found.value, found.rate, found.read_key, *found.queries)
@@ -170,7 +170,9 @@ def _is_computable_at_once(
         return False
     if found.decay is None:
         return True
-    outside = dict(zip((*inner.rows, *inner.captured), (*given.rows, *given.captured), strict=True))
+    outside = dict(
+        zip((*inner.scanned, *inner.captured), (*given.scanned, *given.captured), strict=True)
+    )
     base = skip_views(found.decay)
     known = found.decay in moving | captured and collect_needed_nodes([found.decay]) <= possible
     return known and find_value_range(outside.get(base, base) if base else None)[0] >= 0

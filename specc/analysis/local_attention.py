@@ -75,8 +75,8 @@ class MaskParts:
         count first, then global keys alone, which usually come from padding masks.
         """
         ends = (self.band.lo, self.band.hi)
-        open_ = 0 if self.band.empty else sum(abs(end) == inf for end in ends)
-        return open_, self.band.empty and bool(self.keys), self.alone
+        open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
+        return open_, self.band.is_empty and bool(self.keys), self.alone
 
 
 def decompose_mask(value: Value, query: int, key: int, padded: Collection[Value] = ()) -> MaskParts:
@@ -195,7 +195,7 @@ class LocalAttention:
 
     def count_keys_per_query(self, rows: Dim) -> Dim:
         """Return the average number of keys per query for `rows` positions, global tokens aside."""
-        if self.band.empty:
+        if self.band.is_empty:
             return Dim.of(0)
         if self.window is None:
             # Blocks at one end attend only to each other, those at the other end to all positions.
@@ -204,7 +204,7 @@ class LocalAttention:
 
     def __str__(self) -> str:
         """Describe the block layout for users."""
-        if self.band.empty:
+        if self.band.is_empty:
             return f"above {self.above} positions only global queries, no other attends to a key"
         seen = f"a query attends to {self.window} keys"
         if self.window is None:
@@ -239,7 +239,7 @@ def plan_mask_blocks(
     found = _plan_band(find_band_interval(mask, *ATTENTION_GRID_AXES))
     if found is None or found.window is None:
         apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padded))
-        closed = apart is not None and (apart.band.empty or apart.window is not None)
+        closed = apart is not None and (apart.band.is_empty or apart.window is not None)
         found = apart if closed or found is None else found
     if found is None or (queries.number is not None and queries.number <= found.above):
         return None
@@ -258,7 +258,7 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
 
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:
     """Plan blocks for a mask that has a band only after its global tokens are removed."""
-    if parts.band.empty and parts.queries:
+    if parts.band.is_empty and parts.queries:
         # Only global queries see anything; they are computed separately.
         return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     found = _plan_band(parts.band)
@@ -268,7 +268,7 @@ def _plan_parts(parts: MaskParts) -> LocalAttention | None:
 
 def _plan_band(seen: Interval) -> LocalAttention | None:
     back, ahead = seen.hi, -seen.lo
-    if seen.empty or back == ahead == inf:
+    if seen.is_empty or back == ahead == inf:
         return None
     # The side on which the band reaches farther; the other may be empty.
     far = max(back, ahead)

@@ -137,7 +137,7 @@ def merge_side_bands(keys: Interval, queries: Interval, clock: TimeAxis | None) 
 def intersect_bands(one: Interval, other: Interval, clock: TimeAxis | None) -> Interval:
     """Return where both bands hold. If they share no time, prefix positions may still be read."""
     both = one & other
-    if clock is None or not both.empty or one.empty or other.empty:
+    if clock is None or not both.is_empty or one.is_empty or other.is_empty:
         return both
     return _intersect_sides(
         Interval(max(one.lo, other.lo), inf), Interval(-inf, min(one.hi, other.hi))
@@ -148,13 +148,13 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     """Intersect both sides: how far ahead keys at times >= 0 are, and how far back queries at times
     >= 0 look.
     """
-    if queries.empty:
+    if queries.is_empty:
         # Only positions of a head read anything. To read positions that grow they would look ahead.
         return keys if keys.lo < 0 else EMPTY_INTERVAL
     if keys.lo >= 0 > queries.hi:
         return EMPTY_INTERVAL
     # If only positions of a head are read, none of these is ahead, and any number may be behind.
-    low = 0 if keys.empty else keys.lo
+    low = 0 if keys.is_empty else keys.lo
     return Interval(min(low, queries.hi), queries.hi)
 
 

@@ -44,12 +44,14 @@ def iterate_neutral_reads(
     key = link.operand_axis
     for query, length in enumerate(x.type.shape):
         # The batch axis is not a query axis, whatever a mask says about keys.
-        timed = clock.head(length) is not None if clock else length == x.type.shape[key]
+        timed = (
+            clock.get_prefix_length(length) is not None if clock else length == x.type.shape[key]
+        )
         if query != key and timed:
             reach = _find_relevant_keys(node, link, find_masked_values(x, query, key, clock), clock)
             if reach != FULL_INTERVAL:
                 yield _to_result_axis(node, query, key), reach
-    if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.place:
+    if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.index:
         yield from _iterate_argmax_reads(node, node.op.axis, key, clock)
 
 
@@ -70,7 +72,7 @@ def _find_relevant_keys(
         reach = intersect_bands(reach, interval, clock)
     match node.op:
         case ops.Gather(axis=axis):
-            own = link.operand == ops.Gather.table.place and axis == link.operand_axis
+            own = link.operand == ops.Gather.table.index and axis == link.operand_axis
             return (
                 bound_visible_ranks(reach) if own and _are_indices_in_range(node) else FULL_INTERVAL
             )
@@ -141,5 +143,5 @@ def _iterate_argmax_reads(
             query = shift_axis(grid.query, over)
             assert query is not None
             for number, reach in find_masked_values(made.first, query, over, clock).items():
-                if _is_neutral_number(made, number) and not reach.empty:
+                if _is_neutral_number(made, number) and not reach.is_empty:
                     yield axis, Interval(min(reach.lo, 0), FULL_INTERVAL.hi)

@@ -221,7 +221,7 @@ def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues)
 
 def bound_visible_ranks(reach: Interval) -> Interval:
     """Return the interval of ranks that visible positions can have."""
-    return EMPTY_INTERVAL if reach.empty else Interval(reach.lo, inf)
+    return EMPTY_INTERVAL if reach.is_empty else Interval(reach.lo, inf)
 
 
 def is_sorted_last(node: Node, number: float) -> bool:

@@ -102,7 +102,7 @@ def _order_parts(graph: Graph, root: SummaryNode) -> None:
 
 def _get_node_scope(graph: Graph, node: Node) -> str:
     """Return the scope that a node was first built under."""
-    scopes = graph.made[node].scopes if node in graph.made else ()
+    scopes = graph.node_origins[node].scopes if node in graph.node_origins else ()
     return scopes[0] if scopes else ""
 
 

@@ -146,7 +146,7 @@ class PaddingLeak:
         made = [
             results[0]
             for other, results in graph.nodes
-            if call in [s.caller or s for s in graph.origin(other).spans]
+            if call in [s.caller or s for s in graph.get_origin(other).spans]
         ]
         return made[-1] if made else None
 
@@ -352,7 +352,7 @@ def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
     rows = []
     for n, stride in enumerate(op.stride):
         reach = op.dilation[n] * (op.kernel[n] - 1) + 1
-        more = reach - stride - op.before[n] - op.behind[n]
+        more = reach - stride - op.padding_before[n] - op.padding_after[n]
         many = "n" if stride == 1 else f"{stride} * n"
         rows.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
     return (

@@ -121,7 +121,7 @@ def _is_state_zero(reading: PaddedRead) -> bool:
     op = reading.node.op
     if not isinstance(op, ops.RecurrentLayer) or not reading.zero or reading.apart:
         return False
-    given = [*op.first_states, op.bias, op.state_bias]
+    given = [*op.initial_states, op.bias, op.state_bias]
     keeps_zero = reading.node.op.attributes().get("activation") != "sigmoid"
     only_before = reading.side == ("right" if op.reverse else "left")
     final = reading.link.result > 0  # the final state reads padding on both sides
@@ -339,8 +339,8 @@ def _is_one_sided_slice(reading: PaddedRead) -> bool:
 def _is_reading_ends(reading: PaddedRead, op: ops.Sliding) -> bool:
     """Return True if windows reach over an end of the axis that may be padded."""
     n = reading.link.operand_axis - len(op.kernel)
-    over = reading.may_be_right and op.ends[n] > 0
-    return over or (reading.may_be_left and op.before[n] > 0)
+    over = reading.may_be_right and op.end_padding[n] > 0
+    return over or (reading.may_be_left and op.padding_before[n] > 0)
 
 
 def _is_fill_matching(reading: PaddedRead) -> bool:

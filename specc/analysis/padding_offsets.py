@@ -212,7 +212,7 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
     before, twice = {rows: Dim.of(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
     for node, _ in iterate_nodes_and_bodies(graph):
-        for length, place in _iterate_result_axes(node, before, rows, graph.least):
+        for length, place in _iterate_result_axes(node, before, rows, graph.min_lengths):
             if before.setdefault(length, place) != place:
                 twice.add(length)
         if (parts := _find_merged_lengths(node, before)) is not None:
@@ -221,7 +221,7 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
                 twice.add(whole)
     known = {d: p for d, p in before.items() if d not in twice}
     one_axis = {d: p for d, p in merged.items() if d not in twice}
-    return PaddingOffsets(rows, graph.least, side, known, one_axis)
+    return PaddingOffsets(rows, graph.min_lengths, side, known, one_axis)
 
 
 def iterate_nodes_and_bodies(graph: Graph) -> Iterator[tuple[Node, Sequence[Value]]]:

@@ -245,7 +245,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -
         case ops.Softmax(axis=axis):
             pass
         case ops.Attend():
-            scores, keys, axis = node.op.added.place, node.op.key(node), 2
+            scores, keys, axis = node.op.added.index, node.op.key(node), 2
             fixed = node.op.sinks(node)  # its score does not move
         case _:
             axis = -1

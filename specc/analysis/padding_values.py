@@ -124,11 +124,11 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.MaskedWeights():
             # The keys are the last axis of mask and weights, however many axes precede it.
             mask = node.op.mask
-            if mask(node).type.rank - 1 in mask.of(given).zero:
+            if mask(node).type.rank - 1 in mask.select(given).zero:
                 yield last
         case ops.Attend(mask=mask) if value.type.shape[-1] in padded_result.lengths:
             # The second result, the weights: the first has features, not keys, as its last axis.
-            hidden = mask.of(given)
+            hidden = mask.select(given)
             if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
                 yield last
         case ops.Softmax(axis=axis) if is_softmax_ignoring(node, given[0], axis):
@@ -141,7 +141,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             # A masked loop collects zeros at skipped positions; a carry has no such axis.
             if value.type.rank > axis and value.type.shape[axis] in padded_result.lengths:
                 yield axis
-        case ops.Route() as op if (keep := op.parts(given).keep) is not None:
+        case ops.Route() as op if (keep := op.split_operands(given).keep) is not None:
             yield from keep.zero  # positions that are not kept go to no expert
         case ops.RecurrentLayer() if value.type.rank == 3 and is_padding_skipped(node, given):
             yield 1
@@ -159,7 +159,7 @@ def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
     """Return True if a recurrent layer has a padding mask."""
     if not isinstance(node.op, ops.RecurrentLayer):
         return False
-    keep = node.op.keep.of(given)
+    keep = node.op.keep.select(given)
     return keep is not None and 1 in keep.zero
 
 

@@ -93,7 +93,7 @@ class PaddingWalk:
 
     def _runs_along_padding(self, node: Node, op: ops.Scan) -> bool:
         """Return True if a loop runs along the padded axis."""
-        return op.row(node).type.shape[op.axis] in self.lengths
+        return op.get_first_scanned(node).type.shape[op.axis] in self.lengths
 
     def _follow_loop(
         self,
@@ -103,9 +103,9 @@ class PaddingWalk:
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
         """Return the facts of the results of a loop along another axis (a fixed point)."""
-        parts, body = op.parts(given), inline_loop_captures(node, op)
-        rows = [shift_fact_axes(r, op.axis, -1) for r in parts.rows]
-        carries = list(parts.starts)
+        parts, body = op.split_operands(given), inline_loop_captures(node, op)
+        rows = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
+        carries = list(parts.initial_carries)
         inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
         while True:
             own = dict(zip(inputs, (*rows, *carries), strict=True))

@@ -56,7 +56,7 @@ class QueryKeyGrid:
         """Return the number of prefix positions along an axis; None if it is not a time axis."""
         if self.clock is None:
             return Dim.of(0)
-        return self.clock.head(self.value.type.shape[axis])
+        return self.clock.get_prefix_length(self.value.type.shape[axis])
 
 
 def has_equal_rates(
@@ -66,7 +66,7 @@ def has_equal_rates(
     if clock is None:
         return True
     rows = [a for a in (query, key) if a is not None and 0 <= a < value.type.rank]
-    return len({clock.rate(value.type.shape[axis]) for axis in rows} - {0}) < 2
+    return len({clock.get_rate(value.type.shape[axis]) for axis in rows} - {0}) < 2
 
 
 def make_grid(
@@ -156,7 +156,7 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
         return False
     # Both lengths must have a head: they differ by what was sliced off.
     lengths = x.type.shape[op.axis], grid.value.type.shape[op.axis]
-    return None not in [grid.clock.head(n) for n in lengths]
+    return None not in [grid.clock.get_prefix_length(n) for n in lengths]
 
 
 def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
@@ -175,7 +175,7 @@ def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     parts = []
     for part in node.args:
         assert part is not None, "a concatenation has no optional operands"
-        if grid.clock.head(part.type.shape[axis]) is not None:
+        if grid.clock.get_prefix_length(part.type.shape[axis]) is not None:
             parts.append(grid.at(part, grid.query, grid.key))
         elif not hidden:
             query, key = (None if n == axis else n for n in (grid.query, grid.key))

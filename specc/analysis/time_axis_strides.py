@@ -55,7 +55,7 @@ def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | 
     index; None for other ops, or if the result has no time axis.
     """
     length = node.operand(link.operand).type.shape[link.operand_axis]
-    head = clock.head(length)
+    head = clock.get_prefix_length(length)
     match node.op:
         case _ if head is None:
             return None
@@ -91,7 +91,7 @@ def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
             pass
         case _:
             return False
-    heads = [clock.head(d) for d in node.operand().type.shape]
+    heads = [clock.get_prefix_length(d) for d in node.operand().type.shape]
     return heads[axis] == at and sum(head is not None for head in heads) == 1
 
 
@@ -104,7 +104,7 @@ def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
             end = at + 1
         case _:
             return False
-    head = clock.head(node.operand().type.shape[axis])
+    head = clock.get_prefix_length(node.operand().type.shape[axis])
     return head is not None and clock.is_non_negative(head - end)
 
 
@@ -119,7 +119,7 @@ def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int 
     if made is None or read is None or read.rate != made.rate * link.stride:
         return None
     # Positions that a window consumes before its first output are different.
-    return read.head.number if made.head == 0 else None
+    return read.prefix_length.number if made.prefix_length == 0 else None
 
 
 def resolve_stride(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead:
@@ -129,7 +129,7 @@ def resolve_stride(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead:
     head = count_positions_ahead(node, link, clock)
     if head is None:
         return None, FULL_INTERVAL
-    return link.result_axis, link.reach.moved(head + link.stride - 1)
+    return link.result_axis, link.reach.shift(head + link.stride - 1)
 
 
 CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
@@ -145,7 +145,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
         (value, axis): 1
         for value in graph.inputs.values()
         for axis, length in enumerate(value.type.shape)
-        if clock.head(length) is not None
+        if clock.get_prefix_length(length) is not None
     }
     live = collect_needed_nodes(graph.outputs[name] for name in outputs)
     for node, results in graph.nodes:

@@ -78,7 +78,9 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
     for value in graph.inputs.values():
         # In an input of `n + 1` positions it is undefined which belongs to a new one.
         shape = value.type.shape
-        axes = {n: SAME_POSITION for n, d in enumerate(shape) if along.clock.head(d) == 0}
+        axes = {
+            n: SAME_POSITION for n, d in enumerate(shape) if along.clock.get_prefix_length(d) == 0
+        }
         whole = not axes and any(d.symbols() & along.related for d in shape)
         along.states[value] = TimeState(axes, whole=whole)
     for node, results in graph.nodes:
@@ -167,8 +169,8 @@ def _follow_dependence(
         return [Leak(node, "all", link.operand)]
     # Dependences add up along a path, and joining paths are merged. They are counted in input
     # positions, of which one position after a stride is several.
-    rate = clock.rate(node.operand(link.operand).type.shape[link.operand_axis])
-    rows = reach.times(clock.chunk // max(rate, 1))
+    rate = clock.get_rate(node.operand(link.operand).type.shape[link.operand_axis])
+    rows = reach.scale(clock.chunk_size // max(rate, 1))
     read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
 
@@ -230,9 +232,11 @@ def _visit_loop(
 
 def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> FlowContext:
     """Return the states inside a loop body, for any number of iterations (a fixed point)."""
-    outer, inner = op.parts(along.given(node)), op.inner()
-    start = {v: _get_row_state(s, op.axis) for v, s in zip(inner.rows, outer.rows, strict=True)}
-    start |= dict(zip(inner.starts, outer.starts, strict=True))
+    outer, inner = op.split_operands(along.given(node)), op.split_body_inputs()
+    start = {
+        v: _get_row_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
+    }
+    start |= dict(zip(inner.initial_carries, outer.initial_carries, strict=True))
     outputs = list(body.outputs.values())
     for turn in count():
         states = {**along.states, **start}
@@ -243,7 +247,7 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> Fl
         # point. States only grow, so this terminates.
         grown = {
             before: _join_carry(start[before], inside.states.get(after, TimeState()), turn)
-            for before, after in zip(inner.starts, outputs, strict=False)
+            for before, after in zip(inner.initial_carries, outputs, strict=False)
         }
         if all(start[v] == s for v, s in grown.items()):
             break
@@ -260,7 +264,7 @@ def _get_row_state(state: TimeState, axis: int) -> TimeState:
 def _get_loop_results(op: ops.Scan, body: Graph, inside: FlowContext) -> list[TimeState]:
     """Return the states of the results of a loop over another axis, from those of its body."""
     made = [inside.states.get(v, TimeState()) for v in body.outputs.values()]
-    carried = [inside.states.get(v, TimeState()) for v in op.inner().starts]
+    carried = [inside.states.get(v, TimeState()) for v in op.split_body_inputs().initial_carries]
     ends = [_join_carry(c, m, 0) for c, m in zip(carried, made, strict=False)]
     stacked = [
         replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})

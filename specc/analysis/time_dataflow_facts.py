@@ -35,12 +35,12 @@ class TimeState:
     @property
     def moves(self) -> bool:
         """True if the value depends on the time axis."""
-        return bool(self.axes) or self.newest or self.whole or not self.first.empty
+        return bool(self.axes) or self.newest or self.whole or not self.first.is_empty
 
     @property
     def latched(self) -> bool:
         """True if the value depends on the first position only and never changes afterwards."""
-        return not (self.axes or self.newest or self.whole or self.first.empty)
+        return not (self.axes or self.newest or self.whole or self.first.is_empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class TimeFlow:
     @property
     def related(self) -> frozenset[str]:
         """The symbol of the time axis and those of lengths derived from it."""
-        return self.clock.related
+        return self.clock.dependent_symbols
 
     def state(self, value: Value) -> TimeState:
         """Return the state of a value; parameters are constant."""
@@ -99,12 +99,12 @@ class FlowContext:
     @property
     def length(self) -> Dim:
         """The length of the time axis."""
-        return self.clock.grows
+        return self.clock.length
 
     @property
     def related(self) -> frozenset[str]:
         """The symbol of the time axis and those of lengths derived from it."""
-        return self.clock.related
+        return self.clock.dependent_symbols
 
     def given(self, node: Node) -> list[TimeState]:
         """Return the states of the operands of a node."""
@@ -113,12 +113,14 @@ class FlowContext:
     def find_time_axes(self, value: Value) -> list[int]:
         """Return the time axes of a value, with or without a prefix."""
         shape = value.type.shape
-        return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]
+        return [n for n, d in enumerate(shape) if self.clock.get_prefix_length(d) is not None]
 
     def composite(self, value: Value) -> bool:
         """Return True if an axis contains the symbol but is not a time axis."""
         shape = value.type.shape
-        return any(d.symbols() & self.related and self.clock.head(d) is None for d in shape)
+        return any(
+            d.symbols() & self.related and self.clock.get_prefix_length(d) is None for d in shape
+        )
 
 
 def iterate_capture_leaks(
@@ -127,7 +129,7 @@ def iterate_capture_leaks(
     """Yield the initial values and captures of a time loop that depend on time and must not."""
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, clock):
-            starts = node.op.first + node.op.scanned
+            starts = node.op.first_body_operand + node.op.scanned
             captured = starts + node.op.carries
             # Carries and captures are the same at all positions of a loop: if they depend on time,
             # a position sees later ones. What the first position determines is available at every
@@ -137,7 +139,7 @@ def iterate_capture_leaks(
                     yield Leak(node, "captured", n)
         case ops.RecurrentLayer():
             # Dependences of other time-dependent states describe themselves.
-            for place in (s.place for s in node.op.first_states):
+            for place in (s.index for s in node.op.initial_states):
                 if place < len(given) and given[place].latched:
                     yield Leak(node, "captured", place)
 
@@ -150,21 +152,21 @@ def has_prefix_leak(
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, clock):
         return False  # each op of its body is checked
-    heads = (clock.head(d) for r in results for d in r.type.shape)
+    heads = (clock.get_prefix_length(d) for r in results for d in r.type.shape)
     return any(head is not None and head != 0 for head in heads)
 
 
 def is_time_loop(node: Node, op: ops.Scan, clock: TimeAxis) -> bool:
     """Return True if a loop runs along the time axis."""
-    return clock.head(op.row(node).type.shape[op.axis]) is not None
+    return clock.get_prefix_length(op.get_first_scanned(node).type.shape[op.axis]) is not None
 
 
 def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
     """Return the body of a loop with captures replaced by the values of the outer graph; its
     inputs are scanned elements and carries.
     """
-    inner, outer = op.inner(), op.parts(node.args)
-    now: dict[Value, Value | None] = {v: v for v in (*inner.rows, *inner.starts)}
+    inner, outer = op.split_body_inputs(), op.split_operands(node.args)
+    now: dict[Value, Value | None] = {v: v for v in (*inner.scanned, *inner.initial_carries)}
     now.update(zip(inner.captured, outer.captured, strict=True))
     nodes, made = [], {}
     for old, results in op.body.nodes:
@@ -172,8 +174,8 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
         fresh = tuple(Value(r.type, new, r.index) for r in results)
         now.update(zip(results, fresh, strict=True))
         nodes.append((new, fresh))
-        if old in op.body.made:
-            made[new] = op.body.made[old]
+        if old in op.body.node_origins:
+            made[new] = op.body.node_origins[old]
     named = [*op.body.inputs.items()][: op.scanned + op.carries]
     outputs = {name: now[v] for name, v in op.body.outputs.items()}
     return Graph(
@@ -184,7 +186,7 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
         parameter_facts={},
         nodes=tuple(nodes),
         outputs={name: v for name, v in outputs.items() if v is not None},
-        made=made,
+        node_origins=made,
     )
 
 
@@ -211,12 +213,14 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
     """
     match node.op:
         case ops.Range(length=dim) | ops.Expand(length=dim):
-            rows = clock.head(dim) is not None
+            rows = clock.get_prefix_length(dim) is not None
         case ops.Slice(axis=axis, start=start, stop=stop):
-            rows = _is_axis_end(node, axis, stop) and not _mentions_symbol(start, clock.related)
+            rows = _is_axis_end(node, axis, stop) and not _mentions_symbol(
+                start, clock.dependent_symbols
+            )
         case ops.Stride(axis=axis, start=start, stop=stop, step=step):
             rows = _is_axis_end(node, axis, stop) and not any(
-                _mentions_symbol(d, clock.related) for d in (start, step)
+                _mentions_symbol(d, clock.dependent_symbols) for d in (start, step)
             )
         case ops.Resize():
             return False  # every position is read, which implies this
@@ -225,7 +229,7 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
         case _:
             rows = False
     said = node.op.attributes().values()
-    return not rows and any(_mentions_symbol(v, clock.related) for v in said)
+    return not rows and any(_mentions_symbol(v, clock.dependent_symbols) for v in said)
 
 
 def _mentions_symbol(value: object, related: frozenset[str]) -> bool:

@@ -129,11 +129,11 @@ def _state(state: DecodeState) -> Json:
     """Return a state as JSON data, without its type, which the step graph has."""
     return {
         "name": state.name,
-        "next": state.next,
-        "batch": state.batch,
-        "rows": state.rows,
-        "most": None if state.most == inf else int(state.most),
-        "initial": state.initial,
+        "next": state.next_output,
+        "batch": state.batch_axis,
+        "rows": state.time_axis,
+        "most": None if state.max_positions == inf else int(state.max_positions),
+        "initial": state.initial_output,
         "role": state.role,
         "layer": state.layer,
     }
@@ -231,7 +231,7 @@ def check_encoder_outputs(
     """
     inputs = facts.signature.inputs.keys()
     static_inputs = {name for name in facts.static_inputs if name not in inputs}
-    initial = {state.initial for state in facts.states if state.initial}
+    initial = {state.initial_output for state in facts.states if state.initial_output}
     initial |= {facts.first} - {""}
     # Both ways: the step reads a value that no graph returns, or `encode` has an unknown input.
     missing = [*sorted((static_inputs | initial) - set(gives)), *sorted(set(takes) - inputs)]
@@ -245,14 +245,14 @@ def _read_states(
     """Return the states of a step: pairs of inputs and outputs with known lengths."""
     # Two states with one name would share a buffer, and one would be lost.
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
-    names, afters = {s.name for s in states}, {s.next for s in states}
+    names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
         _fail_damaged(path, "a state is listed twice")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
+        fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
         # a state that `encode` returns has its size from there
-        if not state.initial and not {s for d in fixed for s in d.symbols()} <= told:
+        if not state.initial_output and not {s for d in fixed for s in d.symbols()} <= told:
             _fail_damaged(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
@@ -276,12 +276,14 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     type_ = step.inputs[name].type
     return DecodeState(
         name=name,
-        next=after,
+        next_output=after,
         type=type_,
-        batch=_read_axis(fields, "batch", type_),
-        rows=_read_axis(fields, "rows", type_),
-        most=fields.read_int("most", 0, INTEGER_BOUND) if fields.has_field("most") else inf,
-        initial=fields.text("initial"),
+        batch_axis=_read_axis(fields, "batch", type_),
+        time_axis=_read_axis(fields, "rows", type_),
+        max_positions=fields.read_int("most", 0, INTEGER_BOUND)
+        if fields.has_field("most")
+        else inf,
+        initial_output=fields.text("initial"),
         role=fields.choice("role", STATE_ROLES),
         layer=fields.read_int("layer", 0, INTEGER_BOUND),
     )
@@ -322,17 +324,19 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     }
     for text, quotient in find_divisibility_constraints(graph).items():
         bounds[text] = LengthBound(0, 0, f"`{quotient[1:-1]}` is a length of this model")
-    for symbol in {*graph.least, *most, *taken}:
+    for symbol in {*graph.min_lengths, *most, *taken}:
         limit, rows = most.get(symbol), taken.get(symbol, 0)
         reasons = []
-        if symbol in graph.least:
-            reasons.append(f"`dims` promises {symbol} >= {graph.least[symbol]}")
+        if symbol in graph.min_lengths:
+            reasons.append(f"`dims` promises {symbol} >= {graph.min_lengths[symbol]}")
         if rows:
             reasons.append(f"positions are read that exist for {symbol} >= {rows}")
         if limit:
             reasons.append(limit.reason)
         bounds[symbol] = LengthBound(
-            max(graph.least.get(symbol, 0), rows), limit.most if limit else None, "; ".join(reasons)
+            max(graph.min_lengths.get(symbol, 0), rows),
+            limit.most if limit else None,
+            "; ".join(reasons),
         )
     return bounds
 

@@ -115,7 +115,7 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
     return QuantizedWeight(
         form=QuantizationFormat(
             bits=bits,
-            block=block,
+            group_size=block,
             layout=fields.choice("layout", QUANTIZED_LAYOUTS),
             rounding=fields.choice("rounding", ACTIVATION_ROUNDINGS),
             is_transposed=fields.read_bool("turned"),

@@ -147,7 +147,7 @@ class LengthPadding:
         own = self._compute_lengths(row)
         for axis, dim in enumerate(shape):
             try:
-                length = dim.at(own)
+                length = dim.evaluate(own)
             except DimError:
                 continue  # a length that does not depend on the row
             if length < value.shape[axis]:
@@ -166,9 +166,9 @@ class LengthPadding:
             if length is not None:
                 found[length] = len(row.arrays[name])
         facts = {}
-        for fact, dim in self.graph.facts.items():
+        for fact, dim in self.graph.length_equations.items():
             try:
-                facts[fact] = dim.at(found)
+                facts[fact] = dim.evaluate(found)
             except DimError:
                 continue
         return {**facts, **found}

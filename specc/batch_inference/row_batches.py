@@ -282,15 +282,15 @@ class CostFormulas:
             batch=(batch.name or "") if batch is not None else "",
             sizes=tuple(sorted(sizes, key=str)),
             works=sum_dims(count_multiply_adds(node) for node, _ in graph.nodes),
-            facts=dict(graph.facts),
+            facts=dict(graph.length_equations),
         )
 
     def _at(self, dim: Dim, rows: int, length: int) -> int:
         names = dim.symbols()
         known = dict.fromkeys(names, length) | {self.batch: rows}
         try:
-            facts = {n: self.facts[n].at({**known}) for n in names & self.facts.keys()}
-            return dim.at(known | facts)
+            facts = {n: self.facts[n].evaluate({**known}) for n in names & self.facts.keys()}
+            return dim.evaluate(known | facts)
         except (DimError, KeyError):
             return 0
 

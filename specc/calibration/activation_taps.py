@@ -42,7 +42,9 @@ def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
         for matrix, values in walk.activations_of.items()
         for n, value in enumerate(values)
     }
-    finished = made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+    finished = made.finish(
+        graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
+    )
     return TappedGraph(finished, walk.activations_of)
 
 
@@ -129,9 +131,9 @@ class _Walk:
         given = {name: self.now[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carries])
         outputs |= {f"met {n}": v for n, v in enumerate(more)}
-        facts, least = op.body.facts, op.body.least
+        facts, least = op.body.length_equations, op.body.min_lengths
         outputs = {**outputs, **given}
-        body = self.made.finish(op.body.name, outputs, least=least, facts=facts)
+        body = self.made.finish(op.body.name, outputs, min_lengths=least, length_equations=facts)
         return replace(op, body=body)
 
 
@@ -167,8 +169,8 @@ def collect_expert_activations(
     """
     op = node.op
     assert isinstance(op, ops.Route)
-    outside = op.parts([a for a in node.args if a is not None]).stacked
-    inside = zip(outside, op.inner()[1:], strict=False)
+    outside = op.split_operands([a for a in node.args if a is not None]).stacked
+    inside = zip(outside, op.get_body_inputs()[1:], strict=False)
     names = {inner: stacks[outer] for outer, inner in inside if outer in stacks}
     count = op.experts.number
     if not names or count is None:
@@ -186,7 +188,7 @@ def collect_expert_activations(
 
 def _tap_expert(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
     """Return the activations of one expert."""
-    given = op.parts(args)
+    given = op.split_operands(args)
     number = made.one(ops.Constant(expert, given.ids.type.dtype))
     named = made.one(ops.Compare("eq"), given.ids, number)
     # the only expert is now 0, and -1 is none

@@ -119,7 +119,7 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     if options.io_names != "specc":
         return f"`--io-names {options.io_names}` has no such states"
     # the CUDA kernel does not take a mask together with int8 keys
-    if "f32" not in job.target.in_place:
+    if "f32" not in job.target.in_place_cache_dtypes:
         return f"`{job.target.name}` has no attention kernel for it"
     by = job.quantize.by
     # without generated samples a calibration file may still be given

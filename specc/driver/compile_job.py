@@ -264,7 +264,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     """
     wish = job.quantize.wish
     # runtimes of the standard operators decide themselves to round activations too
-    keeps = wish is None and not job.quantize.dequantizes and job.target.rounded
+    keeps = wish is None and not job.quantize.dequantizes and job.target.quantized_operators
     stored = find_stored_codes(job.values) if keeps else {}
     graph = pass_pipeline.simplify_graph(job.graph, fused=wish is None and not stored)
     ties = find_ties(job.values)

@@ -46,7 +46,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
         return f"no `generate` section reads the results of the graph `{model.graph.name}`"
     if model.generation is None:
         return f"`{model.name}` is a streaming model"
-    if not job.target.decodes:
+    if not job.target.supports_decode_loop:
         return f"`{job.target.name}` cannot run a generation loop inside a graph"
     try:
         vocabulary_size(job.model.graph, require_generation(job.model))
@@ -81,7 +81,7 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
 
 def _check_decodes(job: CompileJob) -> None:
     """Raise E0934: such a target computes wrong results without an error."""
-    if "generate" not in job.options.graphs or job.target.decodes:
+    if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
     others = [part for part in job.options.graphs if part != "generate"] or ["step"]
     raise_error(

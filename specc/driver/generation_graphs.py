@@ -60,8 +60,8 @@ def _has_one_shape(derived: DerivedGraphs) -> bool:
     """Return whether every state has a fixed size and a batch axis, and no input depends
     on the number of past positions.
     """
-    fixed = all(s.rows is None and s.batch is not None for s in derived.states)
-    return fixed and not derived.whole and PAST_LENGTH_INPUT not in derived.step.inputs
+    fixed = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
+    return fixed and not derived.full_length_inputs and PAST_LENGTH_INPUT not in derived.step.inputs
 
 
 def _has_tokenwise_mask(model: ModelDefinition, keep: str, growing: str) -> bool:
@@ -74,10 +74,12 @@ def _has_tokenwise_mask(model: ModelDefinition, keep: str, growing: str) -> bool
 
 def _supports_left_padding(state: DecodeState) -> bool:
     """Return whether padding can be added to and removed from the start of a state."""
-    if state.batch is None:
+    if state.batch_axis is None:
         return state.name == PAST_LENGTH_INPUT  # the padded length is equal for all sequences
     # the window of a state with prefix positions is not shifted by padding
-    return state.rows is None or not state.initial or state.most == float("inf")
+    return (
+        state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
+    )
 
 
 def require_generation(model: ModelDefinition) -> GenerateSection:
@@ -152,7 +154,7 @@ def generation_facts(
     """
     return replace(
         step_facts(job, graph, derived, require_generation(job.model)),
-        first=derived.first,
+        first=derived.initial_logits_output,
         in_place=in_place,
         apart=can_batch_unequal_lengths(job.model, derived),
     )
@@ -170,7 +172,7 @@ def step_facts(
         reading=job.reading,
         states=derived.states,
         static_inputs=derived.static_inputs,
-        whole=derived.whole,
+        whole=derived.full_length_inputs,
         context=limit.most if limit else None,
         table=limit.table if limit else "",
         # the seed of random weights also seeds sampling
@@ -192,7 +194,7 @@ def spec_signature(job: CompileJob, graph: Graph) -> Graph:
     """Return a graph with the spec's inputs only; the generated input may have length 0."""
     spec = job.model.graph
     symbol = find_time_symbol(graph, growing_input(job.model))
-    least = {name: rows for name, rows in spec.least.items() if name != symbol}
+    least = {name: rows for name, rows in spec.min_lengths.items() if name != symbol}
     return Graph(
         name="inputs",
         inputs=spec.inputs,
@@ -201,7 +203,7 @@ def spec_signature(job: CompileJob, graph: Graph) -> Graph:
         parameter_facts={},
         nodes=(),
         outputs={},
-        least=least,
+        min_lengths=least,
     )
 
 
@@ -224,7 +226,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
         "bounds": bounds_to_json(fixed_lengths(job, graph)),
         "strides": {**find_padding_strides(graph)},
-        "begins": bool(source.derived.first),
+        "begins": bool(source.derived.initial_logits_output),
     }
 
 
@@ -242,7 +244,7 @@ def build_generator_source(
     check_standalone(chosen)
     _check_token_settings(whole, generation, job.options.generation_config)
     decoding = DecodingConfig(
-        source=generation.source,
+        logits_output=generation.source,
         strategy=chosen.strategy,
         start=chosen.start,
         stop=chosen.stop,
@@ -254,13 +256,13 @@ def build_generator_source(
         no_repeat_ngram_size=chosen.no_repeat_ngram_size,
         bad_words_ids=chosen.bad_words_ids,
         renormalize_logits=chosen.renormalize_logits,
-        begin=chosen.begin,
+        first_token_choices=chosen.begin,
         forced_eos_token_id=chosen.forced_eos_token_id,
-        penalized=chosen.repetition_penalty != 1,
+        has_repetition_penalty=chosen.repetition_penalty != 1,
         num_beams=chosen.num_beams,
-        best=chosen.num_return_sequences,
+        num_return_sequences=chosen.num_return_sequences,
         length_penalty=chosen.length_penalty,
-        early=chosen.early_stopping,
+        early_stopping=chosen.early_stopping,
     )
     return SelfDecodingGraph(whole, derived, decoding, job.model.defaults)
 

@@ -94,7 +94,7 @@ def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) ->
 def _initializer_name(job: LoweringJob, name: str) -> str:
     """Return the initializer of a parameter: itself, or its integers if quantized."""
     form = job.decision.plan.get(name)
-    return form.numbers(name) if form else name
+    return form.format_codes_name(name) if form else name
 
 
 def _quantization_facts(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, object]:

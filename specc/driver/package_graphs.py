@@ -228,4 +228,4 @@ def _build_buffered_step(
         step = pass_pipeline.apply_int8_kv_cache(step, caches)
     source = KVBufferGraph(step, caches)
     about = describe_graph(job, step, whole=False)
-    return PackageGraph(source, "step.onnx", about), source.names
+    return PackageGraph(source, "step.onnx", about), source.buffer_names

@@ -32,7 +32,7 @@ from specc.weights.quantized_values import QuantizedValues
 def half_precision_dtype(dtype: str, target: Target) -> HalfDtype | None:
     """Return the 16-bit dtype that `--dtype` requests if `target` computes in it, else None."""
     known: tuple[HalfDtype, ...] = get_args(HalfDtype)
-    return next((h for h in known if h == dtype and h in target.computes), None)
+    return next((h for h in known if h == dtype and h in target.compute_dtypes), None)
 
 
 def half_precision_parameters(
@@ -49,7 +49,7 @@ def half_precision_parameters(
     graph = pass_pipeline.apply_quantization_plan(
         pass_pipeline.apply_half_precision(graph, half), plan
     )
-    rounded = {form.scales(name): name for name, form in plan.items()}
+    rounded = {form.format_scales_name(name): name for name, form in plan.items()}
     # int4 values are in -8..7
     most = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
@@ -127,9 +127,9 @@ def plan_quantization(
         return QuantizationDecision({}, {})
     check_group_size(wish.block)
     _check_target(wish, target, opset)
-    layout: WeightLayout = "rows" if target.rounded else "columns"
-    rounds = target.rounded == "rows"
-    layers = INTEGER_LAYERS in target.cells
+    layout: WeightLayout = "rows" if target.quantized_operators else "columns"
+    rounds = target.quantized_operators == "rows"
+    layers = INTEGER_LAYERS in target.recurrent_features
 
     def choose_for_request(wish: QuantizationRequest) -> QuantizationDecision:
         return choose_weight_formats(graph, wish, layout, ties, rounds=rounds, layers=layers)
@@ -170,7 +170,7 @@ def check_unquantized_export(target: Target, told: QuantizeRequest) -> Target:
             "weights are quantized here or by another tool, not by both",
             helps=["leave out --quantize or --for-quantizers"],
         )
-    return replace(target, fused=target.fused - MISREAD_OPERATORS)
+    return replace(target, fused_operators=target.fused_operators - MISREAD_OPERATORS)
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
@@ -187,7 +187,7 @@ def quantization_notes(
         *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else []),
     ]
     if told.fold:
-        maps = sum(len(fold.maps) for fold in folds)
+        maps = sum(len(fold.linear_weights) for fold in folds)
         moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
         why = (
             "no norm was folded: none is read only by quantized linear layers, or it is in a "
@@ -203,8 +203,8 @@ def standalone_quantization_notes(
     """Return a remark if the `generate` graph dequantizes group-wise weights at run time,
     because the target has only the standard operators.
     """
-    blocks = any(form.block for form in plan.values())
-    found = blocks and "generate" in parts and not target.rounded
+    blocks = any(form.group_size for form in plan.values())
+    found = blocks and "generate" in parts and not target.quantized_operators
     return (AGAIN_WHOLE,) if found else ()
 
 
@@ -230,7 +230,7 @@ def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None
                 f"or `{TENSOR_SCALED_KIND}` with `--target ort-cpu` or `onnx`",
             ],
         )
-    if "int4" in wish.kinds and not target.rounded and opset < INT4_SINCE:
+    if "int4" in wish.kinds and not target.quantized_operators and opset < INT4_SINCE:
         raise_error(
             "E0851",
             f"opset {opset} has no int4",
@@ -295,11 +295,11 @@ def precision_facts(
         loss = made.loss
         facts[name] = {
             "bits": form.bits,
-            "block": form.block,
+            "block": form.group_size,
             "layout": form.layout,
             "rounding": form.rounding,
             "turned": form.is_transposed,
-            "scales": emitted.held[form.scales(name)],
+            "scales": emitted.held[form.format_scales_name(name)],
             "recipe": made.recipe,
             "error": float(f"{loss.relative:.4g}"),
             "worst": float(f"{loss.worst:.4g}"),

@@ -155,7 +155,7 @@ def find_ineffective_options(
     """
     for word, called in said.items():
         if word == BLOCK_WORD:
-            changes = any(form.block for form in plan.values())
+            changes = any(form.group_size for form in plan.values())
         elif word == ALL_WORD:
             changes = again(replace(wish, every=not wish.every)) != plan
         else:

@@ -36,8 +36,8 @@ def hoist_position_ids(
         else:
             continue
         now.update(zip(builder.nodes[node], new, strict=True))
-        if (known := builder.made.get(node)) and new[0].node:
-            builder.made.setdefault(new[0].node, known)
+        if (known := builder.node_origins.get(node)) and new[0].node:
+            builder.node_origins.setdefault(new[0].node, known)
     if not now:
         return dict(outputs)
     builder.names = {n: now.get(v, v) for n, v in builder.names.items()}
@@ -80,8 +80,8 @@ def extract_body_graph(
         copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
         now.update(zip(results, copies[-1][1], strict=True))
         # nodes of the body keep their scope and source location, for messages
-        if old in builder.made:
-            scopes[node] = builder.made[old]
+        if old in builder.node_origins:
+            scopes[node] = builder.node_origins[old]
     facts = {name: Input(v.type) for name, v in names.items()}
     given = {name: now[v] for name, v in outputs.items()}
     body = Graph(
@@ -92,7 +92,7 @@ def extract_body_graph(
         parameter_facts={},
         nodes=tuple(copies),
         outputs=given,
-        made=scopes,
+        node_origins=scopes,
     )
     return body, outer
 
@@ -132,7 +132,7 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
     def get_place(value: Value) -> tuple[int, int]:
         if value.node is None:
             return given.get(value, -1), 0
-        return len(given) + builder.places[value.node], value.index
+        return len(given) + builder.node_indices[value.node], value.index
 
     return sorted(found, key=get_place)
 
@@ -149,7 +149,7 @@ def _find_dependent_nodes(
     """
     moved, free = set(leaves), set[Value]()
     found: dict[Node, None] = {}
-    known = builder.free.setdefault(length, {})
+    known = builder.nodes_by_free_length.setdefault(length, {})
     for node in _iterate_candidates(builder, known, start):
         results = builder.nodes[node]
         reads = [a for a in node.args if a]

@@ -303,7 +303,7 @@ def _convert_to_field_type(
         raise
     fitted = convert_to_declared_type(context, entry.type, value, env, place)
     if isinstance(fitted, Dim):
-        return fitted.since(Origin(place.span, f"the config value {place.description}"))
+        return fitted.with_origin(Origin(place.span, f"the config value {place.description}"))
     return fitted
 
 

@@ -200,7 +200,7 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
                 dim.span,
                 others=others,
             )
-        shape.append(made.since(Origin(type.span, origin)))
+        shape.append(made.with_origin(Origin(type.span, origin)))
     return Type(get_declared_dtype(type), tuple(shape))
 
 

@@ -81,7 +81,7 @@ def _read_source(
             member = data.find_non_null(path)
             if member is None:
                 return ABSENT
-            return Dim.of(_get_count(member)).since(member.get_origin())
+            return Dim.of(_get_count(member)).with_origin(member.get_origin())
         # `repeated("attention_types")`: a list in run-length form
         case ast.Call(function=ast.Name(path="repeated"), args=(ast.TextLiteral(value=path),)):
             member = data.find_non_null(path)
@@ -201,7 +201,7 @@ class _TypedMember:
                 return plain
             # in Python a bool is an int, in a config file it is not
             case "int" if isinstance(plain, int) and not isinstance(plain, bool):
-                return Dim.of(plain).since(self.member.get_origin())
+                return Dim.of(plain).with_origin(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
                 # an infinity is a bound that is never reached, as for `clip`
                 return plain if plain in INFINITIES else float(get_finite_number(value) or 0.0)

@@ -189,7 +189,7 @@ def _substitute(length: Dim, by: Mapping[str, Dim], equation: ast.Equation) -> D
 def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) -> None:
     """Raise E0311 if an operation needs a length of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
-    known = find_length_sources(types, graph.facts).keys()
+    known = find_length_sources(types, graph.length_equations).keys()
     unknown = {*dims} - known
     if not unknown:
         return
@@ -209,7 +209,7 @@ def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) 
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
-    made = graph.made.get(node)
+    made = graph.node_origins.get(node)
     axes = {d for v in graph.inputs.values() for d in v.type.shape}
     inside = sorted(str(d) for d in axes if symbol in d.symbols())
     notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in inside]

@@ -180,8 +180,8 @@ def _get_state_scope(op: ops.Scan) -> str:
     """Return the scope of a loop at the outermost level: that of the cell that computes its
     carries, so that states are named after the cell.
     """
-    for value in op.next_states():
-        made = op.body.made.get(value.node) if value.node else None
+    for value in op.get_next_carries():
+        made = op.body.node_origins.get(value.node) if value.node else None
         if made and made.scopes:
             return made.scopes[0]
     return ""

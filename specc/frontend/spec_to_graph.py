@@ -122,7 +122,7 @@ def _elaborate_graph(
         defaults=defaults,
         generation=generation,
         streaming=evaluate_streaming(program, block, generation),
-        shares=context.weights.sharing.needed_paths,
+        shared_scopes=context.weights.sharing.needed_paths,
         warnings=warnings,
     )
     if reader.is_symbolic:  # a manifest contains numbers only
@@ -244,7 +244,7 @@ def _build_graph(
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     facts = {e.name: env.dims[e.name] for e in block.where}
     least = {n: m for n, m in program.module.dims.items() if m}
-    graph = context.builder.finish(block.name, outputs, least=least, facts=facts)
+    graph = context.builder.finish(block.name, outputs, min_lengths=least, length_equations=facts)
     check_lengths_known(graph, program.module.dims, block.span)
     return graph
 
@@ -308,7 +308,7 @@ def _build_defaults_graph(
         )
     inputs = _find_defaults_inputs(graph)
     # again with the inputs that it needs: the graph of defaults has no others
-    kept = Builder(inputs=inputs, nodes=dict(graph.nodes), made=dict(graph.made))
+    kept = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
     kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
     return kept.finish(DEFAULTS_GRAPH_NAME, outputs)
 

@@ -40,12 +40,12 @@ def check_share_rules(
 
 
 def _is_rule_needed(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
-    return any(m.shares.get(rule.name.text) for m in models)
+    return any(m.shared_scopes.get(rule.name.text) for m in models)
 
 
 def _is_rule_active(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
     """Return whether the condition of the rule held in some reading."""
-    return any(rule.name.text in m.shares for m in models)
+    return any(rule.name.text in m.shared_scopes for m in models)
 
 
 def _iterate_other_graphs(

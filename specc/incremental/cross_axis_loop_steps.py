@@ -59,12 +59,14 @@ def _build_initial_loop(
     loop: CrossAxisLoop, body: "_ClosedBody", wanted: Mapping[str, Value]
 ) -> Node:
     """Build a loop with only the nodes that these values of its body need."""
-    op, plain, given = loop.op, loop.op.body, loop.op.parts(loop.node.args)
+    op, plain, given = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
     needs = _BodyNeeds.of(op, wanted.values())
-    starts = _select_outer_values(op.inner().starts, given.starts, needs.carried)
-    taken = _select_outer_values(op.inner().captured, given.captured, needs.read)
+    starts = _select_outer_values(
+        op.split_body_inputs().initial_carries, given.initial_carries, needs.carried
+    )
+    taken = _select_outer_values(op.split_body_inputs().captured, given.captured, needs.read)
     names = {value: name for name, value in plain.inputs.items()}
-    inputs = [names[v] for v in (*op.inner().rows, *starts, *taken)]
+    inputs = [names[v] for v in (*op.split_body_inputs().scanned, *starts, *taken)]
     after = {f"next {names[c]}": needs.after[c] for c in starts}
     cut = replace(
         plain,
@@ -75,7 +77,7 @@ def _build_initial_loop(
     )
     wide = replace(op, body=cut, carries=len(starts), until=-1)
     keep = () if given.keep is None else (given.keep,)
-    return Node(wide, (*keep, *given.rows, *starts.values(), *taken.values()))
+    return Node(wide, (*keep, *given.scanned, *starts.values(), *taken.values()))
 
 
 def _select_outer_values(
@@ -101,8 +103,8 @@ class _BodyNeeds:
         """Return the dependencies of these values of the body of `op`, including the updates of
         carries.
         """
-        starts, values = op.inner().starts, list(wanted)
-        after = dict(zip(starts, op.next_states(), strict=True))
+        starts, values = op.split_body_inputs().initial_carries, list(wanted)
+        after = dict(zip(starts, op.get_next_carries(), strict=True))
         carried: frozenset[Value] = frozenset()
         # The next value of a carry may need other carries: repeated until no more are needed.
         while True:
@@ -129,7 +131,9 @@ class _ClosedBody:
         """Return the closed body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.inputs}
-        captured = zip(op.parts(loop.node.args).captured, op.inner().captured, strict=True)
+        captured = zip(
+            op.split_operands(loop.node.args).captured, op.split_body_inputs().captured, strict=True
+        )
         known |= {outer: inner for outer, inner in captured if outer is not None}
         for (_, ours), (_, own) in zip(opened.nodes, op.body.nodes, strict=True):
             known.update(zip(ours, own, strict=True))
@@ -169,15 +173,15 @@ def build_loop_step(
     """Build the results of a loop in the decode step."""
     node, op = loop.node, loop.op
     operands = outer.draft.operands(node, asked)
-    given = op.parts([a for a in operands if a is not None])
+    given = op.split_operands([a for a in operands if a is not None])
     _add_body_inputs(inner, loop, given)
     for each, made in loop.body.nodes:
         if each in inner.plan.live:
             inner.node(each, made)
-    body = _finish_body(inner, loop, loop.rows(results, outer.plan.needs), len(given.rows))
+    body = _finish_body(inner, loop, loop.rows(results, outer.plan.needs), len(given.scanned))
     declared = inner.states.declared
     # States of the body are one tensor outside, with one position per iteration.
-    past = [outer.states.given(stack_loop_state(s, loop.turns, given.rows[0])) for s in declared]
+    past = [outer.states.given(stack_loop_state(s, loop.turns, given.scanned[0])) for s in declared]
     new = replace(
         op,
         body=body,
@@ -186,12 +190,12 @@ def build_loop_step(
         lasting=0 if op.until == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]
-    inputs = [*keep, *given.rows, *past, *given.starts, *given.captured]
+    inputs = [*keep, *given.scanned, *past, *given.initial_carries, *given.captured]
     made = outer.draft.add(node, new, *inputs)
     outer.states.starts |= stack_initial_values(loop, inner.states.starts, outer.plan.batch)
     own = len(results)
     afters = zip(declared, made[own:], strict=True)
-    outer.states.after |= {state.next: value for state, value in afters}
+    outer.states.after |= {state.next_output: value for state, value in afters}
     return made[:own]
 
 
@@ -206,21 +210,21 @@ def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
     return replace(
         state,
         type=type,
-        batch=shift_axis(state.batch),
-        rows=shift_axis(state.rows),
-        role="carry" if state.rows is None else "rows",
+        batch_axis=shift_axis(state.batch_axis),
+        time_axis=shift_axis(state.time_axis),
+        role="carry" if state.time_axis is None else "rows",
     )
 
 
 def _add_body_inputs(inner: "StepGraphBuilder", loop: CrossAxisLoop, given: Loop[Value]) -> None:
     """Add the inputs of the body: one element of each scanned operand, carries, captures."""
     b, now, kept = inner.draft.b, inner.draft.now, inner.plan.setting.kept
-    rows = [remove_axis(x.type, loop.turns) for x in given.rows]
-    types = [*rows, *(x.type for x in given.starts)]
+    rows = [remove_axis(x.type, loop.turns) for x in given.scanned]
+    types = [*rows, *(x.type for x in given.initial_carries)]
     fresh = [b.input(f"given {n}", Input(type)) for n, type in enumerate(types)]
     for value, new in zip(loop.inputs, fresh, strict=True):
         now[value] = inner.states.keep(value, new) if value in kept else new
-    captured = loop.op.parts(loop.node.args).captured
+    captured = loop.op.split_operands(loop.node.args).captured
     for n, (old, outside) in enumerate(zip(captured, given.captured, strict=True)):
         assert old is not None, "a scan has no optional operands"
         now[old] = b.input(f"outer {n}", Input(outside.type))

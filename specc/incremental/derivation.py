@@ -104,9 +104,9 @@ def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
         step=half.graph,
         states=half.states,
         static_inputs=tuple(half.static_inputs),
-        whole=tuple(n for n in half.plan.whole if n in half.graph.inputs),
+        full_length_inputs=tuple(n for n in half.plan.whole if n in half.graph.inputs),
         growing=half.plan.growing,
-        first=next(iter(first), ""),
+        initial_logits_output=next(iter(first), ""),
     )
 
 

@@ -206,7 +206,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
     outputs = {name: beginning.output(first) for name, first in targets.items()}
     b, (least, facts) = beginning.b, plan.known_lengths()
     name = f"{plan.graph.name} encode"
-    graph = remove_unused_inputs(b.finish(name, outputs, least=least, facts=facts))
+    graph = remove_unused_inputs(b.finish(name, outputs, min_lengths=least, length_equations=facts))
     read = collect_value_symbols(r for _, results in graph.nodes for r in results)
     lengths = read | collect_value_symbols(graph.outputs.values())
     if lengths <= find_determined_symbols(graph.inputs.values(), facts):
@@ -235,8 +235,8 @@ class EncoderBuilder:
             if node in live:
                 made = self._node(node, results)
                 now.update(zip(results, made, strict=True))
-                if (known := graph.made.get(node)) and made[0].node:
-                    b.made.setdefault(made[0].node, known)
+                if (known := graph.node_origins.get(node)) and made[0].node:
+                    b.node_origins.setdefault(made[0].node, known)
         self._beside(values)
 
     def _given(self, read: Collection[Value]) -> None:

@@ -69,7 +69,7 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
             _select_inputs(graph.inputs, graph.inputs.keys() - kept),
             [graph.inputs[n] for n in kept],
             collect_value_symbols(read) | collect_computed_symbols(graph),
-            graph.facts,
+            graph.length_equations,
         )
     }
     return replace(
@@ -90,7 +90,7 @@ def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     there = {n: Value(whole.input_facts[n].type) for n in fixed if n not in graph.inputs}
     given = [*graph.inputs.values()]
-    for name in _find_length_inputs(there, given, needed, graph.facts):
+    for name in _find_length_inputs(there, given, needed, graph.length_equations):
         graph = add_graph_input(graph, name, whole.input_facts[name])
     return graph
 

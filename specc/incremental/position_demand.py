@@ -119,7 +119,9 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
     """Return every node that `values` need in a decode step. Operands of an `extent`, and the
     source of prefix positions, are not followed.
     """
-    return collect_needed_nodes(values, reads=lambda node: not _is_operand_free(node, flow))
+    return collect_needed_nodes(
+        values, follows_operands=lambda node: not _is_operand_free(node, flow)
+    )
 
 
 def _is_operand_free(node: Node, flow: TimeFlow) -> bool:
@@ -229,7 +231,7 @@ def _get_operand_demand(
     need = given[name] if name is not None else NEWEST_ONLY
     if link.kind == "strided":
         return _count_window_inputs(node, link, need, clock)
-    if reach.empty or reach.hi <= 0:
+    if reach.is_empty or reach.hi <= 0:
         return need
     # Position t depends on positions down to t - hi, counted from the first new one even if only
     # the newest is demanded: the number of new positions is not known here.
@@ -244,7 +246,7 @@ def _count_windows(
     """
     if link.kind != "strided" or link.result_axis is None:
         return {}
-    head = track.head.number or 0
+    head = track.prefix_length.number or 0
     return {made[link.result][link.result_axis]: (rows - head) / link.stride}
 
 

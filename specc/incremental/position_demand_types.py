@@ -72,7 +72,7 @@ class DemandContext:
 
     def head(self, value: Value, axis: int) -> Dim:
         """Return the prefix length of a time axis of a value."""
-        return self.track(value, axis).head
+        return self.track(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Return True if the node resumes from a state; recomputed nodes start at row 0."""
@@ -102,12 +102,12 @@ def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
     """
     if track.rate == 1 or need <= 0 or need == inf:
         return need
-    if track.head.number is None:
+    if track.prefix_length.number is None:
         return inf  # for other values it is unknown whether they include positions of the head
-    lacking = need - track.head.number
+    lacking = need - track.prefix_length.number
     if lacking <= track.rate:
         return need
-    return track.head.number + ceil(lacking / track.rate) * track.rate
+    return track.prefix_length.number + ceil(lacking / track.rate) * track.rate
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
@@ -116,14 +116,14 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
         case ops.Slice(axis=axis) | ops.Index(axis=axis) | ops.CumSum(axis=axis):
             return node.operand(), axis
         case ops.Scan(axis=axis):
-            return node.op.row(node), axis
-    return ops.RecurrentLayer.rows(node), SEQUENCE_AXIS
+            return node.op.get_first_scanned(node), axis
+    return ops.RecurrentLayer.sequence(node), SEQUENCE_AXIS
 
 
 def get_stateful_axis(node: Node, operand: int) -> int | None:
     """Return the axis along which a stateful op reads an operand in order, or None."""
     match node.op:
-        case ops.Scan(axis=axis, scanned=scanned, first=first):
+        case ops.Scan(axis=axis, scanned=scanned, first_body_operand=first):
             if operand < first:
                 return SEQUENCE_AXIS  # `keep` is [batch, positions] whatever the loop iterates over
             return axis if operand < first + scanned else None
@@ -131,8 +131,8 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
             return axis if operand == 0 else None
         case ops.Slice(axis=axis) | ops.Index(axis=axis):
             return axis
-        case ops.RecurrentLayer(rows=rows, keep=keep):
-            return SEQUENCE_AXIS if operand in (rows.place, keep.place) else None
+        case ops.RecurrentLayer(sequence=rows, keep=keep):
+            return SEQUENCE_AXIS if operand in (rows.index, keep.index) else None
     return None
 
 
@@ -142,15 +142,15 @@ def assign_axis_names(
     """Return the name of every axis of operands and results; equal names, equal lengths."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
-    rule = node.op.rule()
+    rule = node.op.get_signature()
     types = tuple(a.type if a else None for a in node.args)
     widths: dict[str, int] = {}
     operands: list[dict[int, AxisName]] = []
-    for n, (term, arg) in enumerate(rule.pair(types)):
+    for n, (term, arg) in enumerate(rule.pair_operands(types)):
         if arg is None:
             operands.append({})
             continue
-        marks = assign_axis_marks(term, arg.rank, node.op.at_axis(), n)
+        marks = assign_axis_marks(term, arg.rank, node.op.count_leading_axes(), n)
         for mark, dims in marks:
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
         operands.append(_assign_operand_names(node.op, marks, arg))
@@ -169,7 +169,7 @@ def _assign_operand_names(
     for mark, dims in marks:
         for axis in dims:
             # A broadcast axis of 1 has one position and is not a time axis.
-            if not mark.one or arg.shape[axis] != 1:
+            if not mark.is_broadcastable or arg.shape[axis] != 1:
                 found[axis] = _qualify_axis_name(op, mark.name, dims.stop - axis)
     return found
 
@@ -178,11 +178,11 @@ def _assign_result_names(
     op: Op, term: SignatureTerm, value: Value, widths: Mapping[str, int]
 ) -> dict[int, AxisName]:
     """Return the names of a result's axes. An undetermined variadic axis takes the rest."""
-    known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
+    known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
     names: dict[int, AxisName] = {}
     start = 0
     for a in term.axes:
-        width = widths.get(a.name, value.type.rank - known) if a.spread else 1
+        width = widths.get(a.name, value.type.rank - known) if a.is_spread else 1
         for axis in range(start, start + width):
             names[axis] = _qualify_axis_name(op, a.name, start + width - axis)
         start += width
@@ -231,14 +231,14 @@ class CrossAxisLoop:
         """Return the loop at `node`."""
         body, op = setting.flow.inside[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
-        inner = op.inner()
+        inner = op.split_body_inputs()
         return cls(
             setting=setting,
             node=node,
             body=body,
             turns=op.axis,
-            inputs=(*inner.rows, *inner.starts),
-            starts=inner.starts,
+            inputs=(*inner.scanned, *inner.initial_carries),
+            starts=inner.initial_carries,
             outputs=tuple(body.outputs.values()),
         )
 
@@ -276,7 +276,7 @@ class CrossAxisLoop:
         operands: list[dict[int, AxisName]] = []
         for n in range(len(self.node.args)):
             operand = self.node.operand(n)
-            place = n - self.op.first
+            place = n - self.op.first_body_operand
             names: dict[int, AxisName] = {}
             for axis in self.setting.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)

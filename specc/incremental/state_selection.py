@@ -140,7 +140,7 @@ BYTES_BY_DTYPE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "
 
 def estimate_value_bytes(value: Value) -> float:
     """Return the bytes of a value, with 64 for each dynamic length."""
-    lengths = [d.at(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.type.shape]
+    lengths = [d.evaluate(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.type.shape]
     return float(prod(lengths) * BYTES_BY_DTYPE[value.type.dtype])
 
 
@@ -207,8 +207,8 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
     """Return the scanned inputs of a loop body, each with the operand it is an element of."""
     op = node.op
     assert isinstance(op, ops.Scan), "no other op has a body"
-    outer = [x for x in op.parts(node.args).rows if x is not None]
-    return list(zip(op.inner().rows, outer, strict=True))
+    outer = [x for x in op.split_operands(node.args).scanned if x is not None]
+    return list(zip(op.split_body_inputs().scanned, outer, strict=True))
 
 
 def _find_history_values(

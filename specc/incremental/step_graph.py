@@ -100,7 +100,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
         # If not all positions of `x` are demanded, some may be missing between the head and them;
         # then the last ones include none of the head.
         (made,) = draft.add(node, node.op, *operands)
-        total += track.head - before.head
+        total += track.prefix_length - before.prefix_length
     return draft.last(made, axis, total, plan.rows(need, track))
 
 
@@ -153,7 +153,7 @@ class StepGraphBuilder:
         least[str(plan.new)] = 1
         outputs |= self.states.next_states()
         name = f"{graph.name} step"
-        return self.draft.b.finish(name, outputs, least=least, facts=facts)
+        return self.draft.b.finish(name, outputs, min_lengths=least, length_equations=facts)
 
     def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
@@ -260,7 +260,7 @@ class StepGraphBuilder:
             first = node.args[operand] if operand < len(node.args) else None
             held[r], operands[operand] = self.states.make_loop_state(node, results[r], first)
         built = draft.add(node, node.op, *operands)
-        self.states.after |= {state.next: built[r] for r, state in held.items()}
+        self.states.after |= {state.next_output: built[r] for r, state in held.items()}
         return built
 
 
@@ -311,10 +311,10 @@ def _map_start_operands(
     if not plan.setting.resumes_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
-        first = node.op.first + node.op.scanned
+        first = node.op.first_body_operand + node.op.scanned
         return {first + n: n for n in range(node.op.carries)}
     if isinstance(node.op, ops.RecurrentLayer):
         # The first result is all positions; the final states follow it.
-        states = enumerate(node.op.first_states, start=1)
-        return {state.place: result for result, state in states}
+        states = enumerate(node.op.initial_states, start=1)
+        return {state.index: result for result, state in states}
     return {}

@@ -131,7 +131,7 @@ class StepPlan:
     def before(self, need: float, track: TimeAxisLayout) -> Dim:
         """Return how many of these positions are earlier ones or prefix positions."""
         chunks = _count_chunks(self.setting, need, track)
-        known = track.head.number is not None
+        known = track.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.most > 0 and known)
         return self._of(self.base, need, track, all_)
 
@@ -143,7 +143,7 @@ class StepPlan:
         """Return as many positions as are needed, at most those of `there` chunks, or with
         `all_` all of the cached ones.
         """
-        head, rate = track.head, track.rate
+        head, rate = track.prefix_length, track.rate
         if need == inf:
             return there * rate + head
         lacking = _count_lacking_positions(self.setting, need, head)
@@ -161,10 +161,10 @@ class StepPlan:
 
     def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Bounds and equations of lengths other than the growing one."""
-        least = {n: m for n, m in self.graph.least.items() if n != self.symbol}
+        least = {n: m for n, m in self.graph.min_lengths.items() if n != self.symbol}
         facts = {
             n: d
-            for n, d in self.graph.facts.items()
+            for n, d in self.graph.length_equations.items()
             if self.symbol not in d.symbols() and n != self.symbol
         }
         return least, facts
@@ -198,7 +198,7 @@ def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> 
 
 def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) -> float:
     """Return how many chunks give the positions that are needed besides the prefix."""
-    lacking = _count_lacking_positions(setting, need, track.head)
+    lacking = _count_lacking_positions(setting, need, track.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / track.rate))
 
 
@@ -246,7 +246,7 @@ def _is_length_known(
         for axis, need in needs.get(v, {}).items()
     )
     return any(
-        track.head.number is not None and _count_chunks(setting, need, track) == most
+        track.prefix_length.number is not None and _count_chunks(setting, need, track) == most
         for track, need in tracks
     )
 
@@ -262,7 +262,7 @@ def _make_length_symbols(graph: Graph, most: float) -> tuple[Dim, Dim]:
     inputs = graph.inputs.values()
     taken = {s for v in inputs for d in v.type.shape for s in d.symbols()}
     before = "past" if most == inf else "kept"
-    base, new = (_make_unused_name(n, {*taken, *graph.facts}) for n in (before, "new"))
+    base, new = (_make_unused_name(n, {*taken, *graph.length_equations}) for n in (before, "new"))
     return Dim.symbol(base), Dim.symbol(new)
 
 
@@ -285,10 +285,10 @@ class StepDraft:
     def add(self, node: Node, op: Op, *args: Value | None) -> tuple[Value, ...]:
         """Add a node with the scopes and spans of `node` of the full graph."""
         results = self.b.add(op, *args)
-        known, maker = self.plan.graph.made.get(node), results[0].node
+        known, maker = self.plan.graph.node_origins.get(node), results[0].node
         if known and maker:
-            old = self.b.made.get(maker, NodeOrigin())
-            self.b.made[maker] = NodeOrigin(
+            old = self.b.node_origins.get(maker, NodeOrigin())
+            self.b.node_origins[maker] = NodeOrigin(
                 tuple(dict.fromkeys((*old.scopes, *known.scopes))),
                 tuple(dict.fromkeys((*old.spans, *known.spans))),
             )

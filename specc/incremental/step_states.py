@@ -48,7 +48,7 @@ class StateNames:
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
-        made = {n: m for g in (graph, *inside.values()) for n, m in g.made.items()}
+        made = {n: m for g in (graph, *inside.values()) for n, m in g.node_origins.items()}
         nodes = [n for g in (graph, *inside.values()) for n, _ in g.nodes]
         for node in nodes:
             if isinstance(node.op, ops.Attend):
@@ -150,7 +150,7 @@ class StepStates:
         # positions.
         rate = track.rate
         own = plan.new * rate - 1 if need < 0 else -plan.before(need, track)
-        behind = track.head + own
+        behind = track.prefix_length + own
         if plan.most == inf:
             return b.one(ops.Size(plan.base * rate + behind))
         return add_length(b, multiply_count(b, self._chunks_before(), rate), behind)
@@ -177,17 +177,20 @@ class StepStates:
             return fresh
         role, layer, name = self.names.name_kept_rows(value)
         track = plan.setting.track(value, axis)
-        initial = "" if track.head == 0 else f"first.{name}"
+        initial = "" if track.prefix_length == 0 else f"first.{name}"
         if initial:
             self.starts[initial] = InitialValue(value, axis, need)
         type = resize_type(value.type, {axis: plan.before(need, track)})
         like = replace(
-            self.make_fixed_size_state(name, type, initial, layer), rows=axis, most=need, role=role
+            self.make_fixed_size_state(name, type, initial, layer),
+            time_axis=axis,
+            max_positions=need,
+            role=role,
         )
         both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
         # All positions, or as many of the last ones as anything looks back at.
         total, after = plan.rows(need, track), plan.after(need, track)
-        self.after[like.next] = self.draft.last(both, axis, total, after)
+        self.after[like.next_output] = self.draft.last(both, axis, total, after)
         return both
 
     def make_loop_state(
@@ -216,19 +219,19 @@ class StepStates:
         like = self.make_fixed_size_state(name, Type(result.type.dtype, shape), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
-        self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]
+        self.after[like.next_output] = self.draft.add(node, ops.Last(axis), *whole)[0]
         return whole
 
     def make_fixed_size_state(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
         """Return a state without a time axis."""
         return DecodeState(
             name=f"past.{name}",
-            next=f"next.{name}",
+            next_output=f"next.{name}",
             type=type,
-            batch=self._find_batch_axis(type),
-            rows=None,
-            most=0,
-            initial=initial,
+            batch_axis=self._find_batch_axis(type),
+            time_axis=None,
+            max_positions=0,
+            initial_output=initial,
             role="carry",
             layer=layer,
         )
@@ -237,9 +240,9 @@ class StepStates:
         """Add the input of a new state, in the layout that the step works on."""
         blocks = find_batch_blocks(state.type, self.draft.plan.batch)
         if blocks is not None:
-            rows = None if state.rows is None else blocks.place(state.rows)
+            rows = None if state.time_axis is None else blocks.place(state.time_axis)
             type = blocks.split_batch_of_type(state.type)
-            state = replace(state, type=type, batch=blocks.axis, rows=rows)
+            state = replace(state, type=type, batch_axis=blocks.axis, time_axis=rows)
         self.declared.append(state)
         given = self.draft.b.input(state.name, Input(state.type))
         return blocks.merge_batch_axes(self.draft.b, given) if blocks else given
@@ -275,13 +278,13 @@ def select_first_position(
     x, axis = get_stateful_operand(node)
     track = draft.plan.setting.track(x, axis)
     name = states.names.name_value(result)
-    type = resize_type(rows.type, {axis: draft.plan.before(1, replace(track, head=none))})
+    type = resize_type(rows.type, {axis: draft.plan.before(1, replace(track, prefix_length=none))})
     carried = states.make_fixed_size_state(name, type, "", 0)
-    like = replace(carried, rows=axis, most=1, role="rows")
+    like = replace(carried, time_axis=axis, max_positions=1, role="rows")
     both = draft.b.one(ops.Concat(axis), states.given(like), rows)
     (first,) = draft.add(node, ops.Slice(axis, none, Dim.of(1)), both)
     # Its next state is itself.
-    states.after[like.next] = first
+    states.after[like.next_output] = first
     if isinstance(node.op, ops.Index):
         return draft.add(node, ops.Squeeze(axis), first)
     return (first,)

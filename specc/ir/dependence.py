@@ -44,8 +44,10 @@ __all__ = [
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
     """Return every link between the operands and the results of a node; results are optional."""
-    made = node.infer_types() if results is None else tuple(r.type for r in results)
-    return find_op_dependences(node.op, tuple(a.type if a else None for a in node.args), made)
+    result_types = node.infer_types() if results is None else tuple(r.type for r in results)
+    return find_op_dependences(
+        node.op, tuple(a.type if a else None for a in node.args), result_types
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -68,28 +70,30 @@ class AxisTrace:
     """The image of one axis of a value in another value: positions along axes, or all positions."""
 
     axes: dict[int, Interval] = field(default_factory=dict)
-    all: bool = False
+    is_read_whole: bool = False
 
     def join(self, other: "AxisTrace") -> bool:
         """Merge `other` into this trace; return whether anything changed."""
-        before = dict(self.axes), self.all
-        self.all = self.all or other.all
+        before = dict(self.axes), self.is_read_whole
+        self.is_read_whole = self.is_read_whole or other.is_read_whole
         for axis, reach in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
         # Reading all positions includes reading those of each axis: nothing can be added.
-        if self.all:
+        if self.is_read_whole:
             self.axes.clear()
-        return before != (self.axes, self.all)
+        return before != (self.axes, self.is_read_whole)
 
     @property
-    def read(self) -> bool:
+    def is_read(self) -> bool:
         """Return whether any position of the axis is read."""
-        return self.all or bool(self.axes)
+        return self.is_read_whole or bool(self.axes)
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
     """Trace axes of some values of `graph` to every value that depends on them."""
-    found: dict[Value, AxisTrace] = {v: AxisTrace(dict(t.axes), t.all) for v, t in start.items()}
+    found: dict[Value, AxisTrace] = {
+        v: AxisTrace(dict(t.axes), t.is_read_whole) for v, t in start.items()
+    }
     for node, results in graph.nodes:
         if not any(a in found for a in node.args if a):
             continue
@@ -97,7 +101,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
             operand = node.args[link.operand]
             source = found.get(operand) if operand else None
             # The length of an axis does not determine its values.
-            if source is None or not source.read or link.kind == "extent":
+            if source is None or not source.is_read or link.kind == "extent":
                 continue
             into = found.setdefault(results[link.result], AxisTrace())
             into.join(_extend_trace(link, source))
@@ -110,10 +114,10 @@ def _extend_trace(link: Dependence, source: AxisTrace) -> AxisTrace:
     """
     reach = source.axes.get(link.operand_axis)
     if reach is None:
-        return AxisTrace(all=source.all)
+        return AxisTrace(is_read_whole=source.is_read_whole)
     if link.kind in ("same", "window") and link.result_axis is not None:
-        return AxisTrace({link.result_axis: reach + link.reach}, source.all)
-    return AxisTrace(all=True)
+        return AxisTrace({link.result_axis: reach + link.reach}, source.is_read_whole)
+    return AxisTrace(is_read_whole=True)
 
 
 def _iterate_scan_dependences(
@@ -126,16 +130,16 @@ def _iterate_scan_dependences(
             yield make_dependence(
                 0, 0, r, _to_outer_axis(op, 0, r >= op.carries), "same", SAME_POSITION
             )
-    for n in range(op.first, len(args)):
+    for n in range(op.first_body_operand, len(args)):
         arg = args[n]
         assert arg is not None, "a scan has no optional operands"
-        scanned = n - op.first < op.scanned
+        scanned = n - op.first_body_operand < op.scanned
         for axis in range(arg.rank):
             if scanned and axis == op.axis:
                 yield from _iterate_scanned_axis(op, n, axis, len(results))
             else:
                 inner = axis - (axis > op.axis) if scanned else axis
-                yield from _iterate_body_dependences(op, n, axis, n - op.first, inner)
+                yield from _iterate_body_dependences(op, n, axis, n - op.first_body_operand, inner)
 
 
 def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
@@ -168,36 +172,36 @@ def _to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
 
 
 def _iterate_body_dependences(
-    op: Scan, operand: int, axis: int, number: int, inner: int
+    op: Scan, operand: int, axis: int, body_input: int, inner: int
 ) -> Iterator[Dependence]:
     """Yield the dependences along another axis, iterating the body until those of the carries reach
     a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
-    carried = op.inner().starts
+    carried = op.split_body_inputs().initial_carries
     start = {v: AxisTrace() for v in carried}
-    start.setdefault(inputs[number], AxisTrace()).join(AxisTrace({inner: SAME_POSITION}))
-    turn = 0
+    start.setdefault(inputs[body_input], AxisTrace()).join(AxisTrace({inner: SAME_POSITION}))
+    iteration = 0
     while True:
-        found = trace_axes(op.body, {v: t for v, t in start.items() if t.read})
+        traces = trace_axes(op.body, {v: t for v, t in start.items() if t.is_read})
         changed = [
-            start[v].join(found.get(after, AxisTrace()))
+            start[v].join(traces.get(after, AxisTrace()))
             for v, after in zip(carried, outputs, strict=False)
         ]
         if not any(changed):
             break
-        turn += 1
+        iteration += 1
         # A dependence that still grows after three iterations, as of a carry whose positions each
         # read their left neighbor, grows with every iteration.
-        if turn >= 3:
+        if iteration >= 3:
             for v, grew in zip(carried, changed, strict=True):
-                start[v].join(AxisTrace(all=grew))
+                start[v].join(AxisTrace(is_read_whole=grew))
     for r, value in enumerate(outputs):
         state = AxisTrace()
-        state.join(found.get(value, AxisTrace()))
+        state.join(traces.get(value, AxisTrace()))
         if r < op.carries:
             state.join(start[carried[r]])
-        if state.all:
+        if state.is_read_whole:
             yield make_dependence(operand, axis, r, None, "all")
         for a, reach in state.axes.items():
             kind: DependenceKind = "same" if reach == SAME_POSITION else "window"

@@ -80,7 +80,7 @@ class Dim:
         """Return the unknown length called `name`."""
         return cls({((name, 1),): 1}, origin)
 
-    def since(self, origin: Origin | None) -> "Dim":
+    def with_origin(self, origin: Origin | None) -> "Dim":
         """Return this length with another origin."""
         if origin is None:
             return self
@@ -171,14 +171,14 @@ class Dim:
                     value = DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
                 factor = factor * value**power
             total = total + factor
-        return total.since(self.origin)
+        return total.with_origin(self.origin)
 
-    def at(self, values: Mapping[str, int]) -> int:
+    def evaluate(self, values: Mapping[str, int]) -> int:
         """Return its value for given symbols. DimError if an exact division has a remainder."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
-            return self._evaluate(values)
+            return self._evaluate_terms(values)
         except KeyError:  # a symbol without a value may still cancel
             number = self.substitute(values).number
         if number is None:
@@ -186,7 +186,7 @@ class Dim:
             raise DimError(f"`{self}` is unknown: {missing} has no value")
         return number
 
-    def _evaluate(self, values: Mapping[str, int]) -> int:
+    def _evaluate_terms(self, values: Mapping[str, int]) -> int:
         """Return its value without new dims. KeyError for a symbol without a value."""
         total = 0
         for monomial, product in self.terms:
@@ -194,7 +194,7 @@ class Dim:
                 if isinstance(atom, str):
                     product *= values[atom] ** power
                     continue
-                p, q = (a._evaluate(values) for a in atom.args)
+                p, q = (a._evaluate_terms(values) for a in atom.args)
                 quick = atom.fn == "//" and q > 0
                 value = p // q if quick else DIM_FUNCTIONS[atom.fn](Dim.of(p), Dim.of(q)).number
                 product *= (value or 0) ** power

@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 def iterate_live_nodes(
-    graph: Graph, wanted: Sequence[Value], known: dict[Value, T]
+    graph: Graph, requested: Sequence[Value], known: dict[Value, T]
 ) -> Iterator[tuple[Node, list[Value | None]]]:
     """Yield the live nodes of `wanted`, in order, with their results, None for unused ones.
     After each, `known` drops the operands that no later node reads.
     """
-    live = collect_needed_nodes(wanted)
+    live = collect_needed_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last = {a: n for n, (node, _) in enumerate(nodes) for a in node.args}
     # Requested values are read once more, at the end.
-    last |= dict.fromkeys(wanted, len(nodes))
+    last |= dict.fromkeys(requested, len(nodes))
     for n, (node, results) in enumerate(nodes):
         yield node, [r if r in last else None for r in results]
         for operand in node.args:
@@ -37,10 +37,10 @@ def run_scan(
     operands: Sequence[T],
     steps: int,
     *,
-    take: Callable[[T, int], T],
-    run: Callable[[dict[Value, T], list[Value]], Mapping[Value, T]],
-    choose: Callable[[int, T, T | None], T],
-    done: Callable[[T], bool],
+    slice_position: Callable[[T, int], T],
+    evaluate_body: Callable[[dict[Value, T], list[Value]], Mapping[Value, T]],
+    select_value: Callable[[int, T, T | None], T],
+    is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a loop; return the final carries, and the collected values of each iteration that was
     run.
@@ -48,19 +48,21 @@ def run_scan(
     `take` slices a position, `run` evaluates the body, `choose` selects the new value or, at
     padding, the old one (None: zeros), `done` tests whether all of a carry is true.
     """
-    given, results = op.parts(operands), list(op.body.outputs.values())
+    given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
-    carries = list(given.starts)
+    carries = list(given.initial_carries)
     collected: list[list[T]] = [[] for _ in results[op.carries :]]
     old: list[T | None] = [None] * len(collected)
     for t in reversed(range(steps)) if op.reverse else range(steps):
         # no batch element needs another iteration, and finished ones compute nothing
-        if op.until != -1 and not op.lasting and done(carries[op.until]):
+        if op.until != -1 and not op.lasting and is_all_true(carries[op.until]):
             break
-        rows = [take(x, t) for x in given.rows]
-        made = run(dict(zip(inputs, (*rows, *carries, *given.captured), strict=True)), results)
+        rows = [slice_position(x, t) for x in given.scanned]
+        made = evaluate_body(
+            dict(zip(inputs, (*rows, *carries, *given.captured), strict=True)), results
+        )
         pairs = zip(results, (*carries, *old), strict=True)
-        after = [choose(t, made[value], before) for value, before in pairs]
+        after = [select_value(t, made[value], before) for value, before in pairs]
         carries = after[: op.carries]
         for stack, x in zip(collected, after[op.carries :], strict=True):
             stack.append(x)
@@ -70,7 +72,7 @@ def run_scan(
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
     """Evaluate a length. E0912 if it has no value for these inputs."""
     try:
-        return dim.at(lengths)
+        return dim.evaluate(lengths)
     except DimError as error:
         known = ", ".join(f"{k} = {lengths[k]}" for k in sorted(dim.symbols()) if k in lengths)
         raise_error(
@@ -196,14 +198,14 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
     """Count the windows along each axis. E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
-        if (op.spare(Dim.of(size), n).number or 0) < 0:
-            raise_too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
-    return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
+        if (op.compute_spare_length(Dim.of(size), n).number or 0) < 0:
+            raise_too_short(size, op.get_span(n) + 1 - op.padding_before[n] - op.end_padding[n])
+    return [op.compute_length(Dim.of(size), n).evaluate({}) for n, size in enumerate(sizes)]
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
     """Count the output positions of a transposed convolution along each axis. E0912 if negative."""
-    counts = [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
+    counts = [op.compute_length(Dim.of(size), n).evaluate({}) for n, size in enumerate(sizes)]
     for size, count in zip(sizes, counts, strict=True):
         if count < 0:
             raise_error("E0912", f"{size} positions are too few: the padding removes {-count} more")
@@ -212,7 +214,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 def count_kept_rows(op: ops.KeepRows, size: int) -> int:
     """Count the output flags. E0912 if the axis is too short."""
-    count = op.rows(Dim.of(size)).at({})
+    count = op.compute_length(Dim.of(size)).evaluate({})
     if count < min(size, 1):
         raise_too_short(size, op.lag + 1)
     return count

@@ -54,10 +54,10 @@ class Node:
         """Return the inferred types of the results."""
         return self.op.infer(*(a.type if a else None for a in self.args))
 
-    def operand(self, place: int = 0) -> Value:
+    def operand(self, index: int = 0) -> Value:
         """Return a required operand."""
-        value = self.args[place]
-        assert value is not None, f"operand {place + 1} of {self.op.name} is given"
+        value = self.args[index]
+        assert value is not None, f"operand {index + 1} of {self.op.name} is given"
         return value
 
 
@@ -110,24 +110,24 @@ class Graph:
     nodes: tuple[tuple[Node, tuple[Value, ...]], ...]
     outputs: Mapping[str, Value]
     names: Mapping[str, Value] = field(default_factory=dict)
-    made: Mapping[Node, NodeOrigin] = field(default_factory=dict)
-    least: Mapping[str, int] = field(default_factory=dict)
-    facts: Mapping[str, Dim] = field(default_factory=dict)
+    node_origins: Mapping[Node, NodeOrigin] = field(default_factory=dict)
+    min_lengths: Mapping[str, int] = field(default_factory=dict)
+    length_equations: Mapping[str, Dim] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
     def format_signature(self) -> str:
         """Format as `classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
-        given = {name: value.type for name, value in self.inputs.items()}
-        results = {name: value.type for name, value in self.outputs.items()}
-        return f"{self.name}: {format_port_types(given)} -> {format_port_types(results)}"
+        inputs = {name: value.type for name, value in self.inputs.items()}
+        outputs = {name: value.type for name, value in self.outputs.items()}
+        return f"{self.name}: {format_port_types(inputs)} -> {format_port_types(outputs)}"
 
-    def origin(self, node: Node | None) -> NodeOrigin:
+    def get_origin(self, node: Node | None) -> NodeOrigin:
         """Return the origin of a node, if known."""
-        return self.made.get(node, NodeOrigin()) if node else NodeOrigin()
+        return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
-    def results(self) -> dict[Node, tuple[Value, ...]]:
+    def map_results(self) -> dict[Node, tuple[Value, ...]]:
         """Return the results of each node."""
         return dict(self.nodes)
 
@@ -142,12 +142,14 @@ class Builder:
     parameter_facts: dict[str, Parameter] = field(default_factory=dict)
     nodes: dict[Node, tuple[Value, ...]] = field(default_factory=dict)
     names: dict[str, Value] = field(default_factory=dict)
-    made: dict[Node, NodeOrigin] = field(default_factory=dict)
-    seen: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(default_factory=dict)
+    node_origins: dict[Node, NodeOrigin] = field(default_factory=dict)
+    origin_parts: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
+        default_factory=dict
+    )
     """The same scopes and spans as sets: one node may be requested at thousands of locations."""
-    places: dict[Node, int] = field(default_factory=dict)
+    node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node."""
-    free: dict[str, dict[Node, None]] = field(default_factory=dict)
+    nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
     """For lengths that occur only in expert bodies, the value they were computed from."""
 
     def input(self, name: str, facts: Input) -> Value:
@@ -175,7 +177,7 @@ class Builder:
         if (results := self.nodes.get(node)) is None:
             types = op.infer(*(a.type if a else None for a in args))
             results = tuple(Value(t, node, n) for n, t in enumerate(types))
-            self.places[node] = len(self.nodes)
+            self.node_indices[node] = len(self.nodes)
             self.nodes[node] = results
         if scope or span:
             self._record_origin(node, scope, span)
@@ -186,61 +188,71 @@ class Builder:
         return self.add(op, *args, scope=scope, span=span)[0]
 
     def _record_origin(self, node: Node, scope: str, span: Span | None) -> None:
-        old = self.made.get(node, NodeOrigin())
-        made, seen = self.seen.get(node, (None, set()))
+        old = self.node_origins.get(node, NodeOrigin())
+        made, seen = self.origin_parts.get(node, (None, set()))
         if made is not old:
             seen = {*old.scopes, *old.spans}
         scopes = old.scopes if not scope or scope in seen else (*old.scopes, scope)
         spans = old.spans if not span or span in seen else (*old.spans, span)
-        now = self.made[node] = NodeOrigin(scopes, spans)
+        now = self.node_origins[node] = NodeOrigin(scopes, spans)
         seen.update((scope, span))
-        self.seen[node] = now, seen
+        self.origin_parts[node] = now, seen
 
     def copy_ports(self, graph: Graph) -> dict[Value, Value]:
         """Add the inputs and parameters of `graph`; the new value of each."""
-        now = {v: self.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+        new_values = {v: self.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in graph.parameters.items():
-            now[value] = self.parameter(graph.parameter_facts[name])
-        return now
+            new_values[value] = self.parameter(graph.parameter_facts[name])
+        return new_values
 
     def copy_node(
-        self, graph: Graph, node: Node, now: Mapping[Value, Value], op: Op | None = None
+        self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> tuple[Value, ...]:
         """Add a node of `graph`, or `op` in its place, to the operands that are `now`."""
-        results = self.add(op or node.op, *(a and now[a] for a in node.args))
+        results = self.add(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
         return results
 
     def copy_nodes(
-        self, graph: Graph, now: dict[Value, Value], only: Container[Node] | None = None
+        self, graph: Graph, new_values: dict[Value, Value], only: Container[Node] | None = None
     ) -> None:
         """Add all nodes of `graph`, or `only` some; `now` gains their results."""
         for node, results in graph.nodes:
             if only is None or node in only:
-                now.update(zip(results, self.copy_node(graph, node, now), strict=True))
+                new_values.update(
+                    zip(results, self.copy_node(graph, node, new_values), strict=True)
+                )
 
     def copy_origin(self, graph: Graph, node: Node, results: Sequence[Value]) -> None:
         """Copy the origin of `node` in `graph` to the node that computes `results`."""
-        known = graph.made.get(node)
+        known = graph.node_origins.get(node)
         if known and results and results[0].node:
-            self.made[results[0].node] = known
+            self.node_origins[results[0].node] = known
 
     def finish_copy(
-        self, graph: Graph, now: Mapping[Value, Value], outputs: Mapping[str, Value] | None = None
+        self,
+        graph: Graph,
+        new_values: Mapping[Value, Value],
+        outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
         """Finish a copy of `graph`: names and bounds are copied, and the outputs unless given."""
-        self.names = {n: now[v] for n, v in graph.names.items() if v in now}
+        self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
-            outputs = {n: now[v] for n, v in graph.outputs.items()}
-        return self.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+            outputs = {n: new_values[v] for n, v in graph.outputs.items()}
+        return self.finish(
+            graph.name,
+            outputs,
+            min_lengths=graph.min_lengths,
+            length_equations=graph.length_equations,
+        )
 
     def finish(
         self,
         name: str,
         outputs: Mapping[str, Value],
         *,
-        least: Mapping[str, int] | None = None,
-        facts: Mapping[str, Dim] | None = None,
+        min_lengths: Mapping[str, int] | None = None,
+        length_equations: Mapping[str, Dim] | None = None,
     ) -> Graph:
         """Finish the graph that computes `outputs`; dead nodes and unused parameters are
         dropped.
@@ -248,24 +260,24 @@ class Builder:
         # Nodes that only messages or unused results need are dropped, so that no checkpoint is
         # asked for their weights.
         live = collect_needed_nodes(outputs.values())
-        kept = tuple((n, r) for n, r in self.nodes.items() if n in live)
-        used = {a for n, _ in kept for a in n.args} | set(outputs.values())
-        held = {k for k, v in self.parameters.items() if v in used}
+        live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
+        used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
+        used_parameters = {k for k, v in self.parameters.items() if v in used}
         return Graph(
             name=name,
             inputs=dict(self.inputs),
             input_facts=dict(self.input_facts),
-            parameters=_select_entries(self.parameters, held),
-            parameter_facts=_select_entries(self.parameter_facts, held),
-            nodes=kept,
+            parameters=_select_entries(self.parameters, used_parameters),
+            parameter_facts=_select_entries(self.parameter_facts, used_parameters),
+            nodes=live_nodes,
             outputs=dict(outputs),
-            names=_select_entries(self.names, self._named(used, live)),
-            made=_select_entries(self.made, live),
-            least=dict(least or {}),
-            facts=dict(facts or {}),
+            names=_select_entries(self.names, self._find_live_names(used, live)),
+            node_origins=_select_entries(self.node_origins, live),
+            min_lengths=dict(min_lengths or {}),
+            length_equations=dict(length_equations or {}),
         )
 
-    def _named(self, used: Container[Value | None], live: Container[Node]) -> set[str]:
+    def _find_live_names(self, used: Container[Value | None], live: Container[Node]) -> set[str]:
         """Return the names in the graph, including unread second results of live nodes."""
         there = self.names.items()
         return {n for n, v in there if v in used or (v.node and v.node in live)}
@@ -281,7 +293,7 @@ def _select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
 
 
 def collect_needed_nodes(
-    values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True
+    values: Iterable[Value], follows_operands: Callable[[Node], bool] = lambda node: True
 ) -> set[Node]:
     """Return every node that `values` need, not following operands of nodes without `reads`."""
     live: set[Node] = set()
@@ -291,7 +303,7 @@ def collect_needed_nodes(
         node = todo.pop()
         if node and node not in live:
             live.add(node)
-            todo += [a.node for a in node.args if a and reads(node)]
+            todo += [a.node for a in node.args if a and follows_operands(node)]
     return live
 
 
@@ -302,21 +314,23 @@ def substitute_op_symbol(op: Op, symbol: str, length: Dim) -> Op:
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """Replace symbols by lengths in `graph`; types are inferred again."""
-    b, now = Builder(), dict[Value, Value]()
+    b, new_values = Builder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
         old, type = graph.input_facts[name], _substitute_type(value.type, lengths)
-        now[value] = b.input(name, Input(type, old.keep, old.below, old.span))
+        new_values[value] = b.input(name, Input(type, old.keep, old.below, old.span))
     for name, value in graph.parameters.items():
-        now[value] = b.parameter(graph.parameter_facts[name])
+        new_values[value] = b.parameter(graph.parameter_facts[name])
     for node, results in graph.nodes:
-        made = b.copy_node(graph, node, now, _substitute_op(node.op, lengths))
-        now.update(zip(results, made, strict=True))
-    b.names = {n: now[v] for n, v in graph.names.items() if v in now}
-    outputs = {n: now[v] for n, v in graph.outputs.items()}
+        results_now = b.copy_node(graph, node, new_values, _substitute_op(node.op, lengths))
+        new_values.update(zip(results, results_now, strict=True))
+    b.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
+    outputs = {n: new_values[v] for n, v in graph.outputs.items()}
     # Nothing is known of a symbol that now means another length.
-    least = {n: rows for n, rows in graph.least.items() if n not in lengths}
-    facts = {n: dim.substitute(lengths) for n, dim in graph.facts.items() if n not in lengths}
-    return b.finish(graph.name, outputs, least=least, facts=facts)
+    least = {n: rows for n, rows in graph.min_lengths.items() if n not in lengths}
+    facts = {
+        n: dim.substitute(lengths) for n, dim in graph.length_equations.items() if n not in lengths
+    }
+    return b.finish(graph.name, outputs, min_lengths=least, length_equations=facts)
 
 
 def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
@@ -331,7 +345,7 @@ def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
 
     # most ops have no length among their attributes, and stay the same op
     may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.attributes().values())
-    return op.map_dims(substitute_attribute) if may_change else op
+    return op.map_attributes(substitute_attribute) if may_change else op
 
 
 def _substitute_type(type: Type, lengths: Mapping[str, Dim]) -> Type:

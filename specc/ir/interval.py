@@ -15,33 +15,33 @@ class Interval:
     hi: float
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether it is empty."""
         return self.lo > self.hi
 
     def __add__(self, other: "Interval") -> "Interval":
-        if self.empty or other.empty:
+        if self.is_empty or other.is_empty:
             return EMPTY_INTERVAL
         return Interval(self.lo + other.lo, self.hi + other.hi)
 
-    def moved(self, by: int) -> "Interval":
+    def shift(self, offset: int) -> "Interval":
         """Return the interval shifted by `by`."""
-        return Interval(self.lo + by, self.hi + by)
+        return Interval(self.lo + offset, self.hi + offset)
 
-    def times(self, factor: int) -> "Interval":
+    def scale(self, factor: int) -> "Interval":
         """Return the interval scaled by `factor`."""
         return Interval(self.lo * factor, self.hi * factor)
 
     def __or__(self, other: "Interval") -> "Interval":
         """Return the smallest interval containing both."""
-        if self.empty or other.empty:
-            return self if other.empty else other
+        if self.is_empty or other.is_empty:
+            return self if other.is_empty else other
         return Interval(min(self.lo, other.lo), max(self.hi, other.hi))
 
     def __and__(self, other: "Interval") -> "Interval":
         """Return the intersection."""
         both = Interval(max(self.lo, other.lo), min(self.hi, other.hi))
-        return EMPTY_INTERVAL if both.empty else both
+        return EMPTY_INTERVAL if both.is_empty else both
 
     def __contains__(self, number: float) -> bool:
         return self.lo <= number <= self.hi
@@ -49,7 +49,7 @@ class Interval:
     def __str__(self) -> str:
         return (
             "nothing"
-            if self.empty
+            if self.is_empty
             else f"[{_format_endpoint(self.lo)}, {_format_endpoint(self.hi)}]"
         )
 

@@ -26,8 +26,8 @@ def parse_dim(text: str) -> Dim:
         raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
     dim = reader.parse_sum(0)
-    if reader.at != len(reader.tokens):
-        raise DimError(f"`{reader.tokens[reader.at]}` is not expected in the length `{text}`")
+    if reader.position != len(reader.tokens):
+        raise DimError(f"`{reader.tokens[reader.position]}` is not expected in the length `{text}`")
     return dim
 
 
@@ -47,34 +47,34 @@ class _DimParser:
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
-        self.at = 0
+        self.position = 0
 
-    def next(self) -> str:
+    def peek(self) -> str:
         """Return the current token, or "" at the end."""
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
-    def take(self, *wanted: str) -> str:
+    def take(self, *expected: str) -> str:
         """Consume and return one of `wanted`; "" if the current token is none."""
-        token = self.next()
-        if token not in wanted or not token:
+        token = self.peek()
+        if token not in expected or not token:
             return ""
-        self.at += 1
+        self.position += 1
         return token
 
     def expect(self, token: str) -> None:
         """Consume `token`. DimError if it is missing."""
         if not self.take(token):
-            raise DimError(f"expected `{token}` in a length, got `{self.next()}`")
+            raise DimError(f"expected `{token}` in a length, got `{self.peek()}`")
 
     def parse_sum(self, depth: int) -> Dim:
         """Parse `[-] term { (+ | -) term }`."""
-        total = -self.product(depth) if self.take("-") else self.product(depth)
+        total = -self.parse_product(depth) if self.take("-") else self.parse_product(depth)
         while sign := self.take("+", "-"):
-            term = self.product(depth)
+            term = self.parse_product(depth)
             total = total + term if sign == "+" else total - term
         return total
 
-    def product(self, depth: int) -> Dim:
+    def parse_product(self, depth: int) -> Dim:
         """Parse `power { * power }`."""
         result = self.parse_power(depth)
         while self.take("*"):
@@ -86,17 +86,17 @@ class _DimParser:
         base = self.parse_atom(depth)
         if not self.take("^"):
             return base
-        power = self.number()
+        power = self.parse_integer()
         if power > MAX_EXPONENT:
             raise DimError(f"a length to the power {power}")
         return base**power
 
-    def number(self) -> int:
+    def parse_integer(self) -> int:
         """Parse an integer."""
-        token = self.next()
+        token = self.peek()
         if not token.isdecimal() or len(token) > 16 or int(token) >= MAX_DIM_INTEGER:
             raise DimError(f"`{token[:20]}` is not a number below 2^53")
-        self.at += 1
+        self.position += 1
         return int(token)
 
     def parse_atom(self, depth: int) -> Dim:
@@ -111,12 +111,12 @@ class _DimParser:
                 inside = DIM_FUNCTIONS[fn](inside, self.parse_sum(depth + 1))
             self.expect(")")
             return inside
-        token = self.next()
+        token = self.peek()
         if token.isdecimal():
-            return Dim.of(self.number())
+            return Dim.of(self.parse_integer())
         if not re.match(r"[A-Za-z_]", token):
             raise DimError(f"expected a number or a name in a length, got `{token}`")
-        self.at += 1
+        self.position += 1
         if token in ("min", "max") and self.take("("):
             return self.parse_pair(DIM_FUNCTIONS[token], depth)
         return Dim.symbol(token)
@@ -147,24 +147,24 @@ class IrLineReader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.at = 0
-        self.nodes = 0
+        self.offset = 0
+        self.node_count = 0
         self.line = ""
         self.column = 0
         self._load()
 
     def _load(self) -> None:
-        self.start = self.at
-        end = self.source.text.find("\n", self.at)
+        self.start = self.offset
+        end = self.source.text.find("\n", self.offset)
         end = len(self.source.text) if end < 0 else end
-        whole = self.source.text[self.at : end]
+        whole = self.source.text[self.offset : end]
         self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
 
     def advance(self) -> None:
         """Go to the next line; the current one must be consumed."""
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
-        self.at = min(self.start + len(self.line) + 1, len(self.source.text))
+        self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load()
 
     def get_rest_span(self) -> Span:
@@ -200,7 +200,7 @@ class IrLineReader:
         self.column = found.end()
         return found
 
-    def text(self) -> str:
+    def read_string(self) -> str:
         """Read a quoted string."""
         raw = self.match(STRING_PATTERN, "a quoted string").group()
         try:
@@ -210,14 +210,14 @@ class IrLineReader:
         assert isinstance(value, str)
         return value
 
-    def dim(self, text: str) -> Dim:
+    def parse_dim(self, text: str) -> Dim:
         """Parse a length."""
         try:
             return parse_dim(text)
         except DimError as error:
             self.raise_error_here(str(error))
 
-    def number(self) -> int | float:
+    def read_number(self) -> int | float:
         """Read an int, or a float if it has a point or an exponent."""
         raw = self.match(NUMBER_PATTERN, "a number").group()
         try:
@@ -229,12 +229,12 @@ class IrLineReader:
         except ValueError:
             self.raise_error_here(f"`{raw}` is not a number")
 
-    def type(self) -> Type:
+    def read_type(self) -> Type:
         """Read an element type and a shape."""
         dtype, inside = self.match(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
             self.raise_error_here(f"unknown element type `{dtype}`")
-        dims = tuple(self.dim(d) for d in _split_at_commas(inside))
+        dims = tuple(self.parse_dim(d) for d in _split_at_commas(inside))
         if len(dims) > MAX_RANK:
             self.raise_error_here(f"more than {MAX_RANK} axes")
         return Type(dtype, dims)

@@ -53,11 +53,11 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     lines.advance()
     graphs: dict[str, Graph] = {}
     while lines.line:
-        graph = _GraphParser(lines, 0).read()
+        graph = _GraphParser(lines, 0).parse_graph()
         if graph.name in graphs:
             lines.raise_error_here(f"two graphs are called `{graph.name}`")
         graphs[graph.name] = graph
-    if lines.at != len(text):
+    if lines.offset != len(text):
         lines.raise_error_here("unexpected text after an empty line")
     return graphs
 
@@ -76,14 +76,14 @@ class _GraphParser:
         self.least: dict[str, int] = {}
         self.facts: dict[str, Dim] = {}
 
-    def read(self) -> Graph:
+    def parse_graph(self) -> Graph:
         """Parse the graph. Lines are grouped by kind, in the order of the printer."""
         lines = self.lines
         # Nested bodies are parsed without recursion limits imposed by the text.
         if self.depth > MAX_BODY_NESTING:
             lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} deep")
         lines.expect("graph ")
-        name = lines.text()
+        name = lines.read_string()
         lines.advance()
         # In canonical order: parsing a text and printing it gives the same text.
         for word, reader in (
@@ -99,9 +99,9 @@ class _GraphParser:
             self.read_node()
         for word, table in (("name ", self.b.names), ("output ", self.outputs)):
             while lines.skip(word):
-                made = self.unique(table)
+                made = self.read_unique_name(table)
                 lines.expect(" ")
-                table[made] = self.known()
+                table[made] = self.read_known_value()
                 lines.advance()
         lines.expect("end")
         lines.advance()
@@ -115,16 +115,16 @@ class _GraphParser:
             nodes=tuple(b.nodes.items()),
             outputs=self.outputs,
             names=b.names,
-            made=b.made,
-            least=self.least,
-            facts=self.facts,
+            node_origins=b.node_origins,
+            min_lengths=self.least,
+            length_equations=self.facts,
         )
 
     def read_least(self) -> None:
         """Parse `least seq 1`."""
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" ")
-        bound = self.lines.number()
+        bound = self.lines.read_number()
         if isinstance(bound, float) or name in self.least:
             self.lines.raise_error_here(f"expected one integer for `{name}`")
         self.least[name] = bound
@@ -135,20 +135,20 @@ class _GraphParser:
         self.lines.expect(" = ")
         if name in self.facts:
             self.lines.raise_error_here(f"`{name}` is duplicated")
-        self.facts[name] = self.length()
+        self.facts[name] = self.parse_length()
 
-    def length(self) -> Dim:
+    def parse_length(self) -> Dim:
         """Parse a length up to the end of the line."""
-        return self.lines.dim(self.lines.match(REST_OF_LINE_PATTERN, "a length").group())
+        return self.lines.parse_dim(self.lines.match(REST_OF_LINE_PATTERN, "a length").group())
 
     def read_input(self) -> None:
         """Parse `input "ids" %0: i64[batch, seq] below=vocab`."""
         lines = self.lines
-        name = self.unique(self.b.inputs)
+        name = self.read_unique_name(self.b.inputs)
         lines.expect(" ")
         type = self.parse_definition()
-        keep = lines.text() if lines.skip(" keep=") else ""
-        below = self.length() if lines.skip(" below=") else None
+        keep = lines.read_string() if lines.skip(" keep=") else ""
+        below = self.parse_length() if lines.skip(" below=") else None
         match keep:
             case "" | "left" | "right" | "any":
                 self.values.append(self.b.input(name, Input(type, keep, below)))
@@ -158,61 +158,61 @@ class _GraphParser:
     def read_parameter(self) -> None:
         """Parse `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
         lines = self.lines
-        name = self.unique(self.b.parameters)
+        name = self.read_unique_name(self.b.parameters)
         lines.expect(" ")
         type = self.parse_definition()
         lines.expect(" initial=")
-        initial = lines.text()
+        initial = lines.read_string()
         lines.expect(" made_by=")
-        facts = Parameter(name=name, type=type, initial=initial, made_by=lines.text())
+        facts = Parameter(name=name, type=type, initial=initial, made_by=lines.read_string())
         self.values.append(self.b.parameter(facts))
 
     def read_node(self) -> None:
         """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body if it ends in `body`."""
         lines = self.lines
-        lines.nodes += 1
-        if lines.nodes > MAX_IR_NODES:
+        lines.node_count += 1
+        if lines.node_count > MAX_IR_NODES:
             lines.raise_error_here(f"more than {MAX_IR_NODES} nodes")
-        place = lines.get_rest_span()
-        said = [self.result(0)]
+        span = lines.get_rest_span()
+        recorded_types = [self.parse_result(0)]
         while lines.skip(", "):
-            said.append(self.result(len(said)))
+            recorded_types.append(self.parse_result(len(recorded_types)))
         lines.expect(" = ")
-        node, types, scopes = self.parse_node(place)
+        node, types, scopes = self.parse_node(span)
         # The text states each type, and the op infers it again, so that damage is located.
-        if [str(t) for t in types] != said:
+        if [str(t) for t in types] != recorded_types:
             gives = ", ".join(map(str, types))
-            lines.raise_error_here(f"{node.op.name} returns {gives}", place)
+            lines.raise_error_here(f"{node.op.name} returns {gives}", span)
         # Equal nodes are shared in a graph; a duplicate would be two values for one.
         if node in self.b.nodes:
-            lines.raise_error_here("duplicate node", place)
+            lines.raise_error_here("duplicate node", span)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
         self.values += self.b.nodes[node]
         if scopes:
-            self.b.made[node] = NodeOrigin(scopes)
+            self.b.node_origins[node] = NodeOrigin(scopes)
 
-    def parse_node(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
+    def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
         """Parse the node after the `=`; return it, its inferred types and its scopes."""
         lines = self.lines
         name = lines.match(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
-        attributes = self.attributes() if lines.skip(" {") else {}
-        scopes = self.scopes() if lines.skip(" @ ") else ()
+        attributes = self.parse_attributes() if lines.skip(" {") else {}
+        scopes = self.parse_scopes() if lines.skip(" @ ") else ()
         has_body = lines.skip(" body")
         lines.advance()
-        body = _GraphParser(lines, self.depth + 1).read() if has_body else None
+        body = _GraphParser(lines, self.depth + 1).parse_graph() if has_body else None
         try:
             node = Node(build_op(name, attributes, body), args)
             types = node.op.infer(*(a.type if a else None for a in args))
         except OP_BUILD_ERRORS as error:
-            why = f"{name}: {error}"
+            reason = f"{name}: {error}"
             unsaid = f"`{name}` cannot be built like this"
-            lines.raise_error_here(why if str(error) else unsaid, place)
+            lines.raise_error_here(reason if str(error) else unsaid, span)
         return node, types, scopes
 
-    def unique(self, taken: dict[str, Value]) -> str:
+    def read_unique_name(self, taken: dict[str, Value]) -> str:
         """Read a quoted name that is not in `taken`."""
-        name = self.lines.text()
+        name = self.lines.read_string()
         if name in taken:
             self.lines.raise_error_here(f"duplicate `{name}`")
         return name
@@ -220,9 +220,9 @@ class _GraphParser:
     def parse_definition(self) -> Type:
         """Parse `%4: f32[n]`, where 4 is the next index."""
         self.expect_number(len(self.values))
-        return self.lines.type()
+        return self.lines.read_type()
 
-    def result(self, n: int) -> str:
+    def parse_result(self, n: int) -> str:
         """Parse `%4: f32[n]` for result `n` of a node and return the type's text."""
         self.expect_number(len(self.values) + n)
         return self.lines.match(TYPE_PATTERN, "a type").group()
@@ -233,7 +233,7 @@ class _GraphParser:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect(": ")
 
-    def known(self) -> Value:
+    def read_known_value(self) -> Value:
         """Read a value that is already defined."""
         number = int(self.lines.match(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
@@ -247,10 +247,10 @@ class _GraphParser:
         while not self.lines.skip(")"):
             if args:
                 self.lines.expect(", ")
-            args.append(None if self.lines.skip("_") else self.known())
+            args.append(None if self.lines.skip("_") else self.read_known_value())
         return tuple(args)
 
-    def attributes(self) -> dict[str, object]:
+    def parse_attributes(self) -> dict[str, object]:
         """Parse `axis=1, fn="sum"}`."""
         found: dict[str, object] = {}
         while True:
@@ -258,12 +258,12 @@ class _GraphParser:
             self.lines.expect("=")
             if name in found:
                 self.lines.raise_error_here(f"duplicate `{name}`")
-            found[name] = self.attribute(0)
+            found[name] = self.parse_attribute(0)
             if self.lines.skip("}"):
                 return found
             self.lines.expect(", ")
 
-    def attribute(self, depth: int) -> object:
+    def parse_attribute(self, depth: int) -> object:
         """Parse a number, a string, `true`, `false`, `<length>` or a tuple of these."""
         lines = self.lines
         if lines.skip("true"):
@@ -271,23 +271,23 @@ class _GraphParser:
         if lines.skip("false"):
             return False
         if lines.peek('"'):
-            return lines.text()
+            return lines.read_string()
         if lines.peek("<"):
-            return lines.dim(lines.match(DIM_PATTERN, "a length").group(1))
+            return lines.parse_dim(lines.match(DIM_PATTERN, "a length").group(1))
         if depth or not lines.skip("("):
-            return lines.number()
+            return lines.read_number()
         items: list[object] = []
         while not lines.skip(")"):
             if items:
                 lines.expect(", ")
-            items.append(self.attribute(depth + 1))
+            items.append(self.parse_attribute(depth + 1))
         return tuple(items)
 
-    def scopes(self) -> tuple[str, ...]:
+    def parse_scopes(self) -> tuple[str, ...]:
         """Parse `"layers.0", "layers.1"`."""
-        found = [self.lines.text()]
+        found = [self.lines.read_string()]
         while self.lines.skip(", "):
-            found.append(self.lines.text())
+            found.append(self.lines.read_string())
         return tuple(found)
 
 

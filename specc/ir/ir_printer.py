@@ -45,9 +45,9 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
         return f"{numbers[value]}: {value.type}"
 
     yield f"{indent}graph {quote_string(graph.name)}"
-    for name, bound in graph.least.items():
+    for name, bound in graph.min_lengths.items():
         yield f"{indent}least {name} {bound}"
-    for name, dim in graph.facts.items():
+    for name, dim in graph.length_equations.items():
         yield f"{indent}fact {name} = {dim}"
     for name, value in graph.inputs.items():
         facts = graph.input_facts[name]
@@ -66,7 +66,7 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
         yield from _format_node(
             node,
             f"{indent}{made} = {node.op.name}({args})",
-            graph.made.get(node, NodeOrigin()),
+            graph.node_origins.get(node, NodeOrigin()),
             depth,
         )
     for name, value in graph.names.items():

@@ -30,7 +30,7 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
         known.update(results)
     yield from _iterate_undefined("output", graph.outputs, known)
     yield from _iterate_undefined("name", graph.names, known)
-    for node in graph.made:
+    for node in graph.node_origins:
         if node not in seen:
             yield f"provenance of a node that is not in the graph: {node.op.name}"
 

@@ -23,7 +23,7 @@ class TableLimit:
 
     node: Node
     length: Dim
-    most: int
+    max_positions: int
     table: Value | None
 
 
@@ -33,9 +33,9 @@ def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
         found = find_table_limit(node)
         if found is None:
             continue
-        length = found.length.substitute(graph.facts)
+        length = found.length.substitute(graph.length_equations)
         if length.symbols():
-            yield TableLimit(node, length, found.most, found.table)
+            yield TableLimit(node, length, found.max_positions, found.table)
 
 
 def find_table_limit(node: Node) -> TableLimit | None:
@@ -116,12 +116,12 @@ class LengthConstraint:
     """A length that must be defined, and non-negative if it counts positions."""
 
     length: Dim
-    rows: bool
+    is_position_count: bool
 
     def is_satisfied(self, sizes: Mapping[str, int]) -> bool:
         """Return whether it holds for these symbol values."""
         try:
-            return self.length.at(sizes) >= 0 or not self.rows
+            return self.length.evaluate(sizes) >= 0 or not self.is_position_count
         except DimError:
             return False
 
@@ -129,8 +129,8 @@ class LengthConstraint:
 def find_valid_lengths(
     graph: Graph,
     wanted: Mapping[str, int],
-    most: Mapping[str, int] | None = None,
-    apart: Collection[int] = (),
+    max_lengths: Mapping[str, int] | None = None,
+    excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
     """Return lengths near the wanted ones that meet all constraints, within `most` and the graph's
     bounds and not moved to a number in `apart`; None if none are found.
@@ -145,9 +145,9 @@ def find_valid_lengths(
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
-            largest = (most or {}).get(s, wanted[s] + reach)
-            near = _iterate_nearby_lengths(wanted[s], reach, graph.least.get(s, 1), largest)
-            tries[s] = [n for n in near if n == wanted[s] or n not in apart]
+            largest = (max_lengths or {}).get(s, wanted[s] + reach)
+            near = _iterate_nearby_lengths(wanted[s], reach, graph.min_lengths.get(s, 1), largest)
+            tries[s] = [n for n in near if n == wanted[s] or n not in excluded]
         if found := _search_lengths(symbols, tries, open_):
             return {**wanted, **found}
     return None
@@ -177,13 +177,17 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
     """Return all length constraints of a graph, without symbols that are facts. Cached: many
     lengths of one graph are chosen in a row.
     """
-    found = {LengthConstraint(d, True) for d in graph.facts.values()} | _collect_node_constraints(
-        graph
-    )
+    found = {
+        LengthConstraint(d, True) for d in graph.length_equations.values()
+    } | _collect_node_constraints(graph)
     found |= {
-        LengthConstraint(room.most - room.length, True) for room in iterate_table_limits(graph)
+        LengthConstraint(room.max_positions - room.length, True)
+        for room in iterate_table_limits(graph)
     }
-    found = {LengthConstraint(d.length.substitute(graph.facts), d.rows) for d in found}
+    found = {
+        LengthConstraint(d.length.substitute(graph.length_equations), d.is_position_count)
+        for d in found
+    }
     # A number is no constraint, and a symbol by itself may be anything.
     return frozenset(d for d in found if d.length.number is None and d.length.name is None)
 
@@ -220,7 +224,7 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.TopK(axis=axis, k=k):
             return k, shape[axis] - k
         case ops.Pad(axis=axis) as op:
-            return op.rooms(shape[axis])
+            return op.list_nonnegative_lengths(shape[axis])
         case ops.Resize(axis=axis, sizes=sizes):
             return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
         case ops.GridSample():
@@ -230,10 +234,10 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
             # The time axis is the second, image axes are the third and fourth.
             moved = shape[len(op.kernel) :]
-            return tuple(op.spare(moved[n], n) for n in range(len(op.kernel)))
+            return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
         case ops.KeepRows() as op:
             length = shape[1]
-            return (op.rows(length) - min_dims(length, 1),)
+            return (op.compute_length(length) - min_dims(length, 1),)
     return ()
 
 
@@ -289,14 +293,14 @@ def _search_lengths(
 MAX_BOUND_STEPS = 200
 
 
-def is_never_negative(length: Dim, least: Mapping[str, int] | None = None) -> bool:
+def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
     """Return True if a length is at least 0 for all symbols at or above `least` (or 0): subtracted
     terms are bounded from above, added ones from below.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MAX_BOUND_STEPS:
         found = open_.pop()
-        if _find_lower_bound(found, least or {}) is not None:
+        if _find_lower_bound(found, min_lengths or {}) is not None:
             return True
         for simpler in _iterate_relaxed_lengths(found):
             if simpler not in seen:

@@ -53,7 +53,7 @@ class ModelDefinition:
     reading: Mapping[str, object] = field(default_factory=dict)
     showing: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
-    shares: Mapping[str, bool] = field(default_factory=dict)
+    shared_scopes: Mapping[str, bool] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
@@ -73,12 +73,12 @@ class DecodeState:
     """
 
     name: str
-    next: str
+    next_output: str
     type: Type
-    batch: int | None
-    rows: int | None
-    most: float
-    initial: str
+    batch_axis: int | None
+    time_axis: int | None
+    max_positions: float
+    initial_output: str
     role: StateRole
     layer: int
 
@@ -96,9 +96,9 @@ class DerivedGraphs:
     step: Graph
     states: tuple[DecodeState, ...]
     static_inputs: tuple[str, ...]
-    whole: tuple[str, ...]
+    full_length_inputs: tuple[str, ...]
     growing: str
-    first: str = ""
+    initial_logits_output: str = ""
 
 
 PAST_LENGTH_INPUT = "past.rows"
@@ -124,7 +124,7 @@ class KVBufferGraph:
     caches: tuple[KVCache, ...]
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def buffer_names(self) -> tuple[str, ...]:
         """The inputs that are buffers."""
         return tuple(n for c in self.caches for n in (c.key, c.value))
 
@@ -141,7 +141,7 @@ class DecodingConfig:
     `renormalize_logits` after these, `penalized` takes `repetition_penalty`.
     """
 
-    source: str
+    logits_output: str
     strategy: Literal["greedy", "sample", "beam"] = "greedy"
     start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
@@ -152,20 +152,22 @@ class DecodingConfig:
     min_length: int = 0
     no_repeat_ngram_size: int = 0
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
-    begin: tuple[tuple[int, ...], ...] = ()
+    first_token_choices: tuple[tuple[int, ...], ...] = ()
     forced_eos_token_id: int | None = None
     renormalize_logits: bool = False
-    penalized: bool = False
+    has_repetition_penalty: bool = False
     num_beams: int = 4
-    best: int = 1
+    num_return_sequences: int = 1
     length_penalty: float = 1.0
-    early: bool | Literal["never"] = False
+    early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
-        assert 1 <= self.best <= self.num_beams, f"{self.best} of {self.num_beams} beams"
+        assert 1 <= self.num_return_sequences <= self.num_beams, (
+            f"{self.num_return_sequences} of {self.num_beams} beams"
+        )
 
     @property
-    def filler(self) -> int:
+    def fill_token(self) -> int:
         """The filler token after the end of a sequence."""
         if self.pad is not None:
             return self.pad
@@ -192,10 +194,10 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
     """Return the defaults of the inputs `absent`, reading each other's defaults; inputs in a
     circle, and all others, stay inputs.
     """
-    made, now = Builder(), dict[Value, Value]()
+    builder, new_values = Builder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
         if name not in absent:
-            now[defaults.inputs[name]] = made.input(name, facts)
+            new_values[defaults.inputs[name]] = builder.input(name, facts)
     waiting = [n for n in defaults.outputs if n in absent]
     outputs: dict[str, Value] = {}
     while waiting:
@@ -203,16 +205,16 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         ready = (n for n in waiting if not find_default_sources(defaults, n) & {*waiting})
         name = next(ready, waiting[0])
         waiting.remove(name)
-        for other in find_default_sources(defaults, name) - {*made.inputs} - {*outputs}:
-            now[defaults.inputs[other]] = made.input(other, defaults.input_facts[other])
+        for other in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
+            new_values[defaults.inputs[other]] = builder.input(other, defaults.input_facts[other])
         value = defaults.outputs[name]
-        made.copy_nodes(defaults, now, collect_needed_nodes([value]))
-        outputs[name] = now[value]
+        builder.copy_nodes(defaults, new_values, collect_needed_nodes([value]))
+        outputs[name] = new_values[value]
         # Later readers read the default, unless it already is such an input.
         if name in defaults.inputs:
-            now.setdefault(defaults.inputs[name], outputs[name])
+            new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
-    return made.finish(defaults.name, ordered, least=defaults.least)
+    return builder.finish(defaults.name, ordered, min_lengths=defaults.min_lengths)
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
@@ -254,35 +256,39 @@ def find_circular_default(defaults: Graph) -> str:
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     """Replace inputs of `graph` by the outputs of `defaults` with the same names."""
     defaults = resolve_absent_inputs(defaults, defaults.outputs)
-    made = Builder()
+    builder = Builder()
     for name, facts in graph.input_facts.items():
         if name not in defaults.outputs:
-            made.input(name, facts)
+            builder.input(name, facts)
     for parameter in graph.parameter_facts.values():
-        made.parameter(parameter)
-    inside = _list_kept_inputs(defaults, made)
-    made.copy_nodes(defaults, inside)
-    now = _list_kept_inputs(graph, made)
-    now |= {graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs}
+        builder.parameter(parameter)
+    default_values = _list_kept_inputs(defaults, builder)
+    builder.copy_nodes(defaults, default_values)
+    new_values = _list_kept_inputs(graph, builder)
+    new_values |= {
+        graph.inputs[n]: default_values[v] for n, v in defaults.outputs.items() if n in graph.inputs
+    }
     for name in defaults.outputs:
         if name in graph.inputs and graph.input_facts[name].keep:
-            _zero_padding_ids(made, graph, now, graph.inputs[name])
-    now |= {v: made.parameters[n] for n, v in graph.parameters.items()}
-    made.copy_nodes(graph, now)
-    return made.finish_copy(graph, now)
+            _zero_padding_ids(builder, graph, new_values, graph.inputs[name])
+    new_values |= {v: builder.parameters[n] for n, v in graph.parameters.items()}
+    builder.copy_nodes(graph, new_values)
+    return builder.finish_copy(graph, new_values)
 
 
-def _zero_padding_ids(made: Builder, graph: Graph, known: dict[Value, Value], keep: Value) -> None:
+def _zero_padding_ids(
+    builder: Builder, graph: Graph, new_values: dict[Value, Value], keep: Value
+) -> None:
     """Replace negative ids at padded positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
-        if facts.below is None or ids not in known or ids.type.shape != keep.type.shape:
+        if facts.below is None or ids not in new_values or ids.type.shape != keep.type.shape:
             continue
-        zero = made.one(ops.Constant(0, ids.type.dtype))
-        below = made.one(ops.Compare("lt"), known[ids], zero)
-        unread = made.one(ops.And(), made.one(ops.Not(), known[keep]), below)
-        known[ids] = made.one(ops.Where(), unread, zero, known[ids])
+        zero = builder.one(ops.Constant(0, ids.type.dtype))
+        below = builder.one(ops.Compare("lt"), new_values[ids], zero)
+        unread = builder.one(ops.And(), builder.one(ops.Not(), new_values[keep]), below)
+        new_values[ids] = builder.one(ops.Where(), unread, zero, new_values[ids])
 
 
-def _list_kept_inputs(graph: Graph, made: Builder) -> dict[Value, Value]:
-    return {v: made.inputs[n] for n, v in graph.inputs.items() if n in made.inputs}
+def _list_kept_inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:
+    return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

@@ -47,30 +47,30 @@ class Op:
         assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"
         OPS_BY_NAME[cls.name] = cls
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         """Return the shape rule; overridden by ops whose rule depends on attributes."""
         return self.signature
 
-    def at_axis(self) -> int | None:
+    def count_leading_axes(self) -> int | None:
         """Return the number of axes in the first of two spreads."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         """Infer result types when a node is built, and again in the verifier."""
-        rule = self.rule()
-        axes = rule.match(args, self.at_axis())
-        self.solve(axes)
-        return rule.results_for(axes)
+        rule = self.get_signature()
+        axes = rule.bind_axes(args, self.count_leading_axes())
+        self.bind_result_axes(axes)
+        return rule.build_results(axes)
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         """Bind the result axes the rule leaves open; check what it cannot say."""
 
     def attributes(self) -> dict[str, object]:
         """Return the compile-time attributes by name, in order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
-    def map_dims(self, change: Callable[[object], object]) -> "Op":
+    def map_attributes(self, change: Callable[[object], object]) -> "Op":
         """Return the op with `change` applied to every attribute."""
         made: Op = type(self)(**{k: change(v) for k, v in self.attributes().items()})
         return made
@@ -84,29 +84,29 @@ class OpRuleTable(Generic[F]):
     """`@rules(ops.Softmax)` adds a rule; `rules[op]` finds it, by exact class."""
 
     backend: str
-    table: dict[type[Op], F] = field(default_factory=dict)
+    rules: dict[type[Op], F] = field(default_factory=dict)
 
     def __call__(self, op: type[Op]) -> Callable[[F], F]:
         """Register the decorated function. A second rule for the same op is a bug."""
 
         def register(rule: F) -> F:
-            assert op not in self.table, f"{self.backend} has two rules for {op.name}"
-            self.table[op] = rule
+            assert op not in self.rules, f"{self.backend} has two rules for {op.name}"
+            self.rules[op] = rule
             return rule
 
         return register
 
-    def add(self, rules: Mapping[type[Op], F]) -> None:
+    def add_rules(self, rules: Mapping[type[Op], F]) -> None:
         """Register several rules, of ops that have none yet."""
         for op, rule in rules.items():
             self(op)(rule)
 
     def __getitem__(self, op: Op) -> F:
-        return self.table[type(op)]
+        return self.rules[type(op)]
 
-    def missing(self, ops: Collection[type[Op]]) -> set[str]:
+    def find_missing_ops(self, ops: Collection[type[Op]]) -> set[str]:
         """Return names of ops that this backend lacks; a test requires none."""
-        return {op.name for op in ops} - {op.name for op in self.table}
+        return {op.name for op in ops} - {op.name for op in self.rules}
 
 
 T = TypeVar("T")
@@ -116,27 +116,27 @@ T = TypeVar("T")
 class Operand:
     """One that every node has."""
 
-    place: int
+    index: int
 
     def __call__(self, node: "Node") -> "Value":
         """Return the value."""
-        return node.operand(self.place)
+        return node.operand(self.index)
 
-    def of(self, facts: Sequence[T]) -> T:
+    def select(self, per_operand: Sequence[T]) -> T:
         """Return the entry for this operand of a per-operand list."""
-        return facts[self.place]
+        return per_operand[self.index]
 
 
 @dataclass(frozen=True)
 class OptionalOperand:
     """An operand that a node may lack: None, or beyond the given ones."""
 
-    place: int
+    index: int
 
     def __call__(self, node: "Node") -> "Value | None":
         """Return the value, or None."""
-        return self.of(node.args)
+        return self.select(node.args)
 
-    def of(self, facts: Sequence[T | None]) -> T | None:
+    def select(self, per_operand: Sequence[T | None]) -> T | None:
         """Return the entry for this operand of a per-operand list, or None."""
-        return facts[self.place] if self.place < len(facts) else None
+        return per_operand[self.index] if self.index < len(per_operand) else None

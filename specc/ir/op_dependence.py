@@ -96,11 +96,11 @@ AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
 class _AxisPositions:
     """The axes of each name of a term."""
 
-    at: Mapping[str, range]
+    axes_by_name: Mapping[str, range]
 
     def find_axis(self, name: str) -> int | None:
         """Return the axis of a name that denotes one axis."""
-        found = self.at.get(name)
+        found = self.axes_by_name.get(name)
         return found.start if found is not None else None
 
 
@@ -108,28 +108,30 @@ def iterate_op_dependences(
     op: Op, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
     """Yield every link between the operands and the results of an op."""
-    rule = op.rule()
-    places: list[AxisMarks] = [
-        assign_axis_marks(term, arg.rank, op.at_axis(), n) if arg else ()
-        for n, (term, arg) in enumerate(rule.pair(args))
+    rule = op.get_signature()
+    operand_marks: list[AxisMarks] = [
+        assign_axis_marks(term, arg.rank, op.count_leading_axes(), n) if arg else ()
+        for n, (term, arg) in enumerate(rule.pair_operands(args))
     ]
     # An operand determines how many axes `*s` stands for; the result is matched with that.
-    spreads = [(m, dims) for p in places for m, dims in p if m.spread and not m.one]
+    spreads = [
+        (m, dims) for p in operand_marks for m, dims in p if m.is_spread and not m.is_broadcastable
+    ]
     widths = {m.name: len(dims) for m, dims in spreads}
     for r, (term, type) in enumerate(zip(rule.results, results, strict=True)):
         target = _find_result_axes(term, type.rank, widths)
-        for at in _iterate_operand_axes(op, places, target, r):
+        for at in _iterate_operand_axes(op, operand_marks, target, r):
             arg = args[at.operand]
             assert arg is not None, "an absent operand has no axes"
             yield _build_dependence(at, arg, type)
 
 
 def _iterate_operand_axes(
-    op: Op, places: Sequence[AxisMarks], target: "_AxisPositions", result: int
+    op: Op, operand_marks: Sequence[AxisMarks], target: "_AxisPositions", result: int
 ) -> Iterator["_OperandAxis"]:
     """Yield every operand axis that a result may read."""
-    for n, marked in enumerate(places):
-        if isinstance(op, Attend) and (n, result) == (op.values.place, op.weights_result):
+    for n, marked in enumerate(operand_marks):
+        if isinstance(op, Attend) and (n, result) == (op.values.index, op.weights_result):
             continue  # the weights do not depend on the values
         for mark, dims in marked:
             if isinstance(op, Extent) and mark.mark != "@":
@@ -137,10 +139,10 @@ def _iterate_operand_axes(
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
-                    places=places,
-                    target=target,
+                    operand_marks=operand_marks,
+                    result_axes=target,
                     mark=mark,
-                    dims=dims,
+                    named_axes=dims,
                     axis=axis,
                     operand=n,
                     result=result,
@@ -149,13 +151,13 @@ def _iterate_operand_axes(
 
 def _find_result_axes(term: SignatureTerm, rank: int, widths: Mapping[str, int]) -> _AxisPositions:
     """Return the axes of each name of a result; the one spread of unknown width takes the rest."""
-    open_ = [a.name for a in term.axes if a.spread and a.name not in widths]
-    known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
+    open_ = [a.name for a in term.axes if a.is_spread and a.name not in widths]
+    known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
     at: dict[str, range] = {}
     start = 0
     for a in term.axes:
         width = 1
-        if a.spread:
+        if a.is_spread:
             width = rank - known if a.name in open_ else widths[a.name]
         at[a.name] = range(start, start + width)
         start += width
@@ -169,25 +171,25 @@ class _OperandAxis:
     """
 
     op: Op
-    places: Sequence[AxisMarks]
-    target: _AxisPositions
+    operand_marks: Sequence[AxisMarks]
+    result_axes: _AxisPositions
     mark: SignatureAxis
-    dims: range
+    named_axes: range
     axis: int
     operand: int
     result: int
 
-    def to(self) -> int | None:
+    def find_result_axis(self) -> int | None:
         """Return the result axis of the same name, or None."""
-        found = self.target.at.get(self.mark.name)
+        found = self.result_axes.axes_by_name.get(self.mark.name)
         if found is None:
             return None
         # Optional axes are aligned from the right.
-        if self.mark.one:
-            return found.stop - (self.dims.stop - self.axis)
-        return found.start + self.axis - self.dims.start
+        if self.mark.is_broadcastable:
+            return found.stop - (self.named_axes.stop - self.axis)
+        return found.start + self.axis - self.named_axes.start
 
-    def link(
+    def make_dependence(
         self,
         to: int | None,
         kind: DependenceKind,
@@ -206,50 +208,66 @@ class _OperandAxis:
         )
 
 
-def _build_dependence(at: _OperandAxis, arg: Type, result: Type) -> Dependence:
+def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
     """Return the dependence of an operand axis: by its mark, or position by position."""
-    to, mark = at.to(), at.mark
-    repeated = mark.one and arg.shape[at.axis] == 1
+    to, mark = operand_axis.find_result_axis(), operand_axis.mark
+    repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
         # The single position is broadcast: every result position reads it.
-        return at.link(None, "all")
+        return operand_axis.make_dependence(None, "all")
     if mark.mark:
-        return _interpret_mark(at, to)
+        return _interpret_mark(operand_axis, to)
     if to is not None:
-        return at.link(to, "same", SAME_POSITION)
+        return operand_axis.make_dependence(to, "same", SAME_POSITION)
     # A name that is in no result is read whole; in a sum of products, where no factor is zero.
-    if isinstance(at.op, Einsum):
-        gates = _find_contraction_gates(at.places, mark.name, at.target)
+    if isinstance(operand_axis.op, Einsum):
+        gates = _find_contraction_gates(
+            operand_axis.operand_marks, mark.name, operand_axis.result_axes
+        )
         if gates:
-            return at.link(gates[0].result_axis, "band", FULL_INTERVAL, gates)
-    return at.link(None, "all")
+            return operand_axis.make_dependence(gates[0].result_axis, "band", FULL_INTERVAL, gates)
+    return operand_axis.make_dependence(None, "all")
 
 
-def _interpret_mark(at: _OperandAxis, to: int | None) -> Dependence:
+def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
     """Interpret a mark of the rule."""
-    mark = at.mark.mark
+    mark = operand_axis.mark.mark
     match mark[0]:
         case "@":
-            return at.link(None, "extent", EMPTY_INTERVAL)
+            return operand_axis.make_dependence(None, "extent", EMPTY_INTERVAL)
         case "$":
-            return at.link(None, "newest", SAME_POSITION)
+            return operand_axis.make_dependence(None, "newest", SAME_POSITION)
         case "~":
-            return at.link(None, "all")
+            return operand_axis.make_dependence(None, "all")
         case ">":
             # Positions up to this one; if the result has no such axis, up to the newest.
-            return at.link(to, "newest" if to is None else "window", PAST_POSITIONS)
+            return operand_axis.make_dependence(
+                to, "newest" if to is None else "window", PAST_POSITIONS
+            )
         case "[":
             low, high, *moved = mark[1:-1].split(":")
-            reach = Interval(_evaluate_bound(at.op, low), _evaluate_bound(at.op, high))
+            reach = Interval(
+                _evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high)
+            )
             if not moved:
-                return at.link(to, "window", reach)
+                return operand_axis.make_dependence(to, "window", reach)
             stride, made = moved
-            link = at.link(at.target.find_axis(made), "strided", reach)
-            return replace(link, stride=_evaluate_bound(at.op, stride))
+            link = operand_axis.make_dependence(
+                operand_axis.result_axes.find_axis(made), "strided", reach
+            )
+            return replace(link, stride=_evaluate_bound(operand_axis.op, stride))
     assert mark[0] == "|", f"no such mark: {mark}"
     query = mark[1:]
-    gates = _find_gates(at.op, at.places, at.mark.name, query, at.target)
-    return at.link(at.target.find_axis(query), "band", FULL_INTERVAL, gates)
+    gates = _find_gates(
+        operand_axis.op,
+        operand_axis.operand_marks,
+        operand_axis.mark.name,
+        query,
+        operand_axis.result_axes,
+    )
+    return operand_axis.make_dependence(
+        operand_axis.result_axes.find_axis(query), "band", FULL_INTERVAL, gates
+    )
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
@@ -262,29 +280,30 @@ def _evaluate_bound(op: Op, text: str) -> int:
 
 
 def _find_gates(
-    op: Op, places: Sequence[AxisMarks], key: str, query: str, target: _AxisPositions
+    op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, target: _AxisPositions
 ) -> tuple[DependenceGate, ...]:
-    gate = GATE_OPERANDS[type(op)].place
+    gate = GATE_OPERANDS[type(op)].index
     to = target.find_axis(query)
     # Without a mask, or if the queries are not an axis of the result, every key is read.
-    if gate >= len(places) or to is None:
+    if gate >= len(operand_marks) or to is None:
         return ()
-    at = {m.name: d for m, d in places[gate]}
+    at = {m.name: d for m, d in operand_marks[gate]}
     if key not in at or query not in at:
         return ()
     return (DependenceGate(gate, at[query].start, at[key].start, to),)
 
 
 def _find_contraction_gates(
-    places: Sequence[AxisMarks], key: str, target: _AxisPositions
+    operand_marks: Sequence[AxisMarks], key: str, target: _AxisPositions
 ) -> tuple[DependenceGate, ...]:
     """Return the gates of operands that may be zero outside a band of both axes."""
     gates = []
-    for operand, found in enumerate(places):
+    for operand, found in enumerate(operand_marks):
         at = {m.name: d.start for m, d in found}
         if key in at:
-            stay = [(name, axis) for name, axis in at.items() if name in target.at]
+            stay = [(name, axis) for name, axis in at.items() if name in target.axes_by_name]
             gates += [
-                DependenceGate(operand, axis, at[key], target.at[name].start) for name, axis in stay
+                DependenceGate(operand, axis, at[key], target.axes_by_name[name].start)
+                for name, axis in stay
             ]
     return tuple(gates)

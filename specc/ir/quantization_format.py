@@ -23,16 +23,16 @@ class QuantizationFormat:
     """
 
     bits: int
-    block: int
+    group_size: int
     layout: WeightLayout
     rounding: ActivationRounding
     is_transposed: bool = False
 
-    def numbers(self, name: str) -> str:
+    def format_codes_name(self, name: str) -> str:
         """Return the tensor name of the quantized integers of the weight `name`."""
         return f"{name}:int{self.bits}"
 
-    def scales(self, name: str) -> str:
+    def format_scales_name(self, name: str) -> str:
         """Return the tensor name of its scales."""
         return f"{name}:scale"
 
@@ -40,22 +40,24 @@ class QuantizationFormat:
     def dtype(self) -> str:
         """The element type of the stored integers."""
         if self.layout == "rows":
-            return "u8" if self.block else "i8"
+            return "u8" if self.group_size else "i8"
         return "i4" if self.bits == 4 else "i8"
 
-    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def compute_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of integers and scales of a weight, or of a stack of weights."""
         *stack, out, wide = shape
-        numbers, scales = self._shapes((out, wide))
+        numbers, scales = self._compute_matrix_shapes((out, wide))
         return (*stack, *numbers), (*stack, *scales)
 
-    def _shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _compute_matrix_shapes(
+        self, shape: tuple[int, int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         out, wide = shape[::-1] if self.is_transposed else shape
-        count = count_groups(wide, self.block) if self.block else 0
+        count = count_groups(wide, self.group_size) if self.group_size else 0
         if self.layout == "columns":
             return (wide, out), ((count, out) if count else (out,))
         if count:
-            return (out, count, self.block * self.bits // 8), (out, count)
+            return (out, count, self.group_size * self.bits // 8), (out, count)
         return (out, wide), (out,)
 
 
@@ -65,9 +67,9 @@ class NormFold:
     `bias` ("" if absent), and each weight with whether it is stored `[in, out]`.
     """
 
-    gain: str
+    weight: str
     bias: str
-    maps: tuple[tuple[str, bool], ...]
+    linear_weights: tuple[tuple[str, bool], ...]
 
 
 def is_quantized_part_name(name: str) -> bool:

@@ -20,17 +20,17 @@ def expand_to_scan(
     b: Builder, op: RecurrentOp, args: Sequence[Value | None], scope: str = ""
 ) -> tuple[Value, ...]:
     """Add the nodes of `op` to `b` and return its results."""
-    from_x = op.rows.of(args), op.weights.of(args), op.bias.of(args)
+    from_x = op.sequence.select(args), op.weights.select(args), op.bias.select(args)
     rows = b.one(ops.Linear(), *from_x, scope=scope)
     # The first result is all positions; the final states follow.
     kinds = op.infer(*(a.type if a else None for a in args))[1:]
-    firsts = [state.of(args) for state in op.first_states]
+    firsts = [state.select(args) for state in op.initial_states]
     starts = [
         first or _add_zeros(b, t.shape, t.dtype) for first, t in zip(firsts, kinds, strict=True)
     ]
     captures = _add_captures(b, op, args, kinds[0].shape[1])
     body = _build_body(rows, starts, captures, _select_cell(op))
-    keep = op.keep.of(args)
+    keep = op.keep.select(args)
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
     made = b.add(scan, *kept, rows, *starts, *captures.values(), scope=scope)
@@ -44,10 +44,10 @@ def _add_captures(
     """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional parts
     of an LSTM; `width` is that of the state.
     """
-    w_hh, b_hh = op.state_weights.of(args), op.state_bias.of(args)
+    w_hh, b_hh = op.state_weights.select(args), op.state_bias.select(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
     if isinstance(op, ops.Lstm):
-        weights |= {"peep": op.peepholes.of(args), "map": op.projection.of(args)}
+        weights |= {"peep": op.peepholes.select(args), "map": op.projection.select(args)}
     elif isinstance(op, ops.Gru):
         weights = _split_gru_weights(b, op, w_hh, b_hh, width)
     return {name: value for name, value in weights.items() if value}
@@ -73,11 +73,11 @@ class CellBuilder:
         """Add `add`, `mul`, `sub` of two values, or a unary function."""
         return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
-    def linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
+    def add_linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
         """Add `x @ w.T + bias`."""
         return self.b.one(ops.Linear(), x, w, bias)
 
-    def parts(self, x: Value, count: int) -> list[Value]:
+    def split_last_axis(self, x: Value, count: int) -> list[Value]:
         """Split the last axis in equal parts; the ops' rules ensure divisibility."""
         axis = x.type.rank - 1
         size = divide_dims_exactly(x.type.shape[axis], count)
@@ -97,7 +97,7 @@ def _build_body(
 
 def _make_rnn_cell(op: ops.Rnn) -> CellFunction:
     def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
-        from_h = f.linear(states[0], w["u"], w.get("c"))
+        from_h = f.add_linear(states[0], w["u"], w.get("c"))
         return [f.add_op(op.activation, f.add_op("add", row, from_h))]
 
     return step
@@ -120,16 +120,16 @@ def _split_gru_weights(
 def _make_gru_cell(op: ops.Gru) -> CellFunction:
     def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
         h = states[0]
-        r_x, z_x, n_x = f.parts(row, 3)
+        r_x, z_x, n_x = f.split_last_axis(row, 3)
         # The new state's part of the product exists only if the reset gate applies after it.
         count = 3 if op.reset == "after" else 2
-        from_h = f.parts(f.linear(h, w["u"], w.get("c")), count)
+        from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
         r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
         z = f.add_op("sigmoid", f.add_op("add", z_x, from_h[1]))
         if op.reset == "after":
             past = f.add_op("mul", r, from_h[2])
         else:
-            past = f.linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
+            past = f.add_linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
         new = f.add_op("tanh", f.add_op("add", n_x, past))
         # z kept + (1 - z) other, with one product fewer
         kept, other = (h, new) if op.update == "old" else (new, h)
@@ -142,10 +142,10 @@ def _compute_lstm_cell(
     f: CellBuilder, row: Value, states: list[Value], w: CellCaptures
 ) -> list[Value]:
     h, c = states
-    from_h = f.linear(h, w["u"], w.get("c"))
-    i, forget, new, o = f.parts(f.add_op("add", row, from_h), 4)
+    from_h = f.add_linear(h, w["u"], w.get("c"))
+    i, forget, new, o = f.split_last_axis(f.add_op("add", row, from_h), 4)
     if "peep" in w:
-        from_i, from_f, from_o = f.parts(w["peep"], 3)
+        from_i, from_f, from_o = f.split_last_axis(w["peep"], 3)
         i = f.add_op("add", i, f.add_op("mul", from_i, c))
         forget = f.add_op("add", forget, f.add_op("mul", from_f, c))
     taken = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
@@ -155,7 +155,7 @@ def _compute_lstm_cell(
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
     out = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))
-    return [f.linear(out, w["map"]) if "map" in w else out, c]
+    return [f.add_linear(out, w["map"]) if "map" in w else out, c]
 
 
 def _add_zeros(b: Builder, shape: Sequence[Dim], dtype: str) -> Value:

@@ -28,24 +28,24 @@ class _ShapeEquation:
 
 
 def bind_symbols(
-    given: Iterable[tuple[str, Type, tuple[int, ...]]],
-    facts: Mapping[str, Dim] | None = None,
-    least: Mapping[str, int] | None = None,
+    arrays: Iterable[tuple[str, Type, tuple[int, ...]]],
+    length_equations: Mapping[str, Dim] | None = None,
+    min_lengths: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Return the value of each symbol. `given` holds the name, declared type and actual shape of
     each array. E0911 for a wrong rank, E0912 if lengths do not fit or disagree.
     """
-    equations = [e for name, type, shape in given for e in _build_equations(name, type, shape)]
+    equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]
     env: dict[str, int] = {}
     source: dict[str, _ShapeEquation] = {}
-    facts = facts or {}
+    length_equations = length_equations or {}
     # One equation may determine what another needs: repeated until nothing new is found.
-    while _apply_facts(facts, env) or _apply_equations(equations, env, source):
+    while _apply_facts(length_equations, env) or _apply_equations(equations, env, source):
         pass
     for equation in equations:
         _check_equation(equation, env, source)
-    _check_facts(facts, env)
-    _check_lower_bounds(least or {}, env, source)
+    _check_facts(length_equations, env)
+    _check_lower_bounds(min_lengths or {}, env, source)
     return env
 
 
@@ -182,7 +182,9 @@ LengthSource: TypeAlias = AxisSource | Dim
 
 
 def find_length_sources(
-    inputs: Mapping[str, Type], facts: Mapping[str, Dim] | None = None, known: Collection[str] = ()
+    inputs: Mapping[str, Type],
+    length_equations: Mapping[str, Dim] | None = None,
+    known: Collection[str] = (),
 ) -> dict[str, LengthSource]:
     """Return a source for every symbol that has one. A symbol that is an axis by itself
     is read off the first such axis; others follow from `facts`, then from what remains of
@@ -193,7 +195,7 @@ def find_length_sources(
     for name, axis, length in axes:
         if length.name is not None:
             found.setdefault(length.name, AxisSource(name, axis, 1, Dim.of(0)))
-    while more := _find_next_source(axes, facts or {}, found):
+    while more := _find_next_source(axes, length_equations or {}, found):
         found |= [more]
     return found
 

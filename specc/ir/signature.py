@@ -43,27 +43,27 @@ class RearrangePattern:
     right: tuple[AxisGroup, ...]
 
     @property
-    def before(self) -> list[str]:
+    def left_names(self) -> list[str]:
         """The axis names on the left, as when all axes are split."""
         return [name for axis in self.left for name in axis]
 
     @property
-    def after(self) -> list[str]:
+    def right_names(self) -> list[str]:
         """The names on the right."""
         return [name for axis in self.right for name in axis]
 
-    def odd(self) -> list[str]:
+    def find_unbalanced_names(self) -> list[str]:
         """Return the names that do not occur once on each side; with none, elements are
         only moved.
         """
-        before, after = self.before, self.after
+        before, after = self.left_names, self.right_names
         names = {*before, *after}
         return sorted(n for n in names if before.count(n) != 1 or after.count(n) != 1)
 
-    def order(self) -> tuple[int, ...]:
+    def find_permutation(self) -> tuple[int, ...]:
         """Return the permutation from left to right; `odd` must be empty."""
-        before = self.before
-        return tuple(before.index(name) for name in self.after)
+        before = self.left_names
+        return tuple(before.index(name) for name in self.right_names)
 
 
 def parse_rearrange_pattern(text: str) -> RearrangePattern:
@@ -102,8 +102,8 @@ class SignatureAxis:
 
     name: str
     mark: str = ""
-    spread: bool = False
-    one: bool = False
+    is_spread: bool = False
+    is_broadcastable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class SignatureTerm:
 
     kind: str
     axes: tuple[SignatureAxis, ...]
-    optional: bool = False
-    many: bool = False
+    is_optional: bool = False
+    is_repeated: bool = False
 
 
 @dataclass
@@ -122,7 +122,7 @@ class AxisBindings:
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
-    loose: dict[str, list[tuple[tuple[Dim, ...], int]]] = field(default_factory=dict)
+    broadcastable: dict[str, list[tuple[tuple[Dim, ...], int]]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> tuple[Dim, ...]:
         return self.dims[name][0]
@@ -131,7 +131,7 @@ class AxisBindings:
         assert name not in self.dims, f"`{name}` is bound by the operands already"
         self.dims[name] = dims, SOLVED_OPERAND
 
-    def one(self, name: str) -> Dim:
+    def get_length(self, name: str) -> Dim:
         """Return the length of a single axis."""
         (dim,) = self[name]
         return dim
@@ -152,7 +152,7 @@ class AxisBindings:
 
     def broadcast_loose_axes(self) -> None:
         """Join the axes that may be 1 or missing."""
-        for name, found in self.loose.items():
+        for name, found in self.broadcastable.items():
             if fixed := self.dims.get(name):
                 # A mark without `#` determines the axes.
                 start = [(d, fixed[1]) for d in fixed[0]]
@@ -185,15 +185,19 @@ def _broadcast_spread(
 
 
 def _broadcast_length(
-    name: str, joined: list[tuple[Dim, int]], place: int, given: tuple[Dim, int], fixed: bool
+    name: str,
+    joined: list[tuple[Dim, int]],
+    index: int,
+    length_and_operand: tuple[Dim, int],
+    fixed: bool,
 ) -> None:
     """Broadcast an operand's length: a 1 is replaced by any length once; two other lengths clash,
     as do any two if the axes are fixed.
     """
-    known, first = joined[place]
+    known, first = joined[index]
     if known != 1 or fixed:
-        raise make_length_mismatch(name, known, first, *given)
-    joined[place] = given
+        raise make_length_mismatch(name, known, first, *length_and_operand)
+    joined[index] = length_and_operand
 
 
 def make_length_mismatch(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
@@ -215,24 +219,24 @@ class Signature:
         """Read `f[*s d~], f[d] -> f[*s d]`."""
         return _parse_signature(text)
 
-    def pair(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
+    def pair_operands(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
         """Pair each operand with its term; a repeated term takes the rest."""
         terms = list(self.operands)
-        if terms and terms[-1].many:
+        if terms and terms[-1].is_repeated:
             terms[-1:] = [terms[-1]] * (len(args) - len(terms) + 1)
         # Trailing operands that are omitted need not be given as None.
-        while len(terms) > len(args) and terms[-1].optional:
+        while len(terms) > len(args) and terms[-1].is_optional:
             terms.pop()
         if len(terms) != len(args):
             raise ShapeError(f"got {len(args)} operands, expected {len(terms)}")
         return list(zip(terms, args, strict=True))
 
-    def match(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
+    def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
         """Bind the axes for these operands, or raise ShapeError naming the axis."""
         axes = AxisBindings()
-        for n, (term, arg) in enumerate(self.pair(args)):
+        for n, (term, arg) in enumerate(self.pair_operands(args)):
             if arg is None:
-                if not term.optional:
+                if not term.is_optional:
                     raise ShapeError(f"operand {n + 1} is missing", (n,))
                 continue
             _bind_dtype(axes, term, arg, n)
@@ -241,7 +245,7 @@ class Signature:
         axes.broadcast_loose_axes()
         return axes
 
-    def results_for(self, axes: AxisBindings) -> tuple[Type, ...]:
+    def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:
         """Return the result types once all axes are bound."""
         return tuple(_build_type(term, axes) for term in self.results)
 
@@ -257,7 +261,7 @@ def assign_axis_marks(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the axes of a tensor of rank `rank` that each mark of `term` covers."""
-    spreads = sum(a.spread for a in term.axes)
+    spreads = sum(a.is_spread for a in term.axes)
     named = len(term.axes) - spreads
     # the number of axes that the wildcards share
     extra = rank - named
@@ -273,7 +277,7 @@ def assign_axis_marks(
     widths = iter([first, extra - first] if spreads == 2 else [extra])
     found, start = [], 0
     for mark in term.axes:
-        width = next(widths) if mark.spread else 1
+        width = next(widths) if mark.is_spread else 1
         found.append((mark, range(start, start + width)))
         start += width
     return tuple(found)
@@ -289,8 +293,8 @@ def _bind_dtype(axes: AxisBindings, term: SignatureTerm, arg: Type, n: int) -> N
 
 
 def _bind_axis(axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], n: int) -> None:
-    if mark.one:
-        axes.loose.setdefault(mark.name, []).append((dims, n))
+    if mark.is_broadcastable:
+        axes.broadcastable.setdefault(mark.name, []).append((dims, n))
     else:
         axes.bind_name(mark.name, dims, n)
 

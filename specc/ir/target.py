@@ -20,33 +20,33 @@ class Target:
 
     name: str
     provider: str
-    linear: Literal["gemm", "product"]
+    linear_operator: Literal["gemm", "product"]
     packed_heads: bool
-    fused: frozenset[str]
-    cells: frozenset[str]
-    about: str
+    fused_operators: frozenset[str]
+    recurrent_features: frozenset[str]
+    description: str
     alignment: int = 1
-    attends: frozenset[str] = frozenset({"f32", "f16", "weights"})
+    attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
     """The element types that `Attention` supports, and whether it returns its `weights`."""
-    lacks: frozenset[str] = frozenset()
+    missing_kernels: frozenset[str] = frozenset()
     """Operators without a kernel (`MaxPool`), or without one for an element type (`Equal bf16`)."""
-    in_place: frozenset[str] = frozenset()
+    in_place_cache_dtypes: frozenset[str] = frozenset()
     """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
-    unmasked: bool = False
+    has_unmasked_kernel: bool = False
     """Whether attention has a faster kernel without a mask: with buffers, it is checked at run time
     whether the mask hides anything but future positions."""
-    joins_norms: bool = False
+    fuses_add_into_norm: bool = False
     """Whether the runtime fuses an addition with the following layer norm into a slower kernel."""
-    blocks: bool = False
+    uses_blocked_attention: bool = False
     """Whether local attention is lowered to a loop over blocks of queries."""
-    loops: Literal["scan", "loop"] = "scan"
+    loop_operator: Literal["scan", "loop"] = "scan"
     """The operator of a loop over all time steps."""
-    decodes: bool = True
+    supports_decode_loop: bool = True
     """Whether it runs a `Loop` with growing caches."""
-    few_experts: int = 16
+    max_unrolled_experts: int = 16
     """Maximum number of experts that are unrolled; more are lowered to a loop."""
-    rounded: Literal["", "rows", "weights"] = ""
+    quantized_operators: Literal["", "rows", "weights"] = ""
     """Whether quantized products are ONNX Runtime's contrib operators with weights in PyTorch's
     layout: they quantize activation `rows` too, or `weights` only."""
-    computes: frozenset[str] = frozenset()
+    compute_dtypes: frozenset[str] = frozenset()
     """16-bit types that it computes in if weights are stored so."""

@@ -27,7 +27,7 @@ from specc.ir.length_constraints import is_never_negative
 class TimeAxisLayout:
     """The positions of a time axis: `head` prefix positions, then `rate` per chunk."""
 
-    head: Dim
+    prefix_length: Dim
     rate: int = 1
 
 
@@ -38,62 +38,62 @@ class TimeAxis:
     positions per unit of `grows`.
     """
 
-    grows: Dim
-    related: frozenset[str]
-    least: frozenset[tuple[str, int]] = frozenset()
-    chunk: int = 1
+    length: Dim
+    dependent_symbols: frozenset[str]
+    min_lengths: frozenset[tuple[str, int]] = frozenset()
+    chunk_size: int = 1
 
     @property
     def symbol(self) -> str:
         """The symbol of the time axis."""
-        name = self.grows.name
+        name = self.length.name
         assert name is not None, "the time axis has a named length"
         return name
 
-    def head(self, length: Dim) -> Dim | None:
+    def get_prefix_length(self, length: Dim) -> Dim | None:
         """Return the prefix length of an axis of this length; None if it is not a time axis."""
         track = self.get_layout(length)
-        return None if track is None else track.head
+        return None if track is None else track.prefix_length
 
-    def rate(self, length: Dim) -> int:
+    def get_rate(self, length: Dim) -> int:
         """Return the positions that an axis of this length gains per chunk, or 0."""
         track = self.get_layout(length)
         return 0 if track is None else track.rate
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
         """Return the layout of an axis of this length; None if it is not a time axis."""
-        return TimeAxisLayout(Dim.of(0)) if length == self.grows else _find_layout(self, length)
+        return TimeAxisLayout(Dim.of(0)) if length == self.length else _find_layout(self, length)
 
     def has_prefix(self, length: Dim) -> bool:
         """Return whether an axis of this length certainly has a prefix position."""
-        head = self.head(length)
+        head = self.get_prefix_length(length)
         return head is not None and self.is_non_negative(head - 1)
 
     def is_non_negative(self, length: Dim) -> bool:
         """Return whether a length is certainly non-negative."""
-        return is_never_negative(length, dict(self.least))
+        return is_never_negative(length, dict(self.min_lengths))
 
 
 @lru_cache(maxsize=4096)
-def _find_layout(clock: TimeAxis, length: Dim) -> TimeAxisLayout | None:
-    if length.symbols() & clock.related != {clock.symbol}:
+def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
+    if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
     # Once, and without other growing symbols: with length `2 g` no position is identified by `r -
     # g`, unless a chunk has as many positions.
-    rate = dict(length.terms).get(((clock.symbol, 1),), 0)
-    if rate <= 0 or clock.chunk % rate:
+    rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
+    if rate <= 0 or time_axis.chunk_size % rate:
         return None
-    rest = length - clock.grows * rate
-    if rest.symbols() & clock.related or not clock.is_non_negative(rest):
+    rest = length - time_axis.length * rate
+    if rest.symbols() & time_axis.dependent_symbols or not time_axis.is_non_negative(rest):
         return None
     return TimeAxisLayout(rest, rate)
 
 
-def find_time_axis(graph: Graph, symbol: str, chunk: int = 1) -> TimeAxis:
+def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
     """Return the time axis of `symbol` in a graph, with `chunk` positions per unit."""
-    related = collect_related_symbols(graph.facts, symbol)
-    least = frozenset((n, m) for n, m in graph.least.items() if n not in related)
-    return TimeAxis(Dim.symbol(symbol), related, least, chunk)
+    related = collect_related_symbols(graph.length_equations, symbol)
+    least = frozenset((n, m) for n, m in graph.min_lengths.items() if n not in related)
+    return TimeAxis(Dim.symbol(symbol), related, least, chunk_size)
 
 
 def collect_related_symbols(facts: Mapping[str, Dim], symbol: str) -> frozenset[str]:

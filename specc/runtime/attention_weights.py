@@ -65,7 +65,7 @@ def _find_places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, A
         # One query per iteration: over all iterations there are as many as the loop has.
         if loops and queries.number == 1:
             queries = _get_length(loops[-1])
-        made = graph.made.get(node)
+        made = graph.node_origins.get(node)
         for scope in (made.scopes if made else ()) or ("attention",):
             yield scope, AttentionLocation(value, queries, keys, loops, mask)
 
@@ -82,7 +82,7 @@ def _get_length(loop: Node) -> Dim:
     """Return the number of iterations of a loop, as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
-    row = op.row(loop)
+    row = op.get_first_scanned(loop)
     assert row is not None, "a scan has no optional operands"
     return row.type.shape[op.axis]
 
@@ -212,7 +212,10 @@ def _with_outputs(
     taps.update({n: now[value] for n, (loops, value) in wanted.items() if not loops})
     outputs = {n: now[v] for n, v in graph.outputs.items()}
     return builder.finish(
-        graph.name, {**outputs, **taps}, least=graph.least, facts=graph.facts
+        graph.name,
+        {**outputs, **taps},
+        min_lengths=graph.min_lengths,
+        length_equations=graph.length_equations,
     ), taps
 
 

@@ -34,7 +34,7 @@ class BatchPart:
 
 def spare_columns(states: Sequence[DecodeState]) -> int:
     """Return the number of masked columns before every sequence: 1 if states have time steps."""
-    return int(any(state.rows is not None for state in states))
+    return int(any(state.time_axis is not None for state in states))
 
 
 def prepend_spare_columns(
@@ -116,19 +116,19 @@ class _Joint:
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
     def _join_state(self, state: DecodeState) -> Array:
-        if state.batch is None:  # the former number of columns
+        if state.batch_axis is None:  # the former number of columns
             return np.array(self.columns, np.int64)
         arrays = [p.stepper.run.numbers(p.stepper.states[state.name]) for p in self.parts]
-        if state.rows is None:
-            return self._stacked(arrays, state.type, state.batch)
+        if state.time_axis is None:
+            return self._stacked(arrays, state.type, state.batch_axis)
         buffered = state.name in self.first.facts.in_place
         heads, made = [], []
         for part, array in zip(self.parts, arrays, strict=True):
-            kept = int(min(state.most, part.columns))
+            kept = int(min(state.max_positions, part.columns))
             # a buffer is longer than its filled part
             if buffered:
                 array = array[:, :, :kept]
-            rows = np.moveaxis(array, (state.batch, state.rows), (0, 1))[part.rows]
+            rows = np.moveaxis(array, (state.batch_axis, state.time_axis), (0, 1))[part.rows]
             # before the columns are positions that every prompt has, such as those of an image
             split = rows.shape[1] - kept
             heads.append(rows[:, :split])
@@ -139,17 +139,17 @@ class _Joint:
         self, state: DecodeState, heads: list[Array], made: list[Array], buffered: bool
     ) -> Array:
         """Return prefix and time steps of all sequences, [rows columns …], as one state."""
-        assert state.batch is not None, "each sequence has its own state"
-        assert state.rows is not None, "columns have an axis"
-        left = state.rows in left_padded_axes(self.first.input_signature, state.type)
+        assert state.batch_axis is not None, "each sequence has its own state"
+        assert state.time_axis is not None, "columns have an axis"
+        left = state.time_axis in left_padded_axes(self.first.input_signature, state.type)
         head = max(h.shape[1] for h in heads)
-        kept = int(min(state.most, self.columns))
+        kept = int(min(state.max_positions, self.columns))
         length = _allocate_length(kept) if buffered else head + kept
-        axes, first = (state.batch, state.rows), made[0]
+        axes, first = (state.batch_axis, state.time_axis), made[0]
         count = sum(map(len, made))
         # in the step's axis order, so that the runtime need not copy it
         sizes = np.moveaxis(first, (0, 1), axes).shape
-        sizes = _with_states(sizes, {state.batch: count, state.rows: length})
+        sizes = _with_states(sizes, {state.batch_axis: count, state.time_axis: length})
         state_array: Array = np.zeros(sizes, first.dtype)
         whole = np.moveaxis(state_array, axes, (0, 1))
         start = 0

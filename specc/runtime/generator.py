@@ -202,7 +202,7 @@ def _begins(graph: Graph, generation: GenerateSection) -> bool:
     grows = graph.inputs[generation.growing].type.shape[1].name
     made = graph.outputs[generation.source].type
     # Inputs that require positions are not run with none.
-    if grows is None or graph.least.get(grows) or made.rank != 3:
+    if grows is None or graph.min_lengths.get(grows) or made.rank != 3:
         return False
     return find_time_axis(graph, grows).has_prefix(made.shape[1])
 
@@ -291,7 +291,7 @@ def generator_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage)
         reading=facts.reading.opened(Path(package.path)),
         defaults=facts.defaults,
         growing=growing,
-        bounds={**{n: LengthBound(v) for n, v in signature.least.items()}, **facts.bounds},
+        bounds={**{n: LengthBound(v) for n, v in signature.min_lengths.items()}, **facts.bounds},
         unread=find_unread_inputs(signature, facts.defaults, known),
         strides={**find_padding_strides(step), **strides},
     )

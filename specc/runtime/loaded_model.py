@@ -37,7 +37,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
     scales = file.weights({n: one.scales for n, one in manifest.rounded.items()})
     for name, one in manifest.rounded.items():
         shape = _weight_shape(manifest.graph.parameters[name])
-        wanted = one.form.shapes(shape)
+        wanted = one.form.compute_shapes(shape)
         kinds = found[name].dtype.name, scales[name].dtype.name
         shapes = found[name].shape, scales[name].shape
         if shapes != wanted or kinds != (STORAGE_DTYPES[one.form.dtype], "float32"):
@@ -301,9 +301,9 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     _check(graph, lengths)
     env = {**lengths}
     try:
-        env |= {name: dim.at(env) for name, dim in graph.facts.items()}
+        env |= {name: dim.evaluate(env) for name, dim in graph.length_equations.items()}
         shapes = {
-            name: tuple(d.at(env) for d in value.type.shape)
+            name: tuple(d.evaluate(env) for d in value.type.shape)
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
@@ -331,7 +331,7 @@ def _list_dynamic_lengths(graph: Graph) -> list[str]:
     """Return the dynamic lengths of the inputs, in order."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     found = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
-    return [symbol for symbol in found if symbol not in graph.facts]
+    return [symbol for symbol in found if symbol not in graph.length_equations]
 
 
 def _refuse_lengths(title: str, graph: Graph) -> NoReturn:

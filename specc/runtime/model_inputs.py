@@ -39,7 +39,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
 
 def initial_state(state: DecodeState, env: Mapping[str, int]) -> Array:
     """Return the initial state: zeros, with length 0 along the time axis."""
-    shape = [0 if n == state.rows else d.at(env) for n, d in enumerate(state.type.shape)]
+    shape = [0 if n == state.time_axis else d.evaluate(env) for n, d in enumerate(state.type.shape)]
     return np.zeros(shape, NUMPY_DTYPES[state.type.dtype])
 
 
@@ -188,6 +188,6 @@ def find_unread_inputs(graph: Graph, defaults: Graph | None, read: Iterable[str]
 
 def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:
     try:
-        return parse_dim(text).at(env)
+        return parse_dim(text).evaluate(env)
     except DimError:
         return None

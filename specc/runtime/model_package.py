@@ -252,8 +252,8 @@ def _between_steps(package: ModelPackage) -> list[str]:
 
 def _describe_growth(state: DecodeState, facts: GenerationFacts) -> str:
     """Describe how a state grows per step; "" if its size is constant."""
-    if state.rows is None:
+    if state.time_axis is None:
         return ""
-    if state.most < inf:
-        return f"at most {int(state.most)} positions"
+    if state.max_positions < inf:
+        return f"at most {int(state.max_positions)} positions"
     return "a buffer, in place" if state.name in facts.in_place else "grows"

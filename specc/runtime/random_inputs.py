@@ -53,10 +53,12 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
     # A length with a fact follows from others.
-    for n, symbol in enumerate(sorted(_find_symbols(graph) - graph.facts.keys())):
+    for n, symbol in enumerate(sorted(_find_symbols(graph) - graph.length_equations.keys())):
         wanted = rows[symbol] = 1 if turn == 0 else DIM_SIZES[(n + turn) % len(DIM_SIZES)]
         sizes[symbol] = max(
-            min(wanted, above.get(symbol, wanted)), graph.least.get(symbol, 1), least.get(symbol, 1)
+            min(wanted, above.get(symbol, wanted)),
+            graph.min_lengths.get(symbol, 1),
+            least.get(symbol, 1),
         )
     found = find_valid_lengths(graph, sizes, above)
     if found is None:
@@ -72,8 +74,8 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """Return True if an input has no elements, as results of a stride longer than the axis."""
-    env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
-    return any(d.at(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
+    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
+    return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 
 
 def _with_stride(length: int, rows: int, stride: int, turn: int) -> int:
@@ -98,12 +100,12 @@ def random_inputs(
     It also sets how dense padding masks are: no padding at 1, almost all padding near 0.
     """
     env = dict(sizes)
-    for name, dim in graph.facts.items():
-        env[name] = dim.at(env)
+    for name, dim in graph.length_equations.items():
+        env[name] = dim.evaluate(env)
     looked_up, compared = shortest_tables(graph, env), find_compared_ids(graph)
     made: dict[str, Array] = {}
     for name, value in graph.inputs.items():
-        shape = tuple(d.at(env) for d in value.type.shape)
+        shape = tuple(d.evaluate(env) for d in value.type.shape)
         facts = graph.input_facts[name]
         if facts.keep:
             made[name] = _draw_mask(shape, facts.keep, rng, density)
@@ -129,7 +131,7 @@ def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
     shortest: dict[Value, int] = {}
     for node, results in graph.nodes:
         if table := _table_of(node):
-            ids, rows = table[0], table[1].at(sizes)
+            ids, rows = table[0], table[1].evaluate(sizes)
             for value in reached.get(ids, ()):
                 shortest[value] = min(shortest.get(value, rows), rows)
         # Floats are not ids, whatever they were computed from.
@@ -256,7 +258,7 @@ class StepInputs:
         first |= {n: made[n][:, :rows] for n in self.facts.whole}
         for state in self.facts.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
-            start = once[state.initial] if state.initial else zeros
+            start = once[state.initial_output] if state.initial_output else zeros
             # the next call keeps these only if there is no first one
             first[state.name] = made[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
@@ -271,7 +273,9 @@ class StepInputs:
     def _run_first_step(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
         """Return the states after a first call of the step."""
         after = backend.load_reference().evaluate_graph(step, first, self.weights)
-        return {s.name: _convert_dtype(after[s.next], s.type.dtype) for s in self.facts.states}
+        return {
+            s.name: _convert_dtype(after[s.next_output], s.type.dtype) for s in self.facts.states
+        }
 
     def most(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""
@@ -292,7 +296,7 @@ class StepInputs:
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
         """Return the symbol of the past length; "" if no dimension has it."""
-        lengths = [s.type.shape[s.rows] for s in self.facts.states if s.rows is not None]
+        lengths = [s.type.shape[s.time_axis] for s in self.facts.states if s.time_axis is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.facts.whole]
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
         return next((symbol for symbol in symbols if symbol != new), "")

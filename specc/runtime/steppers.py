@@ -121,7 +121,7 @@ class KVCacheStepper:
         """Run the step on the new positions of `rows`."""
         results = self._run_step(self._given(rows))
         self.past += rows.count
-        after = {s.name: results.pop(s.next) for s in self.facts.states}
+        after = {s.name: results.pop(s.next_output) for s in self.facts.states}
         # the buffer is the same memory: the runtime does not own it, so its returned array must not
         # replace it
         buffers = {s.name: self.states[s.name] for s in self.buffers}
@@ -138,7 +138,7 @@ class KVCacheStepper:
         # batch elements may have been selected, and buffers have grown, since it was bound
         same = all(a is b for a, b in zip(there.values(), self.there, strict=False))
         if self.bound_run is None or not same:
-            into = {s.next: self.states[s.name] for s in self.buffers}
+            into = {s.next_output: self.states[s.name] for s in self.buffers}
             rows = len(self.rows.tokens)
             self.bound_run = self.run.bind(there, {**into, **self._allocate_places(rows)})
             self.there = (*there.values(),)
@@ -146,7 +146,7 @@ class KVCacheStepper:
 
     def _allocate_places(self, rows: int) -> dict[str, DeviceTensor]:
         """Preallocate the outputs whose shape is the same at every step."""
-        states = {s.next for s in self.facts.states}
+        states = {s.next_output for s in self.facts.states}
         fixed: dict[str, DeviceTensor] = {}
         for name, value in self.graph.outputs.items():
             sizes = [rows if d == self.batch else d.number for d in value.type.shape]
@@ -193,7 +193,7 @@ class KVCacheStepper:
     def reorder(self, rows: Ints) -> None:
         """Reorder batch elements: r continues from `rows[r]`, KV cache included."""
         self.rows.reorder(rows)
-        axes = {s.name: s.batch for s in self.facts.states}
+        axes = {s.name: s.batch_axis for s in self.facts.states}
         self.states = {n: self._select_rows(v, axes[n], rows) for n, v in self.states.items()}
         for name, value in self.static_inputs.items():
             self.static_inputs[name] = self._select_rows(
@@ -220,7 +220,9 @@ def first_states(
         n: made[n] if n in made else step.tensor(given[n]) for n in facts.static_inputs
     }
     states = {
-        s.name: made[s.initial] if s.initial else step.tensor(initial_state(s, lengths))
+        s.name: made[s.initial_output]
+        if s.initial_output
+        else step.tensor(initial_state(s, lengths))
         for s in facts.states
     }
     return static_inputs, states
@@ -278,7 +280,7 @@ class BufferedStep:
             stop = min(start + size, count)
             given = {n: self._run_piece(n, v, past, start, stop) for n, v in others.items()}
             made.append(self._run_once({**given, **states}, past + start, stop - start))
-            states = {s.name: made[-1][s.next] for s in self.facts.states}
+            states = {s.name: made[-1][s.next_output] for s in self.facts.states}
         return {name: self._join_rows(name, [m[name] for m in made]) for name in made[-1]}
 
     def _run_once(self, given: dict[str, Array], past: int, count: int) -> dict[str, Array]:

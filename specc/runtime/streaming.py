@@ -96,13 +96,13 @@ class StreamingModel:
 
     def make_empty_results(self, known: Lengths) -> Arrays:
         """Return empty results, for a last piece that fills no chunk."""
-        states = {s.next for s in self.facts.states}
+        states = {s.next_output for s in self.facts.states}
         found: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
             if name not in states:
                 new = {s for length in value.type.shape for s in length.symbols()}
                 env = {**dict.fromkeys(new, 0), **known}
-                shape = [length.at(env) for length in value.type.shape]
+                shape = [length.evaluate(env) for length in value.type.shape]
                 found[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
         return found
 
@@ -254,7 +254,7 @@ class InputStream:
                 stop = count + (self.rows if name in whole else 0)
                 rows[name] = np.take(given[name], range(stop), axis)
         results = step.tensors({**rows, **self.static_inputs, **self.states})
-        self.states = {s.name: results.pop(s.next) for s in facts.states}
+        self.states = {s.name: results.pop(s.next_output) for s in facts.states}
         return {name: value.numpy() for name, value in results.items()}
 
 
@@ -265,7 +265,7 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
     input_signature, size = streamer.input_signature, streamer.chunks.rows
     symbol = str(input_signature.graph.inputs[input_signature.growing].type.shape[1])
     for name, made in streamer.chunks.made.items():
-        few, all_ = (made.at({**known, symbol: count}) for count in rows)
+        few, all_ = (made.evaluate({**known, symbol: count}) for count in rows)
         if few != all_:
             left = rows[1] - rows[0]
             end = "1 position" if left == 1 else f"{left} positions"

@@ -52,18 +52,18 @@ def compute_in_chunks(
     b: Builder, op: ops.Scan, args: Sequence[Value], found: LinearRecurrence
 ) -> tuple[Value, ...]:
     """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
-    given, inner = op.parts(args), op.inner()
-    length, rank = given.rows[0].type.shape[1], given.starts[0].type.rank
-    whole = dict(zip(inner.rows, given.rows, strict=True))
+    given, inner = op.split_operands(args), op.split_body_inputs()
+    length, rank = given.scanned[0].type.shape[1], given.initial_carries[0].type.rank
+    whole = dict(zip(inner.scanned, given.scanned, strict=True))
     outside = dict(zip(inner.captured, given.captured, strict=True))
-    possible = find_vectorizable_nodes(op.body, {*inner.rows}, {*outside}, op.axis)
+    possible = find_vectorizable_nodes(op.body, {*inner.scanned}, {*outside}, op.axis)
     nodes = [n for n, _ in op.body.nodes if n in possible]
     vectorize_nodes(b, op, nodes, whole, outside)
     if found.decay in outside:
         one = b.one(ops.Insert(1), outside[found.decay])
         whole[found.decay] = b.one(ops.Expand(1, length), one)
     rows = _ChunkRows(b, found, given.keep, length, rank).split(whole)
-    start = _transpose_state(b, found, given.starts[0])
+    start = _transpose_state(b, found, given.initial_carries[0])
     masks = _add_masks(b, found.read_key is not None)
     body = _ChunkBody(Builder(), rank).build(rows, start, masks)
     final, *collected = b.add(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)

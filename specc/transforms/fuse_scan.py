@@ -94,7 +94,7 @@ class _PatternBuilder(CellBuilder):
             self.add_input("b", size * gates),
         )
         u = self.add_input("u", size * of_state, size), self.add_input("c", size * of_state)
-        return h, self.linear(x, *w), self.linear(h, *u)
+        return h, self.add_linear(x, *w), self.add_linear(h, *u)
 
     def finish_pattern(self, layer: FusedLayer, *next_states: Value) -> _CellPattern:
         """Return the finished pattern."""
@@ -120,14 +120,14 @@ def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPatter
 
 def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
     h, from_x, from_h = f.add_affine_maps(3, 3 if op.reset == "after" else 2)
-    r_x, z_x, n_x = f.parts(from_x, 3)
-    parts = f.parts(from_h, 3 if op.reset == "after" else 2)
+    r_x, z_x, n_x = f.split_last_axis(from_x, 3)
+    parts = f.split_last_axis(from_h, 3 if op.reset == "after" else 2)
     r = f.add_op("sigmoid", f.add_op("add", r_x, parts[0]))
     if op.reset == "after":
         past = f.add_op("mul", r, parts[2])
     else:
         u = f.add_input("u new", f.size, f.size), f.add_input("c new", f.size)
-        past = f.linear(f.add_op("mul", r, h), *u)
+        past = f.add_linear(f.add_op("mul", r, h), *u)
     n = f.add_op("tanh", f.add_op("add", n_x, past))
     z = f.add_op("sigmoid", f.add_op("add", z_x, parts[1]))
     shut = f.add_op("sub", f.add_input("one"), z)
@@ -139,7 +139,7 @@ def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
 def _build_lstm_pattern(f: _PatternBuilder) -> _CellPattern:
     _, from_x, from_h = f.add_affine_maps(4, 4)
     cell = f.add_input("cell", *f.states[1].shape)
-    i, forget, g, o = f.parts(f.add_op("add", from_x, from_h), 4)
+    i, forget, g, o = f.split_last_axis(f.add_op("add", from_x, from_h), 4)
     # Gates in the order i, f, g, o, as PyTorch's weights have them.
     kept = f.add_op("mul", f.add_op("sigmoid", forget), cell)
     after = f.add_op("add", kept, f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", g)))

@@ -41,7 +41,7 @@ def rewrite_into_builder(
                 f"{node.op.name} of type {old.type} was replaced by {new.type}"
             )
             now[old] = new
-        _copy_node_origin(builder, graph.made.get(node, NodeOrigin()), made, count)
+        _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), made, count)
     return builder.finish_copy(graph, now)
 
 
@@ -92,10 +92,10 @@ def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, c
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]
     for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):
-        old = builder.made.get(node, NodeOrigin())
+        old = builder.node_origins.get(node, NodeOrigin())
         joined = NodeOrigin(
             tuple(dict.fromkeys((*old.scopes, *made.scopes))),
             tuple(dict.fromkeys((*old.spans, *made.spans))),
         )
         if joined != NodeOrigin():
-            builder.made[node] = joined
+            builder.node_origins[node] = joined

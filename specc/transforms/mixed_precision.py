@@ -89,12 +89,12 @@ def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedG
     encode = derived.encode
     if encode is not None:
         # an initial state has the state's type; otherwise it keeps its own
-        told = {s.initial: s.type.dtype for s in states if s.initial}
-        open_ = set(derived.static_inputs) - told.keys() - {derived.first}
+        told = {s.initial_output: s.type.dtype for s in states if s.initial_output}
+        open_ = set(derived.static_inputs) - told.keys() - {derived.initial_logits_output}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
         encode, static_inputs = _convert_graph(encode, half, {}, results)
     given = {**dict.fromkeys(thin, half), **static_inputs}
-    next_states = {s.next: s.type.dtype for s in states}
+    next_states = {s.next_output: s.type.dtype for s in states}
     outputs = {n: next_states.get(n, "f32") for n in derived.step.outputs}
     step, _ = _convert_graph(derived.step, half, given, outputs)
     return replace(derived, encode=encode, step=step, states=states)
@@ -132,7 +132,9 @@ def _convert_graph(
             outputs[name] = (
                 walk.convert_to_half(value) if wanted == half else walk.convert_to_original(value)
             )
-    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts), found
+    return made.finish(
+        graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
+    ), found
 
 
 def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]:

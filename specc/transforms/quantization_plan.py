@@ -239,7 +239,7 @@ class _FormatChooser:
             return "not stored as symmetric 4-bit groups of rows"
         if uses.table or uses.is_transposed != {False}:
             return "no 4-bit kernel for this use"
-        return QuantizationFormat(bits=4, block=block, layout=self.layout, rounding="none")
+        return QuantizationFormat(bits=4, group_size=block, layout=self.layout, rounding="none")
 
     def _choose_default_kind(self, sharing: list[str]) -> QuantizationKind | None:
         """Return the kind of a weight that no pattern matches."""
@@ -271,7 +271,7 @@ class _FormatChooser:
         if uses.table or uses.routed or not (layer or uses.looped):
             return None
         return QuantizationFormat(
-            bits=8, block=0, layout="columns", rounding="layer" if layer else "tensor"
+            bits=8, group_size=0, layout="columns", rounding="layer" if layer else "tensor"
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
@@ -283,14 +283,14 @@ class _FormatChooser:
         kept_whole = uses.table or uses.looped or parts
         if kind in ("int8", "int8-tensor") or (self.layout == "columns" and kept_whole):
             layout = self.layout if uses.linear else "rows"
-            return QuantizationFormat(bits=8, block=0, layout=layout, rounding="row")
+            return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
         # The kernel quantizes activations only if weights are packed in advance, and those of an
         # expert are selected at run time.
         rounds = self.rounds and self.layout == "rows" and not uses.routed
         rounding: ActivationRoundingMode = "block" if rounds else "none"
         return QuantizationFormat(
             bits=4 if kind == "int4" else 8,
-            block=self.wish.block,
+            group_size=self.wish.block,
             layout=self.layout,
             rounding=rounding,
         )

@@ -73,7 +73,7 @@ def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
 def _list_other_operands(node: Node) -> list[Value]:
     """Return the operands of a node except the weights of an LSTM without projection."""
     if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
-        weights = node.op.weights.place, node.op.state_weights.place
+        weights = node.op.weights.index, node.op.state_weights.index
         return [a for n, a in enumerate(node.args) if a and n not in weights]
     return [a for a in node.args if a]
 
@@ -128,22 +128,22 @@ def _make_quantized_weight(
 ) -> QuantizedParameters:
     """Return the parameters that replace a weight: integers and scales."""
     shape = tuple(d.number or 0 for d in facts.type.shape)
-    numbers, scales = form.shapes(shape)
+    numbers, scales = form.compute_shapes(shape)
     return QuantizedParameters(
         made.parameter(
             replace(
                 facts,
-                name=form.numbers(facts.name),
+                name=form.format_codes_name(facts.name),
                 type=Type.of(form.dtype, *numbers),
-                tied_to=form.numbers(facts.tied_to) if facts.tied_to else "",
+                tied_to=form.format_codes_name(facts.tied_to) if facts.tied_to else "",
             )
         ),
         made.parameter(
             replace(
                 facts,
-                name=form.scales(facts.name),
+                name=form.format_scales_name(facts.name),
                 type=Type.of("f32", *scales),
-                tied_to=form.scales(facts.tied_to) if facts.tied_to else "",
+                tied_to=form.format_scales_name(facts.tied_to) if facts.tied_to else "",
             )
         ),
         form,
@@ -208,7 +208,7 @@ class _WeightQuantizer:
         form = pair.form
         # a layer's weights may be read in a loop of a graph that was split
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
-        op = ops.LinearQ(form.bits, form.block, form.layout, rounding)
+        op = ops.LinearQ(form.bits, form.group_size, form.layout, rounding)
         product = find_matrix_product(node)
         assert product is not None, "the plan has no other consumer"
         x = node.args[product.rows]
@@ -221,10 +221,10 @@ class _WeightQuantizer:
         """Convert an LSTM with both weights quantized."""
         pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
         # the omitted operand is the projection, which such a layer lacks
-        rest = [*node.args[op.bias.place : op.peepholes.place + 1]]
+        rest = [*node.args[op.bias.index : op.peepholes.index + 1]]
         return self.made.add(
             ops.LstmQ(op.reverse),
-            self.now[op.rows(node)],
+            self.now[op.sequence(node)],
             *(pair.numbers for pair in pairs),
             *(pair.scales for pair in pairs),
             *(a and self.now[a] for a in rest),
@@ -234,7 +234,7 @@ class _WeightQuantizer:
         form, ids = pair.form, node.args[0]
         table = node.args[1]
         assert table is not None
-        op = ops.EmbeddingQ(table.type.shape[1], form.bits, form.block, form.layout)
+        op = ops.EmbeddingQ(table.type.shape[1], form.bits, form.group_size, form.layout)
         return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
 
     def _loop(self, node: Node, op: ops.Scan | ops.Route) -> tuple[Value, ...]:

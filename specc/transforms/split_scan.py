@@ -189,10 +189,10 @@ class _BodyParts:
     @classmethod
     def of(cls, op: ops.Scan) -> "_BodyParts":
         body = op.body
-        inner = op.inner()
-        rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
+        inner = op.split_body_inputs()
+        rows, carries, fixed = set(inner.scanned), set(inner.initial_carries), set(inner.captured)
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
-        next_states = op.next_states()
+        next_states = op.get_next_carries()
         # What the carries are computed from has to stay, with all that it needs.
         core = _collect_ancestors(next_states, set())
         staying = early | core
@@ -262,9 +262,9 @@ class _ScanRebuilder:
 
     def __init__(self, b: Builder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
-        given, inner = op.parts(args), op.inner()
-        self.keep, self.xs, self.starts = given.keep, given.rows, given.starts
-        self.rows, self.carries = list(inner.rows), list(inner.starts)
+        given, inner = op.split_operands(args), op.split_body_inputs()
+        self.keep, self.xs, self.starts = given.keep, given.scanned, given.initial_carries
+        self.rows, self.carries = list(inner.scanned), list(inner.initial_carries)
         self.outside = dict(zip(inner.captured, given.captured, strict=True))
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
@@ -288,7 +288,7 @@ class _ScanRebuilder:
         # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
             return ()
-        scanned, captured = self._find_read_values(made, (*self.op.next_states(), *stacked))
+        scanned, captured = self._find_read_values(made, (*self.op.get_next_carries(), *stacked))
         body = self._build_body(stacked, made, scanned, captured)
         carries = len(self.carries)
         op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
@@ -314,7 +314,7 @@ class _ScanRebuilder:
                 now[v] = inner.input(f"{word} {n}", Input(v.type))
         for node in self.parts.inside:
             now.update(zip(made[node], inner.copy_node(self.op.body, node, now), strict=True))
-        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.next_states())}
+        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.get_next_carries())}
         outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
         return inner.finish("body", outputs)
 

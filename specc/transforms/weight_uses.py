@@ -267,7 +267,7 @@ def list_stacked_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, 
     if not isinstance(op, ops.Route):
         return ()
     values = [a for a in node.args if a is not None]
-    return tuple(values[op.first : op.first + op.stacked])
+    return tuple(values[op.first_body_operand : op.first_body_operand + op.stacked])
 
 
 def iterate_body_inputs(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[Value, Value]]:
@@ -275,15 +275,15 @@ def iterate_body_inputs(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[
     values = [a for a in node.args if a is not None]
     inner = list(op.body.inputs.values())
     if isinstance(op, ops.Route):
-        values = [values[0], *values[op.first :]]
+        values = [values[0], *values[op.first_body_operand :]]
     else:
-        values = values[op.first :]
+        values = values[op.first_body_operand :]
     yield from zip(inner, values, strict=True)
 
 
 def _get_first_scope(graph: Graph, node: Node) -> str:
     """Return the scope where a node was first built."""
-    made = graph.made.get(node)
+    made = graph.node_origins.get(node)
     return made.scopes[0] if made and made.scopes else ""
 
 

@@ -174,7 +174,7 @@ class QuantizationComparison:
         made: dict[str, Value] = {}
         for node, results in graph.nodes:
             # results of the last op of each part; loops are not inspected
-            for scope in graph.origin(node).scopes:
+            for scope in graph.get_origin(node).scopes:
                 if scope in places:
                     made[scope] = results[0]
         graph, scopes = replace(graph, names=made), tuple(made)

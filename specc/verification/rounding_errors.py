@@ -251,7 +251,7 @@ def _too_large(graph: Graph, value: Value, number: float) -> None:
     """Raise E0980."""
     dtype = value.type.dtype
     named = [n for n, v in graph.names.items() if v is value]
-    where = next(iter((*named, *graph.origin(value.node).scopes)), graph.name)
+    where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)
     raise_error(
         "E0980",
         f"a value of `{escape_text(where)}` overflows {dtype}",

@@ -123,7 +123,7 @@ def _find_block_thresholds(graph: Graph) -> dict[str, int]:
         if local and rows and local.above < most.get(rows, local.above + 1):
             found[rows] = max(found.get(rows, 0), local.above)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
-            chunked = node.op.row(node).type.shape[node.op.axis].name
+            chunked = node.op.get_first_scanned(node).type.shape[node.op.axis].name
             if chunked and most.get(chunked, CHUNK_LENGTH + 1) > CHUNK_LENGTH:
                 found[chunked] = max(found.get(chunked, 0), CHUNK_LENGTH)
     return found
@@ -208,7 +208,7 @@ def _with(graph: Graph, wanted: Sizes, others: int, most: Sizes | None) -> dict[
         floor = (
             fewest
             if wanted.get(symbol) != 0
-            else max(graph.least.get(symbol, 0), taken.get(symbol, 0))
+            else max(graph.min_lengths.get(symbol, 0), taken.get(symbol, 0))
         )
         sizes[symbol] = max(floor, min([length, *ends]))
     return find_valid_lengths(graph, sizes, bounds)

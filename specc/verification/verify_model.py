@@ -227,9 +227,9 @@ def _all_sizes(
 
 def _is_worth_comparing(sizes: Mapping[str, int], graph: Graph) -> bool:
     """Return whether the reference computes these lengths in about a second."""
-    env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
+    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     try:
-        return _sum_multiply_adds(graph).at(env) <= MAX_WORK
+        return _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK
     except DimError:
         return False
 

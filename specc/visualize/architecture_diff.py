@@ -169,7 +169,7 @@ def describe_visible_keys(node: Node) -> str:
     if mask is None:
         return "all positions"
     seen = find_band_interval(mask, 2, 3)
-    if seen.empty:
+    if seen.is_empty:
         return "no positions"
     back = "all positions before" if seen.hi == math.inf else f"{seen.hi:.0f} positions before"
     ahead = "all positions after" if seen.lo == -math.inf else f"{-seen.lo:.0f} positions after"

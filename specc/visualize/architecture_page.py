@@ -273,7 +273,7 @@ def _list_sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]
     """Return the linked sources, in the order of their numbers."""
     found: dict[str, Source] = {}
     for graph in graphs:
-        for made in graph.made.values():
+        for made in graph.node_origins.values():
             for span in made.spans:
                 if span.source.name in places.files:
                     found.setdefault(span.source.name, span.source)

@@ -31,7 +31,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 
 def _built_under(graph: Graph, node: Node) -> str:
-    made = graph.made.get(node)
+    made = graph.node_origins.get(node)
     return _find_common_scope(made.scopes) if made and made.scopes else ""
 
 

@@ -154,7 +154,7 @@ class _Maker:
             below = self._make_scope(node).removeprefix(path).strip(".")
             if below.count(".") > 0 and path:
                 continue
-            made = self.graph.made.get(node)
+            made = self.graph.node_origins.get(node)
             for span in made.spans[:1] if made else ():
                 line = _make_line(_of_user(span) if not path else span)
                 if (line.file, line.number) not in seen:
@@ -212,7 +212,7 @@ def _get_child_name(scope: str, path: str) -> str:
 
 def find_build_scope(graph: Graph, node: Node) -> str:
     """Return the path that a node was first built under."""
-    made = graph.made.get(node)
+    made = graph.node_origins.get(node)
     return made.scopes[0] if made and made.scopes else ""
 
 

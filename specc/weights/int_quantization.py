@@ -59,7 +59,7 @@ def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
     """Pack integers `[out, blocks, block]` with row width `wide` into storage form; the column
     layout stays `[out, in]`.
     """
-    if form.layout == "columns" or not form.block:
+    if form.layout == "columns" or not form.group_size:
         return whole.reshape(len(whole), -1)[:, :wide]
     # an overflowing sum of unsigned bytes wraps around, as intended
     moved = whole.view(np.uint8) + np.uint8(CODE_OFFSETS[form.bits])
@@ -69,8 +69,8 @@ def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
 def dequantize(numbers: Array, scales: Array, wide: int, form: QuantizationFormat) -> Array:
     """Dequantize to the f32 weight `[out, in]`; `[in, out]` if it was transposed."""
     whole = unpack_quantized(numbers, wide, form)
-    wanted = scales.T if form.layout == "columns" and form.block else scales
-    blocks = split_groups(whole.astype(np.float32), form.block)
+    wanted = scales.T if form.layout == "columns" and form.group_size else scales
+    blocks = split_groups(whole.astype(np.float32), form.group_size)
     made = (blocks * wanted.reshape(*blocks.shape[:2], 1)).reshape(len(blocks), -1)
     made = made[:, :wide].astype(np.float32)
     return made.T if form.is_transposed else made
@@ -80,7 +80,7 @@ def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Arr
     """Unpack stored weights to integers `[out, in]`."""
     if form.layout == "columns":
         return numbers.T.astype(np.int8)
-    if not form.block:
+    if not form.group_size:
         return numbers
     if form.bits == 4:
         halves = np.stack([numbers & 15, numbers >> 4], -1)

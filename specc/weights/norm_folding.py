@@ -41,7 +41,7 @@ class FoldedValues(ValuesOverlay):
         return {
             name: fold
             for fold in self.folds
-            for name in (fold.gain, fold.bias, *(weight for weight, _ in fold.maps))
+            for name in (fold.weight, fold.bias, *(weight for weight, _ in fold.linear_weights))
             if name
         }
 
@@ -53,7 +53,7 @@ class FoldedValues(ValuesOverlay):
         """Yield the values multiplied or divided by the powers of two of a fold."""
         fold = self.changed[name]
         factors, at = self._factors(fold), 0
-        is_transposed = dict(fold.maps).get(name)
+        is_transposed = dict(fold.linear_weights).get(name)
         # weights are multiplied by what the norm is divided by
         factors = 1 / factors if is_transposed is None else factors
         results = self.wanted[name].shape[-1]
@@ -71,14 +71,14 @@ class FoldedValues(ValuesOverlay):
         """Return a power of two per channel, near its magnitude after the norm; normalized values
         have magnitude 1.
         """
-        if fold.gain not in self.known:
-            size = np.abs(read_parameter(self.base, fold.gain, "f32")).astype(np.float64)
+        if fold.weight not in self.known:
+            size = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
             if fold.bias:
                 size = np.hypot(size, read_parameter(self.base, fold.bias, "f32"))
             power = np.rint(np.log2(np.where(size > 0, size, 1)))
             factors = np.exp2(np.clip(power, -MAX_EXPONENT, MAX_EXPONENT)).astype(np.float32)
-            self.known[fold.gain] = factors
-        return self.known[fold.gain]
+            self.known[fold.weight] = factors
+        return self.known[fold.weight]
 
 
 CHECKED_SCALES = "scales checked, with values up to"

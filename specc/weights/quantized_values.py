@@ -150,7 +150,7 @@ def quantize_to_files(
     E0815 if they cannot be written.
     """
     one = QuantizedValues(base, {name: form}, factor=factor)
-    parts = form.numbers(name), form.scales(name)
+    parts = form.format_codes_name(name), form.format_scales_name(name)
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
     for part, path in zip(parts, paths, strict=True):
         try:
@@ -185,8 +185,8 @@ class QuantizedValues(ValuesOverlay):
         """The weight that each new name is a part of, and whether it is the scales."""
         found: dict[str, tuple[str, bool]] = {}
         for name, form in self.plan.items():
-            found[form.numbers(name)] = name, False
-            found[form.scales(name)] = name, True
+            found[form.format_codes_name(name)] = name, False
+            found[form.format_scales_name(name)] = name, True
         return found
 
     @cached_property
@@ -195,7 +195,7 @@ class QuantizedValues(ValuesOverlay):
         found = {n: w for n, w in self.base.wanted.items() if n not in self.plan}
         for part, (name, is_scales) in self.parts.items():
             form, one = self.plan[name], self.made[name]
-            shape = form.shapes(one.shape)[1 if is_scales else 0]
+            shape = form.compute_shapes(one.shape)[1 if is_scales else 0]
             dtype = "f32" if is_scales else form.dtype
             found[part] = replace(self.base.wanted[name], name=part, shape=shape, dtype=dtype)
         return found
@@ -209,7 +209,7 @@ class QuantizedValues(ValuesOverlay):
         if root is None:
             return None
         form = self.plan[weight]
-        return form.scales(root) if is_scales else form.numbers(root)
+        return form.format_scales_name(root) if is_scales else form.format_codes_name(root)
 
     def stored_dtype(self, name: str) -> str:
         """Return the stored dtype."""
@@ -266,7 +266,7 @@ class QuantizedValues(ValuesOverlay):
             given = zip(pieces, self._rows(name, self.stored), strict=True)
         for piece in _in_order(partial(_quantize_piece, one=one), given):
             one.loss.add(piece.loss)
-            scales.append(piece.scales if form.block else piece.scales[:, 0])
+            scales.append(piece.scales if form.group_size else piece.scales[:, 0])
             if whole is None:
                 yield _bytes(piece.stored)
             else:
@@ -276,7 +276,7 @@ class QuantizedValues(ValuesOverlay):
             at += len(piece.stored)
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
         joined = joined.reshape(*one.stack, one.out, *joined.shape[1:])
-        by_column = form.layout == "columns" and form.block
+        by_column = form.layout == "columns" and form.group_size
         one.scales = np.swapaxes(joined, -1, -2) if by_column else joined
         if whole is not None:
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
@@ -321,10 +321,10 @@ def _quantize_piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
     for start in range(0, len(rows), max(1, many)):
         part = slice(start, start + max(1, many))
         some = rows[part]
-        blocks = int_quantization.split_groups(some, one.form.block)
+        blocks = int_quantization.split_groups(some, one.form.group_size)
         if one.recipe == "stored":
             assert known is not None, "stored codes without their scales"
-            unit = int_quantization.split_groups(known[part], one.form.block)[..., 0]
+            unit = int_quantization.split_groups(known[part], one.form.group_size)[..., 0]
             whole = int_quantization.round_to_grid(blocks, unit, one.form.bits)
         else:
             whole, unit = _quantize_rows(some, blocks, one.form, known)
@@ -342,7 +342,7 @@ def _quantize_rows(
     if factor is None:
         units = int_quantization.group_scales(blocks, form.bits)
         return int_quantization.round_to_grid(blocks, units, form.bits), units
-    numbers, units = gptq.quantize_gptq(rows, factor, form.block)
+    numbers, units = gptq.quantize_gptq(rows, factor, form.group_size)
     return numbers.astype(np.float32), units
 
 

@@ -324,8 +324,8 @@ def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) 
     for axis, length in zip(pattern.left, shape, strict=True):
         _solve(axis, length, sizes, known)
     return RearrangePlan(
-        tuple(known[n] for n in pattern.before),
-        pattern.order(),
+        tuple(known[n] for n in pattern.left_names),
+        pattern.find_permutation(),
         tuple(math.prod(known[n] for n in axis) for axis in pattern.right),
     )
 
@@ -337,11 +337,11 @@ def _pattern(text: str) -> RearrangePattern:
     except RearrangePatternError as fault:
         raise PatternMismatch(str(fault)) from None
     # every name once on each side: a sum or a repetition would make new elements
-    for side in (pattern.before, pattern.after):
+    for side in (pattern.left_names, pattern.right_names):
         for name in side:
             if side.count(name) > 1:
                 raise PatternMismatch(f"duplicate `{name}` on one side of the pattern")
-    if odd := pattern.odd():
+    if odd := pattern.find_unbalanced_names():
         raise PatternMismatch(f"`{odd[0]}` is on one side of the pattern only")
     return pattern
 

@@ -45,7 +45,8 @@ def test_what_stands_behind_a_layer_is_not_in_it() -> None:
     inside = [
         str(results[0].type)
         for node, results in graph.nodes
-        if node in graph.made and graph.made[node].scopes[:1] == ("electra.encoder.layer.11",)
+        if node in graph.node_origins
+        and graph.node_origins[node].scopes[:1] == ("electra.encoder.layer.11",)
     ]
     # the sums and the activation of the layer itself, not the head behind it
     assert inside

@@ -16,8 +16,8 @@ from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
 from specc_onnx.lower.rules import lower
 
 TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
-    "onnx": lower.table,
-    "numpy": specc_numpy.evaluate.table,
+    "onnx": lower.rules,
+    "numpy": specc_numpy.evaluate.rules,
 }
 
 
@@ -66,12 +66,12 @@ def faults(op: type[Op], rule: Callable[..., object]) -> list[str]:
     if taken and taken[-1].kind is Parameter.VAR_POSITIONAL:
         # all in one: so many as the node has
         return [] if len(taken) == 1 else ["some operands by name, others not"]
-    if operands and operands[-1].many:
+    if operands and operands[-1].is_repeated:
         return [f"any number of operands, {len(taken)} taken"]
     if len(taken) != len(operands):
         return [f"{len(operands)} operands, {len(taken)} taken"]
     named = {
-        known.place: name
+        known.index: name
         for kind in reversed(op.__mro__)
         for name, known in vars(kind).items()
         if isinstance(known, Operand | OptionalOperand)
@@ -80,7 +80,7 @@ def faults(op: type[Op], rule: Callable[..., object]) -> list[str]:
     for n, (term, parameter) in enumerate(zip(operands, taken, strict=True)):
         if parameter.name != named.get(n, parameter.name):
             found.append(f"`{parameter.name}` is the op's `{named[n]}`")
-        if term.optional and "None" not in str(parameter.annotation):
+        if term.is_optional and "None" not in str(parameter.annotation):
             found.append(f"`{parameter.name}` may be missing")
     return found
 

@@ -36,7 +36,7 @@ WIDE, MANY = 160, 8
 SUM = 8 * WIDE**2
 """Bytes of the sums of one weight."""
 SLACK = 1 << 17
-FORM = QuantizationFormat(bits=4, block=32, layout="rows", rounding="none")
+FORM = QuantizationFormat(bits=4, group_size=32, layout="rows", rounding="none")
 BASE = SeededValues(
     1,
     {f"w{n}": RequiredParameter(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
@@ -162,7 +162,10 @@ def test_what_is_ready_is_what_would_be_written(tmp_path: Path) -> None:
     x = np.concatenate(SEEN).astype(np.float64)
     factor = gptq.cholesky_factor(x.T @ x)
     one = QuantizedValues(BASE, {"w0": FORM}, factor=lambda _: factor)
-    for part, dtype in ((FORM.numbers("w0"), "u8"), (FORM.scales("w0"), "f32")):
+    for part, dtype in (
+        (FORM.format_codes_name("w0"), "u8"),
+        (FORM.format_scales_name("w0"), "f32"),
+    ):
         want = b"".join(bytes(c) for c in one.chunks(part, dtype))
         assert b"".join(bytes(c) for c in whole.chunks(part, dtype)) == want
     assert whole.made["w0"].recipe == "gptq"

@@ -135,7 +135,7 @@ def test_options_stand_in_place_of_words_and_say_so(
     assert "`--quantize` overrides `default` in the spec" in err
     assert "`--group-size` overrides `group_size` in the spec, which has 16" in err
     manifest = specc.load(tmp_path / "m.onnx").manifest
-    assert manifest.rounded["h.1.mlp.c_proj.weight"].form.block == 64
+    assert manifest.rounded["h.1.mlp.c_proj.weight"].form.group_size == 64
     assert manifest.rounded["h.1.mlp.c_fc.weight"].form.bits == 4
 
     assert main([*given, "--quantize", "none"]) == 0

@@ -38,7 +38,7 @@ def numbers(graph: Graph) -> dict[str, NDArray[Any]]:
     made = {}
     for name, facts in sorted(graph.parameter_facts.items()):
         made[name] = np.random.default_rng(len(made)).normal(
-            size=[d.at({}) for d in facts.type.shape]
+            size=[d.evaluate({}) for d in facts.type.shape]
         )
     return made
 

@@ -95,12 +95,12 @@ def drawn(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     rng = np.random.default_rng(0)
     made: dict[str, NDArray[np.generic]] = {}
     for name, facts in model.graph.input_facts.items():
-        shape = tuple(d.at(SIZES) for d in facts.type.shape)
+        shape = tuple(d.evaluate(SIZES) for d in facts.type.shape)
         if facts.keep:
             made[name] = np.ones(shape, bool)
             made[name][-1, -1] = False
         elif facts.type.dtype == "i64":
-            made[name] = rng.integers(0, facts.below.at({}) if facts.below else 2, shape)
+            made[name] = rng.integers(0, facts.below.evaluate({}) if facts.below else 2, shape)
         else:
             made[name] = rng.normal(size=shape)
     return made
@@ -109,7 +109,10 @@ def drawn(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
 def results(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     numbers = {
         name: initial_values(
-            parse_initializer(facts.initial), 1, name, tuple(d.at({}) for d in facts.type.shape)
+            parse_initializer(facts.initial),
+            1,
+            name,
+            tuple(d.evaluate({}) for d in facts.type.shape),
         )
         for name, facts in model.graph.parameter_facts.items()
     }

@@ -48,7 +48,7 @@ def test_a_decoder_keeps_the_keys_and_values_of_every_layer() -> None:
         ("key", 1),
         ("value", 1),
     ]
-    assert made.whole == ("attention_mask",)
+    assert made.full_length_inputs == ("attention_mask",)
     assert str(made.step.inputs["attention_mask"].type) == "bool[batch, new + past]"
 
 
@@ -87,19 +87,20 @@ def test_additive_attention_projects_the_source_once() -> None:
     assert made.encode
     assert "decoder.align.U.linear" in made.static_inputs
     (state,) = made.states
-    assert (state.name, str(state.type), state.rows) == (
+    assert (state.name, str(state.type), state.time_axis) == (
         "past.decoder.rnn.state",
         "f32[batch, 6]",
         None,
     )
-    assert state.initial in made.encode.outputs
+    assert state.initial_output in made.encode.outputs
 
 
 def test_a_window_keeps_no_row_that_no_query_sees() -> None:
     made = of("encoder_decoder", **TRANSLATOR, **{"decoder.attention.mask": "window(3)"})
-    assert [s.most for s in made.states] == [2, 2, 2, 2]
+    assert [s.max_positions for s in made.states] == [2, 2, 2, 2]
     assert (
-        str(made.step.outputs[made.states[0].next].type) == "f32[batch, 2, min(2, new + past), 8]"
+        str(made.step.outputs[made.states[0].next_output].type)
+        == "f32[batch, 2, min(2, new + past), 8]"
     )
 
 
@@ -117,4 +118,6 @@ def test_a_recurrent_model_carries_its_states_and_no_rows() -> None:
         "past.rnn.state_2",
         "past.rnn.cell_2",
     ]
-    assert all(s.rows is None and s.initial == "" and s.batch == 0 for s in made.states)
+    assert all(
+        s.time_axis is None and s.initial_output == "" and s.batch_axis == 0 for s in made.states
+    )

@@ -65,12 +65,9 @@ def test_steps_equal_the_full_pass_if_groups_are_whole(plan: list[int], tmp_path
 def test_a_sliding_layer_keeps_a_window_of_keys(tmp_path: Path) -> None:
     graph = elaborate_spec(spec_of(tmp_path)).graph
     derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
-    assert sorted(s.most for s in derived.states if (s.type.dtype, s.type.rank) == ("f32", 4)) == [
-        2,
-        2,
-        inf,
-        inf,
-    ]
+    assert sorted(
+        s.max_positions for s in derived.states if (s.type.dtype, s.type.rank) == ("f32", 4)
+    ) == [2, 2, inf, inf]
 
 
 def test_an_image_token_depends_on_later_ones_of_its_image_and_text_does_not(

@@ -87,7 +87,8 @@ def assert_steps_follow(graph: Graph) -> None:
     """In one piece, row by row, and in unequal pieces."""
     rng = np.random.default_rng(0)
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.evaluate({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
     }
     full = specc_numpy.evaluate_graph(graph, {"ids": IDS}, weights)["logits"]
     derived = derive_encoder_and_step(graph, "ids", {"logits": "new"})

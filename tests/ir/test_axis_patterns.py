@@ -9,15 +9,15 @@ def test_both_sides_are_axes_of_names() -> None:
     pattern = parse_rearrange_pattern("b (h d) 1 -> h b () d")
     assert pattern.left == (("b",), ("h", "d"), ())
     assert pattern.right == (("h",), ("b",), (), ("d",))
-    assert pattern.order() == (1, 0, 2)
-    assert pattern.odd() == []
+    assert pattern.find_permutation() == (1, 0, 2)
+    assert pattern.find_unbalanced_names() == []
 
 
 @pytest.mark.parametrize(
     ("text", "odd"), [("a a -> a", ["a"]), ("a b -> a", ["b"]), ("a -> a c", ["c"]), ("->", [])]
 )
 def test_names_that_stand_once_on_each_side_are_not_odd(text: str, odd: list[str]) -> None:
-    assert parse_rearrange_pattern(text).odd() == odd
+    assert parse_rearrange_pattern(text).find_unbalanced_names() == odd
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from specc.ir.op import OPS_BY_NAME, Op
 
 def test_every_op_has_an_example_and_a_meaning() -> None:
     assert {e.op.name for e in EXAMPLES} == set(OPS_BY_NAME)
-    assert not specc_numpy.evaluate.missing(OPS_BY_NAME.values())
+    assert not specc_numpy.evaluate.find_missing_ops(OPS_BY_NAME.values())
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
@@ -27,7 +27,7 @@ def test_the_shape_rule_predicts_the_reference(example: Example) -> None:
         graph, {f"x{n}": x for n, x in enumerate(drawn) if x is not None}, {}
     )
     for name, value in graph.outputs.items():
-        assert found[name].shape == tuple(d.at({}) for d in value.type.shape)
+        assert found[name].shape == tuple(d.evaluate({}) for d in value.type.shape)
         kind = {"bool": "b", "i64": "i", "i32": "i", "i8": "i"}.get(value.type.dtype, "f")
         assert found[name].dtype.kind == kind
 
@@ -49,6 +49,6 @@ def test_the_docstring_of_a_meaning_states_its_shapes(op: type[Op]) -> None:
     """It is the signature without the marks, so that neither can go its own way; a rule of
     one expression, which stands in a table, has none.
     """
-    rule = specc_numpy.evaluate.table[op]
+    rule = specc_numpy.evaluate.rules[op]
     if rule.__name__ != "<lambda>":
         assert extract_docstring_summary(rule.__doc__) == MARK.sub("", op.signature.text)

@@ -27,9 +27,9 @@ def test_each_place_is_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         y = b.one(ops.Linear(), x, w, scope="a", span=span)
     y = b.one(ops.Linear(), x, w, scope="b")
     assert y.node is not None
-    work, made = compared, b.made[y.node]
+    work, made = compared, b.node_origins[y.node]
     assert made == NodeOrigin(("a", "b"), tuple(spans))
     assert work < 10 * count
-    b.made[y.node] = NodeOrigin(("c",))
+    b.node_origins[y.node] = NodeOrigin(("c",))
     b.one(ops.Linear(), x, w, scope="a", span=spans[0])
-    assert b.made[y.node] == NodeOrigin(("c", "a"), (spans[0],))
+    assert b.node_origins[y.node] == NodeOrigin(("c", "a"), (spans[0],))

@@ -35,7 +35,7 @@ def least(length: Dim, low: int) -> int:
     found = []
     for n, m in itertools.product(range(low, 6), range(6)):
         try:
-            found.append(length.at({"n": n, "m": m}))
+            found.append(length.evaluate({"n": n, "m": m}))
         except DimError:  # divided by 0
             continue
     return min(found, default=0)

@@ -23,19 +23,19 @@ NAMED = {
 @pytest.mark.parametrize(("name", "word"), NAMED)
 def test_a_named_operand_is_one_of_the_signature(name: str, word: str) -> None:
     operand, terms = NAMED[name, word], OPS_BY_NAME[name].signature.operands
-    assert operand.place < len(terms)
-    assert terms[operand.place].optional == isinstance(operand, OptionalOperand)
+    assert operand.index < len(terms)
+    assert terms[operand.index].is_optional == isinstance(operand, OptionalOperand)
 
 
 @pytest.mark.parametrize("op", [ops.Attend, ops.Rnn, ops.Gru, ops.Lstm])
 def test_no_two_names_of_an_op_are_one_operand(op: type[Op]) -> None:
-    places = [o.place for (name, _), o in NAMED.items() if name == op.name]
+    places = [o.index for (name, _), o in NAMED.items() if name == op.name]
     assert len(places) == len(set(places))
 
 
 def test_first_states_are_answered_by_the_results_behind_the_first() -> None:
     for op in (ops.Rnn, ops.Gru, ops.Lstm):
-        assert len(op.first_states) == len(op.signature.results) - 1
+        assert len(op.initial_states) == len(op.signature.results) - 1
 
 
 def test_a_value_knows_which_result_it_is_also_when_it_was_read() -> None:

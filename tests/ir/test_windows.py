@@ -33,14 +33,14 @@ def fitting(window: tuple[int, ...], rows: int) -> int:
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_as_many_rows_come_out_as_windows_fit(window: tuple[int, ...]) -> None:
     op = conv(*window)
-    made = op.rows(N, 0)
+    made = op.compute_length(N, 0)
     for rows in range(30):
         counted = fitting(window, rows)
         if counted:
-            assert made.at({"n": rows}) == counted
+            assert made.evaluate({"n": rows}) == counted
         # A text that has rows, but too few for a window, is refused, not given none.
-        refused = (op.spare(Dim.of(rows), 0).number or 0) < 0
-        assert refused == ((rows > 0 and not counted) or made.at({"n": rows}) < 0)
+        refused = (op.compute_spare_length(Dim.of(rows), 0).number or 0) < 0
+        assert refused == ((rows > 0 and not counted) or made.evaluate({"n": rows}) < 0)
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
@@ -49,7 +49,7 @@ def test_rows_exist_behind_a_window_as_they_do_alone(window: tuple[int, ...], si
     """`keep` of a text of `there` rows, padded on the right by any number, on the left by
     whole strides."""
     op = conv(*window)
-    keep = ops.KeepRows(op.stride[0], op.lag(0))
+    keep = ops.KeepRows(op.stride[0], op.get_lag(0))
     for there in range(1, 14):
         if not fitting(window, there):
             continue
@@ -67,12 +67,12 @@ def test_a_length_behind_several_strides_has_one_form() -> None:
     """wav2vec 2.0's seven convolutions are one of stride 320 that reaches over 400 rows."""
     length = N
     for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
-        length = conv(kernel, stride, 1, 0, 0).rows(length, 0)
-    assert length == conv(400, 320, 1, 0, 0).rows(N, 0)
+        length = conv(kernel, stride, 1, 0, 0).compute_length(length, 0)
+    assert length == conv(400, 320, 1, 0, 0).compute_length(N, 0)
     rows = 1000
     for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
         rows = (rows - kernel) // stride + 1
-    assert length.at({"n": 1000}) == rows
+    assert length.evaluate({"n": 1000}) == rows
 
 
 @pytest.mark.parametrize("rows", range(1, 12))
@@ -80,5 +80,5 @@ def test_what_a_transposed_convolution_makes_a_convolution_takes_back(rows: int)
     for k, s, d, cut in product((2, 3, 4), (1, 2, 3), (1, 2), (0, 1)):
         if d * (k - 1) < 2 * cut:
             continue
-        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).rows(Dim.of(rows), 0)
-        assert conv(k, s, d, cut, cut).rows(made, 0) == rows
+        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).compute_length(Dim.of(rows), 0)
+        assert conv(k, s, d, cut, cut).compute_length(made, 0) == rows

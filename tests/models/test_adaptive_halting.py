@@ -79,7 +79,9 @@ def test_rows_that_are_done_and_give_no_keys_are_found(
     def nothing(op: ops.Scan, g: loop.Emitter) -> list[str]:
         zeros = [v.type for v in op.body.outputs.values()]
         made = kept(op, g)
-        left = loop._emit_any_unfinished(g, g.values.tensors[op.inner().starts[op.until]].name)
+        left = loop._emit_any_unfinished(
+            g, g.values.tensors[op.split_body_inputs().initial_carries[op.until]].name
+        )
         return [
             name
             if n < op.carries

@@ -73,7 +73,7 @@ def texts(tokens: np.ndarray[Any, Any]) -> list[str]:
 
 
 def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
-    path = written(tmp_path, DecodingConfig(source="logits", start=(START,), stop=(END,)))
+    path = written(tmp_path, DecodingConfig(logits_output="logits", start=(START,), stop=(END,)))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert [(i.name, i.type, len(i.shape)) for i in session.get_inputs()] == [
         ("source", "tensor(int64)", 2),
@@ -92,7 +92,12 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         DecodingConfig(
-            source="logits", strategy="beam", start=(START,), stop=(END,), num_beams=4, best=2
+            logits_output="logits",
+            strategy="beam",
+            start=(START,),
+            stop=(END,),
+            num_beams=4,
+            num_return_sequences=2,
         ),
     )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -104,7 +109,7 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
 
 
 def test_the_same_file_is_written_each_time(tmp_path: Path) -> None:
-    decoding = DecodingConfig(source="logits", start=(START,), stop=(END,))
+    decoding = DecodingConfig(logits_output="logits", start=(START,), stop=(END,))
     first, second = (written(tmp_path, decoding, name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
 
@@ -117,7 +122,7 @@ def test_weights_beside_are_written_once(strategy: Any, tmp_path: Path) -> None:
     model = onnx.load(
         written(
             tmp_path,
-            DecodingConfig(source="logits", strategy=strategy, start=(START,), stop=(END,)),
+            DecodingConfig(logits_output="logits", strategy=strategy, start=(START,), stop=(END,)),
         )
     )
     names = [t.name for t in model.graph.initializer]

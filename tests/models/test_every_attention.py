@@ -35,7 +35,9 @@ def count(graph: Graph) -> int:
         if isinstance(node.op, ops.Scan):
             found += count(node.op.body)
         elif isinstance(node.op, ops.Attend | ops.Weigh):
-            found += max(1, len(graph.made[node].scopes)) if node in graph.made else 1
+            found += (
+                max(1, len(graph.node_origins[node].scopes)) if node in graph.node_origins else 1
+            )
     return found
 
 

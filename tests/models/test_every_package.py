@@ -59,7 +59,7 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
-        graph.facts
+        graph.length_equations
     )
     sizes = {s: LONG_AXES.get(s, 4) for s in symbols} | {
         str(graph.inputs[grows].type.shape[0]): rows,

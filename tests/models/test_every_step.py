@@ -58,7 +58,7 @@ def drawn(graph: Graph, growing: str, seed: int = 0) -> tuple[dict[str, Any], di
     rng = np.random.default_rng(seed)
     grows = graph.inputs[growing].type.shape[1]
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
-        graph.facts
+        graph.length_equations
     )
     sizes = {s: LONG_AXES.get(s, 3 + n) for n, s in enumerate(sorted(symbols))}
     sizes[str(grows)] = ROWS
@@ -83,8 +83,8 @@ def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> Non
     full = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
     within = TOLERANCE * np.abs(full).max()
     head = full.shape[1] - ROWS
-    if parts.first:
-        first = begun(parts, inputs, weights)[parts.first]
+    if parts.initial_logits_output:
+        first = begun(parts, inputs, weights)[parts.initial_logits_output]
         assert np.abs(first[:, 0] - full[:, head - 1]).max() <= within
     for plan in plans:
         results = steps(parts, graph, inputs, weights, plan)
@@ -124,11 +124,11 @@ def test_every_contraction_is_done_once(name: str) -> None:
     graph, parts, _ = derived(name)
     once = heavy(parts.encode) if parts.encode else 0
     every = heavy(graph)
-    if any(s.initial and s.rows is not None for s in parts.states):
+    if any(s.initial_output and s.time_axis is not None for s in parts.states):
         # Of rows before what grows `encode` does them, of the others the step.
         assert max(once, heavy(parts.step)) <= every <= once + heavy(parts.step)
         read = {a for node, _ in parts.step.nodes for a in node.args}
-        head = {*graph.inputs} - {parts.growing, *parts.whole}
+        head = {*graph.inputs} - {parts.growing, *parts.full_length_inputs}
         kept = {n for n in head if graph.input_facts[n].keep}
         there = [v for n, v in parts.step.inputs.items() if n in head - kept]
         assert not read & {*there}

@@ -64,7 +64,7 @@ def graph_of(
 def weights_of(graph: Graph, seed: int = 0) -> Arrays:
     rng = np.random.default_rng(seed)
     return {
-        name: rng.normal(size=[d.at({}) for d in facts.type.shape]).astype(np.float32)
+        name: rng.normal(size=[d.evaluate({}) for d in facts.type.shape]).astype(np.float32)
         for name, facts in graph.parameter_facts.items()
     }
 

@@ -137,7 +137,7 @@ def weights_of(written: Graph, routed: Graph) -> tuple[Arrays, Arrays]:
     """The same numbers for both: a tensor an expert, and one of all."""
     rng = np.random.default_rng(0)
     apart: Arrays = {
-        name: rng.normal(size=[d.at({}) for d in f.type.shape]).astype(np.float32)
+        name: rng.normal(size=[d.evaluate({}) for d in f.type.shape]).astype(np.float32)
         for name, f in written.parameter_facts.items()
     }
     joined: Arrays = {}
@@ -145,7 +145,7 @@ def weights_of(written: Graph, routed: Graph) -> tuple[Arrays, Arrays]:
         one = [f"e.{i}.{name.removeprefix('e.')}" for i in range(20)]
         there = [apart[n] for n in one if n in apart]
         joined[name] = np.stack(there) if name not in apart else apart[name]
-        assert joined[name].shape == tuple(d.at({}) for d in facts.type.shape)
+        assert joined[name].shape == tuple(d.evaluate({}) for d in facts.type.shape)
     assert sum(w.size for w in joined.values()) == sum(w.size for w in apart.values())
     return apart, joined
 
@@ -162,7 +162,7 @@ def test_as_if_every_expert_was_written_out(case: Case, experts: int, tmp_path: 
     verify_built_model(built)
     session = open_quietly(built.model)
     for sizes in SIZES:
-        shape = [d.at(sizes) for d in routed.inputs["x"].type.shape]
+        shape = [d.evaluate(sizes) for d in routed.inputs["x"].type.shape]
         x = {"x": np.random.default_rng(1).normal(size=shape).astype(np.float32)}
         wanted = specc_numpy.evaluate_graph(written, x, apart)["y"]
         found = specc_numpy.evaluate_graph(routed, x, joined)["y"]
@@ -190,7 +190,7 @@ graph main(x: float[batch, n, 6]) -> (y: float[batch, n, 6]) {
     graph = simplify_graph(elaborate_spec(open_spec(str(path))).graph)
     rng = np.random.default_rng(0)
     w = {
-        n: rng.normal(size=[d.at({}) for d in f.type.shape]).astype(np.float32)
+        n: rng.normal(size=[d.evaluate({}) for d in f.type.shape]).astype(np.float32)
         for n, f in graph.parameter_facts.items()
     }
     x = rng.normal(size=(2, 5, 6)).astype(np.float32)

@@ -83,7 +83,7 @@ def test_it_is_what_whole_numbers_give(form: str, kind: str, target: str, tmp_pa
     # the standard reads no blocks in a loop, and no part of numbers of 4 bits
     cut = kind == "int4" and "part" in form
     whole = kind == "int8" or (target == "onnx" and (cut or form == "in a loop"))
-    assert (one.form.block == 0) == whole
+    assert (one.form.group_size == 0) == whole
     assert one.form.bits == (4 if kind == "int4" and not whole else 8)
     w = model.weights()["w"]
     w = w if w.shape == (WIDE, OUT) else w.T

@@ -58,24 +58,24 @@ def test_lengths_form_a_commutative_ring(a: Dim, b: Dim, c: Dim) -> None:
 
 @given(plain, plain, numbers)
 def test_values_agree_with_whole_numbers(a: Dim, b: Dim, at: dict[str, int]) -> None:
-    x, y = a.at(at), b.at(at)
-    assert (a + b).at(at) == x + y
-    assert (a - b).at(at) == x - y
-    assert (a * b).at(at) == x * y
-    assert (a**2).at(at) == x * x
-    assert min_dims(a, b).at(at) == min(x, y)
-    assert max_dims(a, b).at(at) == max(x, y)
+    x, y = a.evaluate(at), b.evaluate(at)
+    assert (a + b).evaluate(at) == x + y
+    assert (a - b).evaluate(at) == x - y
+    assert (a * b).evaluate(at) == x * y
+    assert (a**2).evaluate(at) == x * x
+    assert min_dims(a, b).evaluate(at) == min(x, y)
+    assert max_dims(a, b).evaluate(at) == max(x, y)
     assume(b.number != 0 and y != 0)
-    assert floor_divide_dims(a, b).at(at) == x // y
-    assert mod_dims(a, b).at(at) == x % y
-    assert divide_dims_exactly(a * b, b).at(at) == x
+    assert floor_divide_dims(a, b).evaluate(at) == x // y
+    assert mod_dims(a, b).evaluate(at) == x % y
+    assert divide_dims_exactly(a * b, b).evaluate(at) == x
 
 
 @given(dims(), numbers)
 def test_substituting_in_steps_or_at_once_is_the_same(dim: Dim, at: dict[str, int]) -> None:
     def value(step: dict[str, Dim | int]) -> int | None:
         try:
-            return dim.substitute(step).at(at)
+            return dim.substitute(step).evaluate(at)
         except DimError:
             return None
 

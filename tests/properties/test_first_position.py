@@ -53,7 +53,7 @@ def test_many_that_pick_a_first_row_are_proved() -> None:
 def _or_the_second(node: Node, clock: TimeAxis) -> bool:
     match node:
         case Node(ops.Slice() | ops.Index(), (x,)) if x is not None:
-            return clock.head(x.type.shape[node.op.axis]) is not None
+            return clock.get_prefix_length(x.type.shape[node.op.axis]) is not None
     return False
 
 

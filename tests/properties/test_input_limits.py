@@ -122,7 +122,7 @@ def given(graph: Graph, rows: int, low: int, high: int, rng: Any) -> dict[str, N
     sizes = {"batch": 2, "n": rows, "k": 3}
     made: dict[str, NDArray[Any]] = {}
     for name, value in graph.inputs.items():
-        shape = [d.at(sizes) for d in value.type.shape]
+        shape = [d.evaluate(sizes) for d in value.type.shape]
         if value.type.dtype == "i64":
             made[name] = rng.integers(low, high + 1, shape)
         else:
@@ -142,7 +142,7 @@ def runnable(graph: Graph, weights: dict[str, NDArray[Any]]) -> Any:
 
 def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) -> Iterator[str]:
     rng = np.random.default_rng(seed)
-    sizes = {n: [d.at({}) for d in p.type.shape] for n, p in graph.parameters.items()}
+    sizes = {n: [d.evaluate({}) for d in p.type.shape] for n, p in graph.parameters.items()}
     weights = {n: rng.normal(size=s).astype(np.float32) for n, s in sizes.items()}
     session = runnable(graph, weights)
     for rows, low, high in edges:

@@ -86,7 +86,7 @@ def test_a_planted_stand_in_is_found(
         if not isinstance(value, Dim) or value.number is not None:
             return knows(value)
         try:
-            return float(value.at(dict.fromkeys(value.symbols(), stand_in)))
+            return float(value.evaluate(dict.fromkeys(value.symbols(), stand_in)))
         except DimError:  # a quotient that the stand-ins leave a remainder in
             return float(stand_in)
 
@@ -109,7 +109,7 @@ def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> Non
     found = opened(spec, **SMALL[spec])
     graph = found.model.graph
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
-    sizes = {s: max(size + n, graph.least.get(s, 1)) for n, s in enumerate(symbols)}
+    sizes = {s: max(size + n, graph.min_lengths.get(s, 1)) for n, s in enumerate(symbols)}
     inputs = random_inputs(graph, sizes, np.random.default_rng(0))
     weights = random_weights(found)
     want = specc_numpy.evaluate_graph(graph, inputs, weights)

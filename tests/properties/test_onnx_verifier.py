@@ -99,7 +99,9 @@ def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[
     model = bare(make_weights_inputs(one))
     graph = one.graph
     rng = np.random.default_rng(0)
-    inputs = random_inputs(graph, {s: n for s, n in found.env.items() if s not in graph.facts}, rng)
+    inputs = random_inputs(
+        graph, {s: n for s, n in found.env.items() if s not in graph.length_equations}, rng
+    )
     for tensor in one.weights.values():
         inputs[tensor.name] = rng.normal(size=list(tensor.dims)).astype("f4")
     names = [n for node in model.graph.node for n in node.output if n]

@@ -103,8 +103,8 @@ def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows:
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
     head, every = (head_rows(graph, memory), specc_numpy.evaluate_graph(graph, used, weights)["y"])
     full = every[:, head:]
-    if derived.first:
-        first = begun(derived, inputs, weights)[derived.first]
+    if derived.initial_logits_output:
+        first = begun(derived, inputs, weights)[derived.initial_logits_output]
         if not np.allclose(first, every[:, head - 1 : head], rtol=1e-9, atol=1e-9):
             return "the row behind which nothing has grown differs"
     for counts in PLANS:
@@ -176,8 +176,8 @@ def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
         derived = derive_encoder_and_step(graph, "x", {"y": "newest"}, begins="y")
         head = graph.outputs["y"].type.shape[1] - SEQ
         sure = bool(head.number) or (head.number is None and bool(head.terms[0][1]))
-        assert bool(derived.first) <= sure
-        if not derived.first or not derived.encode:
+        assert bool(derived.initial_logits_output) <= sure
+        if not derived.initial_logits_output or not derived.encode:
             continue
         seen += 1
         plain = derive_encoder_and_step(graph, "x", {"y": "newest"})
@@ -246,8 +246,8 @@ def test_without_a_warning_padding_behind_a_head_changes_nothing(
         padded = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         places = find_padding_offsets(graph, graph.inputs["keep"], side)
         length = graph.outputs["y"].type.shape[1]
-        before = places.before[length].at({"mem": 2})
-        behind = places.behind(length).at({"mem": 2})
+        before = places.before[length].evaluate({"mem": 2})
+        behind = places.behind(length).evaluate({"mem": 2})
         there = np.pad(inputs["keep"], [(0, 0), (before, behind)], constant_values=True)
         np.testing.assert_allclose(
             padded[there], alone[0], rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"

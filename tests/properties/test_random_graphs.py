@@ -153,12 +153,15 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     real = mask_bands.find_band_interval
     match name:
         case "conv reads nothing ahead":
-            monkeypatch.setattr(ops.Conv, "reach", lambda self, n: (0, self.before[n]))
+            monkeypatch.setattr(ops.Conv, "get_reach", lambda self, n: (0, self.padding_before[n]))
         case "conv looks back one row too few":
             monkeypatch.setattr(
                 ops.Conv,
-                "reach",
-                lambda self, n: (self.before[n] - self.span(n), self.before[n] - 1),
+                "get_reach",
+                lambda self, n: (
+                    self.padding_before[n] - self.get_span(n),
+                    self.padding_before[n] - 1,
+                ),
             )
         case "delay is row for row":
             monkeypatch.setattr(ops.Delay, "signature", Signature.parse("a[*a t *b] -> a[*a t *b]"))

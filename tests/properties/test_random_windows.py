@@ -68,8 +68,8 @@ class Drawn:
                 counted = self.rng.random() < 0.5
                 op = ops.AveragePool(kernel, stride, pads, (0,), counted)
                 self.x = self.one(op, self.x)
-        if not op.keeps(0):
-            self.keep = self.one(ops.KeepRows(stride[0], op.lag(0)), self.keep)
+        if not op.keeps_positions(0):
+            self.keep = self.one(ops.KeepRows(stride[0], op.get_lag(0)), self.keep)
 
     def thin(self, start: int, step: int) -> None:
         """`x[:, start::step]`, and the same of what says which rows exist."""
@@ -84,7 +84,7 @@ class Drawn:
 
 def weights_of(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
     return {
-        name: rng.standard_normal([d.at({}) for d in f.type.shape])
+        name: rng.standard_normal([d.evaluate({}) for d in f.type.shape])
         for name, f in graph.parameter_facts.items()
     }
 

@@ -152,7 +152,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "resolve_stride",
         lambda node, link, clock: (
             link.result_axis,
-            link.reach.moved((count_positions_ahead(node, link, clock) or 0) + link.stride),
+            link.reach.shift((count_positions_ahead(node, link, clock) or 0) + link.stride),
         ),
     ),
     "rows of a head are no rows": (position_demand, "count_positions_ahead", lambda *_: 0),

@@ -164,7 +164,8 @@ def values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np
     """Return inputs and parameters."""
     rng = np.random.default_rng(seed)
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.evaluate({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
     }
     return {"x": rng.normal(size=(2, ROWS, WIDTH))}, weights
 

@@ -96,7 +96,7 @@ class Aged:
     def __post_init__(self) -> None:
         generation, graph = self.model.generation, self.model.graph
         assert generation
-        least = {n: LengthBound(low) for n, low in graph.least.items()}
+        least = {n: LengthBound(low) for n, low in graph.min_lengths.items()}
         grows = graph.inputs[generation.growing].type.shape[1].name
         least.pop(grows or "", None)
         self.input_signature = ModelInputs(
@@ -122,8 +122,8 @@ class Aged:
             reading=PreprocessingConfig(),
             states=derived.states,
             static_inputs=derived.static_inputs,
-            whole=derived.whole,
-            first=derived.first,
+            whole=derived.full_length_inputs,
+            first=derived.initial_logits_output,
         )
         encode: Any = Exact(derived.encode, self.weights) if derived.encode else None
         step: Any = Exact(derived.step, self.weights)

@@ -103,7 +103,7 @@ def given(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
     env = {"batch": batch, "seq": rows}
     made: dict[str, Any] = {}
     for name, value in graph.inputs.items():
-        shape = tuple(d.at(env) for d in value.type.shape)
+        shape = tuple(d.evaluate(env) for d in value.type.shape)
         made[name] = rng.normal(size=shape).astype("f4") / (100 if name == "slopes" else 1)
         if value.type.dtype == "bool":
             made[name] = rng.random(shape) < (0.03 if name == "far" else 0.6)

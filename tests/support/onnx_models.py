@@ -67,7 +67,7 @@ def decoder(
         )
         x = b.one(ops.Arith("add"), x, linear(h, f"{at}.mlp.down", 2 * width, width), scope=at)
     logits = b.one(ops.Linear(), x, table, None, scope="head")
-    return b.finish("decoder", {"logits": logits}, least=least or {})
+    return b.finish("decoder", {"logits": logits}, min_lengths=least or {})
 
 
 def parameters(graph: Graph, seed: int = 0) -> dict[str, NDArray[np.float32]]:

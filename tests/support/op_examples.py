@@ -40,7 +40,7 @@ class Example:
 
     def values(self, type: Type, rng: np.random.Generator) -> Array:
         """Random values of one operand."""
-        shape = tuple(d.at({}) for d in type.shape)
+        shape = tuple(d.evaluate({}) for d in type.shape)
         if type.dtype == "bool":
             return rng.random(shape) < 0.6
         if type.dtype in ("i64", "i32"):

@@ -107,7 +107,7 @@ def end(number: float) -> str:
 
 def interval(reach: Interval) -> str:
     """`[0, ∞]`."""
-    return "nothing" if reach.empty else f"[{end(reach.lo)}, {end(reach.hi)}]"
+    return "nothing" if reach.is_empty else f"[{end(reach.lo)}, {end(reach.hi)}]"
 
 
 # Rewrites.

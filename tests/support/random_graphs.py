@@ -236,6 +236,7 @@ def values(
     rng = np.random.default_rng(seed)
     inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "keep": rng.random((batch, rows)) < 0.8}
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.evaluate({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
     }
     return inputs, weights

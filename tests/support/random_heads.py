@@ -173,7 +173,7 @@ def finished(drawn: Headed, keep: Literal["left", "right", "any"] = "any") -> Gr
     drawn.streams.append(drawn.behind(drawn.streams[0], drawn.any_head()))
     for _ in range(drawn.rng.randint(2, 6)):
         made = drawn.step()
-        if TIME.head(made.type.shape[1]) is None:
+        if TIME.get_prefix_length(made.type.shape[1]) is None:
             break
         drawn.streams.append(made)
     return b.finish("headed", {"y": drawn.streams[-1]})
@@ -191,6 +191,6 @@ def values(
 
 def head_rows(graph: Graph, memory: int) -> int:
     """How many rows of the result stand before those that grow."""
-    head = TIME.head(graph.outputs["y"].type.shape[1])
+    head = TIME.get_prefix_length(graph.outputs["y"].type.shape[1])
     assert head is not None
-    return head.at({"mem": memory})
+    return head.evaluate({"mem": memory})

@@ -267,6 +267,7 @@ def wide_values(
     inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "mem": rng.normal(size=(batch, 2, WIDTH))}
     inputs |= {"keep": np.ones((batch, rows), bool), "other": rng.random((batch, rows)) < 0.6}
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.evaluate({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
     }
     return inputs, weights

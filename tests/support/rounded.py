@@ -45,14 +45,14 @@ def halves(whole: Array) -> bytes:
 
 def stored(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
     """The numbers and scales of a weight `[out, in]`, in columns where the form has them."""
-    blocks = int_quantization.split_groups(weight.astype(np.float32), form.block)
+    blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
     scales = int_quantization.group_scales(blocks, form.bits)
     numbers = int_quantization.pack_quantized(
         int_quantization.round_to_grid(blocks, scales, form.bits).astype(np.int8),
         weight.shape[1],
         form,
     )
-    scales = scales if form.block else scales[:, 0]
+    scales = scales if form.group_size else scales[:, 0]
     if form.layout == "columns":
         return np.ascontiguousarray(numbers.T), np.ascontiguousarray(scales.T)
     return numbers, scales
@@ -70,14 +70,14 @@ def rounded_map(
     b = Builder()
     axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in lead]
     x = b.input("x", Input(Type("f32", (*axes, Dim.of(wide)))))
-    weights = {form.numbers("w"): numbers, form.scales("w"): scales}
-    types = {form.numbers("w"): form.dtype, form.scales("w"): "f32"}
+    weights = {form.format_codes_name("w"): numbers, form.format_scales_name("w"): scales}
+    types = {form.format_codes_name("w"): form.dtype, form.format_scales_name("w"): "f32"}
     if bias is not None:
         weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
     given = [
         b.parameter(Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros"))
         for n, w in weights.items()
     ]
-    op = ops.LinearQ(form.bits, form.block, form.layout, form.rounding)
+    op = ops.LinearQ(form.bits, form.group_size, form.layout, form.rounding)
     y = b.one(op, x, *given, *([] if bias is not None else [None]))
     return Map(b.finish("map", {"y": y}), weights, form)

@@ -35,7 +35,7 @@ def small(name: str) -> Opened:
 def decoding_of(settings: GenerationSettings, source: str, penalized: bool) -> DecodingConfig:
     """What the settings say of a model, without what is said at run time."""
     return DecodingConfig(
-        source=source,
+        logits_output=source,
         strategy=settings.strategy,
         start=settings.start,
         suppress_tokens=settings.suppress_tokens,
@@ -45,15 +45,15 @@ def decoding_of(settings: GenerationSettings, source: str, penalized: bool) -> D
         no_repeat_ngram_size=settings.no_repeat_ngram_size,
         bad_words_ids=settings.bad_words_ids,
         renormalize_logits=settings.renormalize_logits,
-        begin=settings.begin,
+        first_token_choices=settings.begin,
         forced_eos_token_id=settings.forced_eos_token_id,
         stop=settings.stop,
         pad=settings.pad,
-        penalized=penalized,
+        has_repetition_penalty=penalized,
         num_beams=settings.num_beams,
-        best=settings.num_return_sequences,
+        num_return_sequences=settings.num_return_sequences,
         length_penalty=settings.length_penalty,
-        early=settings.early_stopping,
+        early_stopping=settings.early_stopping,
     )
 
 

@@ -28,7 +28,9 @@ def steps(
     made = begun(derived, inputs, weights)
     batch = len(inputs[derived.growing])
     states = {
-        s.name: made[s.initial] if s.initial else empty(s.type, s.rows, batch, inputs, graph)
+        s.name: made[s.initial_output]
+        if s.initial_output
+        else empty(s.type, s.time_axis, batch, inputs, graph)
         for s in derived.states
     }
     past = 0
@@ -36,12 +38,12 @@ def steps(
         given = {n: made.get(n, once.get(n)) for n in derived.static_inputs}
         for name in along(graph, derived):
             if name in derived.step.inputs:
-                start = 0 if name in derived.whole else past
+                start = 0 if name in derived.full_length_inputs else past
                 given[name] = inputs[name][:, start : past + count]
         used = {n: v for n, v in {**given, **states}.items() if n in derived.step.inputs}
         own = {n: weights[n] for n in derived.step.parameters}
         results = specc_numpy.evaluate_graph(derived.step, used, own)
-        states = {s.name: results[s.next] for s in derived.states}
+        states = {s.name: results[s.next_output] for s in derived.states}
         past += count
         yield {n: results[n] for n in derived.step.outputs if n in graph.outputs}
 
@@ -78,5 +80,5 @@ def empty(
         ):
             if d.name and name in inputs:
                 env[d.name] = n
-    lengths = [0 if n == rows else Dim.of(d).at(env) for n, d in enumerate(type.shape)]
+    lengths = [0 if n == rows else Dim.of(d).evaluate(env) for n, d in enumerate(type.shape)]
     return np.zeros(lengths, NUMPY[type.dtype])

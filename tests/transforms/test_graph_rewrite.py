@@ -36,7 +36,7 @@ def turned_thrice() -> Graph:
     for n in range(3):
         y = build.one(ops.Transpose((1, 2, 0)), y, scope=f"turn.{n}")
         build.names[f"turn.{n}"] = y
-    return build.finish("main", {"y": build.one(ops.Pointwise("tanh"), y)}, least={"a": 1})
+    return build.finish("main", {"y": build.one(ops.Pointwise("tanh"), y)}, min_lengths={"a": 1})
 
 
 def test_three_turns_are_none_and_names_stay() -> None:
@@ -45,7 +45,7 @@ def test_three_turns_are_none_and_names_stay() -> None:
     assert find_graph_errors(once) == find_graph_errors(done) == []
     assert [n.op for n, _ in done.nodes] == [ops.Pointwise("tanh")]
     assert done.names["turn.2"] is done.inputs["x"]
-    assert done.least == {"a": 1}
+    assert done.min_lengths == {"a": 1}
 
 
 def test_without_rules_nothing_changes() -> None:
@@ -63,7 +63,7 @@ def test_verify_names_what_is_wrong() -> None:
         parameter_facts={},
         nodes=tuple(rest),
         outputs=graph.outputs,
-        made={node: graph.made[node]},
+        node_origins={node: graph.node_origins[node]},
     )
     said = find_graph_errors(wrong)
     assert any("operand 1 is used before it is defined" in s for s in said)

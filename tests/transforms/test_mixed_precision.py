@@ -130,10 +130,10 @@ def test_keys_and_values_are_kept_thin(name: str) -> None:
         wanted = "f16" if state.role in ("key", "value") else state.type.dtype
         assert state.type.dtype == wanted
         assert thin.step.inputs[state.name].type == state.type
-        assert thin.step.outputs[state.next].type.dtype == state.type.dtype
-        if state.initial:
+        assert thin.step.outputs[state.next_output].type.dtype == state.type.dtype
+        if state.initial_output:
             assert thin.encode is not None
-            made = thin.encode.outputs[state.initial].type.dtype
+            made = thin.encode.outputs[state.initial_output].type.dtype
             assert made == state.type.dtype
     for name_ in thin.static_inputs:
         if thin.encode is not None and name_ in thin.encode.outputs:

@@ -146,7 +146,7 @@ def inputs(**given: Input) -> Iterator[dict[str, Any]]:
     b = Builder()
     for name, facts in given.items():
         b.input(name, facts)
-    graph = b.finish("g", {name: b.inputs[name] for name in given}, least={"n": 2})
+    graph = b.finish("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
     rng = np.random.default_rng(0)
     for turn in range(3):
         yield random_inputs(graph, sizes_for(graph, turn), rng)

@@ -16,7 +16,9 @@ from specc.weights.quantized_values import QuantizedValues, WeightQuantizationEr
 from specc.weights.weight_rules import RequiredParameter
 
 FORMS = [
-    QuantizationFormat(bits=bits, block=block, layout=layout, rounding="none", is_transposed=turned)
+    QuantizationFormat(
+        bits=bits, group_size=block, layout=layout, rounding="none", is_transposed=turned
+    )
     for bits, block in ((8, 0), (8, 16), (4, 16), (4, 32))
     for layout in ("rows", "columns")
     for turned in (False, True)
@@ -32,13 +34,15 @@ def test_back_again_is_half_a_step_away_at_most(
     weight = RNG.normal(size=(out, wide)).astype(np.float32)
     numbers, scales = stored(weight, form)
     shape = (wide, out) if form.is_transposed else (out, wide)
-    assert (numbers.shape, scales.shape) == form.shapes(shape)
+    assert (numbers.shape, scales.shape) == form.compute_shapes(shape)
     again = int_quantization.dequantize(numbers, scales, wide, form)
     again = again.T if form.is_transposed else again
     step = np.abs(
-        int_quantization.group_scales(int_quantization.split_groups(weight, form.block), form.bits)
+        int_quantization.group_scales(
+            int_quantization.split_groups(weight, form.group_size), form.bits
+        )
     )
-    each = np.repeat(step, form.block or wide, 1)[:, :wide]
+    each = np.repeat(step, form.group_size or wide, 1)[:, :wide]
     # of 4 bits the far end of the other side is a whole step away
     most = each * (0.5 if form.bits == 8 else 1.0)
     assert (np.abs(again - weight) <= most * (1 + 1e-6)).all()
@@ -46,7 +50,7 @@ def test_back_again_is_half_a_step_away_at_most(
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
-    form = QuantizationFormat(bits=bits, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=bits, group_size=16, layout="rows", rounding="none")
     weight = np.zeros((4, 20), np.float32)
     weight[1], weight[2], weight[3] = 3.0, -0.25, 1e-42
     again = int_quantization.dequantize(*stored(weight, form), 20, form)
@@ -65,7 +69,7 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
     bits: int, size: float, places: list[float], most: bool
 ) -> None:
     """Also those at the ends of float32, whose squares it does not hold."""
-    form = QuantizationFormat(bits=bits, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=bits, group_size=16, layout="rows", rounding="none")
     weight = np.array([places], np.float64) * size
     weight = weight.astype(np.float32)
     if most:
@@ -91,10 +95,10 @@ def test_streamed_by_pieces_it_is_the_same(
     whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = stored(whole.T if form.is_transposed else whole, form)
     monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 30)
-    got = b"".join(values.chunks(form.numbers("w"), form.dtype))
+    got = b"".join(values.chunks(form.format_codes_name("w"), form.dtype))
     assert got == (halves(numbers) if form.dtype == "i4" else numbers.tobytes())
-    assert b"".join(values.chunks(form.scales("w"), "f32")) == scales.tobytes()
-    count = math.prod(values.wanted[form.numbers("w")].shape)
+    assert b"".join(values.chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
+    count = math.prod(values.wanted[form.format_codes_name("w")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count
     again = int_quantization.dequantize(
         numbers, scales, shape[0] if form.is_transposed else shape[1], form
@@ -116,13 +120,15 @@ def test_scales_can_be_asked_for_first() -> None:
 
 def test_layouts_are_what_they_say() -> None:
     layouts: tuple[WeightLayout, ...] = ("rows", "columns")
-    found = [QuantizationFormat(bits=4, block=32, layout=x, rounding="none").dtype for x in layouts]
+    found = [
+        QuantizationFormat(bits=4, group_size=32, layout=x, rounding="none").dtype for x in layouts
+    ]
     assert found == ["u8", "i4"]
 
 
 def test_numbers_that_lie_in_another_order_are_packed_alike() -> None:
     """As they come from a rounding column by column."""
-    form = QuantizationFormat(bits=4, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=4, group_size=16, layout="rows", rounding="none")
     whole = RNG.integers(-8, 8, (3, 2, 16)).astype(np.int8)
     want = int_quantization.pack_quantized(whole, 32, form)
     assert np.array_equal(int_quantization.pack_quantized(np.asfortranarray(whole), 32, form), want)

@@ -109,7 +109,7 @@ def test_nothing_is_lost_by_it(spec: str, tmp_path: Path) -> None:
     for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
         assert np.array_equal(value, wanted[name])
     # what remains of a gain is near 1, or less where there is a bias beside it
-    gains = [after[fold.gain] for fold in folded.folds]
+    gains = [after[fold.weight] for fold in folded.folds]
     assert all(abs(g).max() < 1.42 for g in gains)
 
 

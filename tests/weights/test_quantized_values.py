@@ -94,10 +94,10 @@ def test_every_byte_is_that_of_the_plain_way(
     monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 10 * many)
     monkeypatch.setattr("specc.weights.quantized_values.CACHED_VALUES", many)
     rows = weight().astype(KINDS[dtype])
-    form = QuantizationFormat(bits=bits, block=block, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=bits, group_size=block, layout="rows", rounding="none")
     values = QuantizedValues(Lying(rows, dtype), {"w": form})
-    numbers = b"".join(map(bytes, values.chunks(form.numbers("w"), "u8")))
-    scales = b"".join(map(bytes, values.chunks(form.scales("w"), "f32")))
+    numbers = b"".join(map(bytes, values.chunks(form.format_codes_name("w"), "u8")))
+    scales = b"".join(map(bytes, values.chunks(form.format_scales_name("w"), "f32")))
     assert (numbers, scales) == plain(rows, bits, block)
     narrow = rows.astype(np.float32)
     assert values.made["w"].loss.squares == pytest.approx(np.vdot(narrow, narrow))
@@ -106,7 +106,7 @@ def test_every_byte_is_that_of_the_plain_way(
 def test_pieces_that_share_a_buffer_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake that the test is for: numbers that are not copied out of a chunk."""
     rows = weight().astype(np.float32)
-    form = QuantizationFormat(bits=4, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=4, group_size=16, layout="rows", rounding="none")
     values = QuantizedValues(Lying(rows, "f32", WIDE), {"w": form})
 
     def shared(self: QuantizedValues, name: str) -> Iterator[Array]:

@@ -36,7 +36,7 @@ def find_kv_buffers(
     graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
 ) -> tuple[KVCache, ...]:
     """Return the KV caches of a step graph that can be written in place."""
-    if not target.in_place or opset < MIN_KV_BUFFER_OPSET:
+    if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
     states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
     readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
@@ -46,7 +46,7 @@ def find_kv_buffers(
         # the kernel does not return attention weights
         if not isinstance(node.op, ops.Attend) or readers[results[1]]:
             continue
-        if not _is_supported_by_kernel(node, target.in_place):
+        if not _is_supported_by_kernel(node, target.in_place_cache_dtypes):
             continue
         cache = _find_attention_cache(node, node.op, states_by_input, readers)
         if cache is not None:
@@ -58,7 +58,7 @@ def _is_bufferable(state: DecodeState) -> bool:
     """Return whether a state can be an in-place buffer: not a sliding window, whose front is
     evicted, nor a cache with prefix positions, which is longer than `past`.
     """
-    return state.rows == 2 and state.most == inf and not state.initial
+    return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 
 
 def _find_attention_cache(
@@ -73,7 +73,7 @@ def _find_attention_cache(
     # a state that is both keys and values would be written twice
     if key is None or value is None or key is value:
         return None
-    return KVCache(key.name, value.name, key.next, value.next)
+    return KVCache(key.name, value.name, key.next_output, value.next_output)
 
 
 def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
@@ -122,12 +122,14 @@ def build_kv_buffer_model(
     """Build the step graph with KV buffers, filled up to the input `PAST_LENGTH_INPUT`."""
     graph = model.graph
     types = {n: v.type for n, v in graph.inputs.items()}
-    for name in model.names:
+    for name in model.buffer_names:
         types[name] = get_buffer_type(types[name])
     # The length of a buffer is its capacity, so the past length is a separate input.
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
     types[PAST_LENGTH_INPUT] = Type("i64", ())
-    lengths = LengthResolver(types, graph.facts, graph.least, {past: PAST_LENGTH_INPUT})
+    lengths = LengthResolver(
+        types, graph.length_equations, graph.min_lengths, {past: PAST_LENGTH_INPUT}
+    )
     g = Emitter(
         target=target,
         opset=opset,
@@ -137,7 +139,7 @@ def build_kv_buffer_model(
     for name, value in graph.inputs.items():
         g.values.tensors[value] = Tensor(name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].keep
-    g.values.buffers.update(graph.inputs[n] for n in model.names)
+    g.values.buffers.update(graph.inputs[n] for n in model.buffer_names)
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}

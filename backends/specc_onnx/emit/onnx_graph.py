@@ -158,7 +158,7 @@ def build_model(
     g = Emitter(
         target=target,
         opset=opset,
-        lengths=LengthResolver(types, graph.facts, graph.least),
+        lengths=LengthResolver(types, graph.length_equations, graph.min_lengths),
         names=NameTable({*graph.inputs, *graph.outputs}, graph=graph.name),
     )
     limits = find_length_limits(graph)

@@ -337,8 +337,8 @@ class BeamSearchStrategy:
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, made] and `scores` f32[batch, best], best first."""
         scores, tokens = last[2], last[3]
-        best = Dim.of(self.d.best)
-        if self.d.best < self.d.num_beams:
+        best = Dim.of(self.d.num_return_sequences)
+        if self.d.num_return_sequences < self.d.num_beams:
             scores, tokens = (emit_slice(g, x, 1, Dim.of(0), best) for x in (scores, tokens))
         shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)
         return {

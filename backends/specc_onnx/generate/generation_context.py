@@ -39,7 +39,7 @@ def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
     scalars = {MAX_TOKENS_INPUT: "i64"}
     if decoding.strategy == "sample":
         scalars |= {SEED_INPUT: "i64", **SAMPLING_INPUTS}
-    if decoding.penalized:
+    if decoding.has_repetition_penalty:
         scalars[PENALTY_INPUT] = "f32"
     return scalars
 
@@ -94,7 +94,7 @@ class GenerationParts(SelfDecodingGraph):
     @property
     def starts_from_prefix(self) -> bool:
         """Return True if the first token of an empty sequence is chosen from prefix positions."""
-        return not self.decoding.start and bool(self.derived.first)
+        return not self.decoding.start and bool(self.derived.initial_logits_output)
 
     @property
     def inputs(self) -> dict[str, Type]:

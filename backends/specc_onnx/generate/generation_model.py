@@ -272,7 +272,7 @@ def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     lengths = {str(context.batch): context.step_batch}
     # A cache starts empty, a state without a time axis (of a recurrent layer) as zeros.
     shape = [
-        Dim.of(0) if n == state.rows else d.substitute(lengths)
+        Dim.of(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
     ]
     context.g.site = LoweringSite(("states",))

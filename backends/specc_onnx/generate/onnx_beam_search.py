@@ -212,7 +212,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     one.
     """
     g = s.g
-    never = s.d.early == "never" and s.d.length_penalty > 0
+    never = s.d.early_stopping == "never" and s.d.length_penalty > 0
     best = emit_slice(g, scores, 1, Dim.of(0), Dim.of(1))
     if s.d.early is True:
         is_live = g.node("Greater", best, g.constant(NO_SCORE, "f32"))

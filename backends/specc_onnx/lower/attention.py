@@ -74,7 +74,7 @@ def attend(
 def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
     """Return the blocks for blocked attention, or the reason why it does not apply."""
     queries, keys = parts.grid[2:]
-    if not g.target.blocks:
+    if not g.target.uses_blocked_attention:
         return f"blocks are not for {g.target.name}"
     if g.site.is_used[1]:
         return "its weights are read"
@@ -126,7 +126,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
     """Return the blocks if the weights have no other user and can be recomputed per block."""
     value, width = weights.value, values.type.shape[-1].number
-    if value is None or width is None or not g.target.blocks:
+    if value is None or width is None or not g.target.uses_blocked_attention:
         return None
     # Leading axes may differ by a broadcast 1.
     if g.facts.use_counts.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:

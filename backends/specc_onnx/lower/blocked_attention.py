@@ -74,7 +74,7 @@ def emit_local_attention(
 
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
-            if local.band.empty:
+            if local.band.is_empty:
                 # No query attends to neighbors: zeros, into which the global queries are scattered.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:

@@ -54,7 +54,7 @@ def _emit_conv_as_2d(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: st
         one + op.kernel,
         one + op.stride,
         one + op.dilation,
-        zero + op.before + zero + op.behind,
+        zero + op.padding_before + zero + op.padding_after,
         op.groups,
     )
     x, w, b = operands
@@ -107,13 +107,13 @@ def conv_transpose(
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         dilations=list(op.dilation),
-        pads=[*op.before, *(max(n, 0) for n in op.behind)],
-        output_padding=[max(-n, 0) for n in op.behind],
+        pads=[*op.padding_before, *(max(n, 0) for n in op.padding_after)],
+        output_padding=[max(-n, 0) for n in op.padding_after],
         group=op.groups.number,
     )
     result = _emit_channels_first(g, op.kernel, made)
     for axis in doubtful:
-        length = op.rows(x.type.shape[axis], axis - first)
+        length = op.compute_length(x.type.shape[axis], axis - first)
         stop = g.lengths.emit_length_check(g, g.shape([length]), length)
         result = g.node("Slice", result, g.vector(0), stop, g.vector(axis))
     return result
@@ -180,7 +180,7 @@ def _emit_window_padding(
     g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str = "f32"
 ) -> str:
     """Emit a feature map (NCHW) padded with `value`."""
-    sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
+    sides = g.vector(0, 0, *op.padding_before, 0, 0, *op.padding_after)
     return g.node("Pad", x, sides, g.constant(value, dtype))
 
 
@@ -191,7 +191,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     """
     guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
     pad_input = _emit_channels_first(g, op.kernel, guard.pad_input(x))
-    before, behind, counted = op.before, op.ends, op.counted
+    before, behind, counted = op.padding_before, op.end_padding, op.counted
     if counted and any(op.extra):
         pad_input = _emit_window_padding(g, op, pad_input, 0.0)
         before, behind, counted = (0,) * len(op.kernel), op.extra, False
@@ -233,7 +233,7 @@ class _EmptyWindowGuard:
         """Pad `x` with zeros of a window's length if the axis is empty at run time."""
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
-            needed = max(self.op.lag(n) + 1, 1)
+            needed = max(self.op.get_lag(n) + 1, 1)
             rows = make_typed_tensor(name, x.type.dtype, x.type.shape)
             name = emit_min_length_padding(self.g, rows, self.first + n, needed)
         return name
@@ -254,7 +254,7 @@ class _EmptyWindowGuard:
         """Return the result without the windows over the added zeros."""
         for n in self._list_empty_axes(x):
             axis = self.first + n
-            length = self.op.rows(x.type.shape[axis], n)
+            length = self.op.compute_length(x.type.shape[axis], n)
             stop = self._require_positions(self.g.shape([length]), x, n)
             start, along = self.g.vector(0), self.g.vector(axis)
             made = self.g.node("Slice", made, start, stop, along)
@@ -262,7 +262,7 @@ class _EmptyWindowGuard:
 
     def _require_positions(self, number: str, x: Tensor, n: int) -> str:
         """Return `number`, or 0 if there are too few positions."""
-        spare = self.op.spare(x.type.shape[self.first + n], n)
+        spare = self.op.compute_spare_length(x.type.shape[self.first + n], n)
         return self.g.lengths.emit_length_check(self.g, number, spare)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
@@ -272,7 +272,7 @@ class _EmptyWindowGuard:
             n
             for n in range(len(self.op.kernel))
             if not self.g.lengths.is_positive(x.type.shape[self.first + n])
-            and (self.op.spare(none, n).number or 0) >= 0
+            and (self.op.compute_spare_length(none, n).number or 0) >= 0
         ]
 
 

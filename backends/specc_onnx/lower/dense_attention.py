@@ -75,7 +75,10 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> boo
     # NaN for a query without visible keys.
     wanted = {parts.q.type.dtype, *(["weights"] if g.site.is_used[1] else [])}
     return (
-        g.has("Attention") and parts.sinks is None and op.scale > 0 and wanted <= g.target.attends
+        g.has("Attention")
+        and parts.sinks is None
+        and op.scale > 0
+        and wanted <= g.target.attention_dtypes
     )
 
 

@@ -54,11 +54,13 @@ class Emitter:
 
     def has(self, kind: str) -> bool:
         """Return whether target and opset have the fused operator `kind`."""
-        return kind in self.target.fused and onnx_targets.is_operator_available(kind, self.opset)
+        return kind in self.target.fused_operators and onnx_targets.is_operator_available(
+            kind, self.opset
+        )
 
     def lacks(self, kind: str, dtype: str) -> bool:
         """Return whether the target has no kernel of an operator for an element type."""
-        return bool({kind, f"{kind} {dtype}"} & self.target.lacks)
+        return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
     def node(self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any) -> str:
         """Emit an ONNX node, or reuse an equal one; return its result."""

@@ -114,7 +114,7 @@ def emit_kv_buffer_attention(
         result=Type(q.type.dtype, (b, new_count, h * d)),
     )
     has_mask = mask is not None and not is_always_true(mask)
-    if g.target.unmasked and mask is not None and has_mask and add is None:
+    if g.target.has_unmasked_kernel and mask is not None and has_mask and add is None:
         is_causal = _emit_is_causal_mask(g, mask, (query_count, total_length))
         result, *written_buffers = _emit_unbiased_if_causal(g, call, is_causal, mask)
     else:

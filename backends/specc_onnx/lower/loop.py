@@ -32,7 +32,7 @@ from specc_onnx.lower.tensor_helpers import (
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Lower to a loop over positions, or over chunks for long linear recurrences."""
     recurrence = match_linear_recurrence(op, [a.value for a in args])
-    length = op.parts(args).rows[0].type.shape[op.axis]
+    length = op.split_operands(args).scanned[0].type.shape[op.axis]
     if recurrence is None or (length.number or MAX_LOOP_LENGTH + 1) <= MAX_LOOP_LENGTH:
         return emit_scan(op, g, *args)
     if length.number is not None:
@@ -64,17 +64,17 @@ def _emit_chunks(
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Lower to `Scan`, or to `Loop` for early exit and targets that need it."""
-    if op.until != -1 or g.target.loops == "loop":
+    if op.until != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
-    operands = op.parts(args)
+    operands = op.split_operands(args)
     scanned, axes = _emit_scanned_operands(op, g, operands)
-    body = _build_scan_body(op, g, operands.keep, operands.starts, operands.captured)
+    body = _build_scan_body(op, g, operands.keep, operands.initial_carries, operands.captured)
     directions = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries
     results = g.nodes(
         "Scan",
         len(op.body.outputs),
-        *(c.name for c in operands.starts),
+        *(c.name for c in operands.initial_carries),
         *scanned,
         body=body,
         num_scan_inputs=len(scanned),
@@ -84,17 +84,17 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     )
     stacked = [emit_collected_axis(op, g, r, t.rank) for r, t in _list_collected(op, g, results)]
     results = (*results[: op.carries], *stacked)
-    length = operands.rows[0].type.shape[op.axis]
+    length = operands.scanned[0].type.shape[op.axis]
     if g.lengths.is_positive(length):
         return results
-    return _emit_without_placeholder(op, g, results, operands.starts, length)
+    return _emit_without_placeholder(op, g, results, operands.initial_carries, length)
 
 
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, operands: Loop[Tensor]
 ) -> tuple[list[str], list[int]]:
     """Emit the scanned inputs, padded to at least one position, and their scan axes."""
-    tensors, axes = [*operands.rows], [op.axis] * op.scanned
+    tensors, axes = [*operands.scanned], [op.axis] * op.scanned
     # `keep` is `[b, t]`: its time axis is always 1.
     if operands.keep is not None:
         tensors, axes = [operands.keep, *tensors], [1, *axes]
@@ -193,7 +193,7 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     conditional_outputs = values[: len(values) - op.lasting]
     unconditional = collect_needed_nodes(values[len(conditional_outputs) :])
     lower_nodes(g, op.body, unconditional)
-    starts = op.inner().starts
+    starts = op.split_body_inputs().initial_carries
     any_unfinished = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
     types = [v.type for v in conditional_outputs]
 
@@ -241,13 +241,15 @@ def _emit_broadcast_keep(g: Emitter, position_mask: Tensor, type: Type) -> str:
 
 def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Emit a `Loop` node that runs to the last position, or until all sequences are done."""
-    operands = op.parts(args)
-    length = operands.rows[0].type.shape[op.axis]
+    operands = op.split_operands(args)
+    length = operands.scanned[0].type.shape[op.axis]
     iterations = g.dim(length)
     body = _build_loop_body(op, g, operands, iterations)
     has_early_exit = _has_early_exit(op)
-    condition = _emit_any_unfinished(g, operands.starts[op.until].name) if has_early_exit else None
-    carried = [c.name for c in operands.starts]
+    condition = (
+        _emit_any_unfinished(g, operands.initial_carries[op.until].name) if has_early_exit else None
+    )
+    carried = [c.name for c in operands.initial_carries]
     count = len(op.body.outputs)
     results = g.nodes("Loop", count, iterations, condition, *carried, body=body)
     # if all iterations run and there is at least one, no output is missing
@@ -270,7 +272,7 @@ def _build_loop_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor], iteration
         if op.reverse:
             last = g.node("Sub", iterations, g.constant(1, "i64"))
             position = g.node("Sub", last, position)
-        for (_, value), x in zip(inner, operands.rows, strict=False):
+        for (_, value), x in zip(inner, operands.scanned, strict=False):
             row = g.node("Gather", x.name, position, axis=op.axis)
             g.values.tensors[value] = Tensor(row, value.type, value)
         position_mask = None

@@ -28,7 +28,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
         sides = (w.name, x.name) if is_transposed else (x.name, w.name)
         return _emit_bias_add(g, g.node("MatMul", *sides), bias)
     # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
-    if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
+    if g.target.linear_operator == "product" and len(shape) > 2 and x.type.dtype == "f32":
         return _emit_bias_add(g, _emit_linear_product(g, x, w, is_transposed), bias)
     operands = (emit_flatten(g, x.name, shape), w.name, bias.name if bias else None)
     result = g.node("Gemm", *operands, transB=1 if is_transposed else None)
@@ -90,7 +90,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     runtime would fuse an `Add` with the norm into a slower kernel.
     """
     value = x.value
-    if not g.target.joins_norms or value is None or value.type.dtype != "f32":
+    if not g.target.fuses_add_into_norm or value is None or value.type.dtype != "f32":
         return x.name
     match value.node:
         # the runtime fuses neither additions with other users nor broadcasting ones

@@ -43,7 +43,7 @@ class NearKeys:
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
     """Return center and radius that a mask `[…, 1, k]` compares its keys with, or None."""
     shape = mask.type.shape
-    if not g.target.blocks or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
+    if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
     return _match_window(g, mask.value, shape[-1])
 

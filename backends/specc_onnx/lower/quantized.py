@@ -58,8 +58,8 @@ def _emit_quantized_product(
 ) -> str:
     """Emit `x @ w.T` with the fastest kernel that the target has for this quantization."""
     dtype = rows.type.dtype
-    kernel = dtype == "f32" or dtype in g.target.computes
-    if op.block and op.layout == "rows" and g.target.rounded and kernel:
+    kernel = dtype == "f32" or dtype in g.target.compute_dtypes
+    if op.block and op.layout == "rows" and g.target.quantized_operators and kernel:
         return _emit_matmul_nbits(op, g, rows, weights, scales, result_shape)
     # Per-tensor scales change the result, so they apply even without a kernel for the type.
     if op.rounding == "tensor":
@@ -107,10 +107,10 @@ def _emit_integer_product(
     row_scales, scaled_rows = _emit_row_scales(g, x)
     # `QuantizeLinear` has no per-token scales, so it gets scaled rows and scale 1. CUDA has only
     # signed products, and no `QGemm`.
-    signed = g.target.rounded == "weights"
+    signed = g.target.quantized_operators == "weights"
     zero_point = g.constant(0, "i8") if signed else g.constant(128, "u8")
     codes = g.node("QuantizeLinear", scaled_rows, g.constant(1.0, "f32"), zero_point)
-    if op.layout == "rows" and g.target.rounded == "rows":
+    if op.layout == "rows" and g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, codes, x.type.shape)
         unit_scale, no_zero_point = g.constant(1.0, "f32"), g.constant(0, "i8")
         given = (flat_codes, unit_scale, zero_point, w.name, unit_scale, no_zero_point)
@@ -205,7 +205,7 @@ def _emit_dequantized_product(
 def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor) -> str:
     """Gather rows, then dequantize them: the table stays quantized."""
     numbers, rank = emit_checked_indices(g, ids), ids.type.rank
-    if g.target.rounded == "weights" and op.block and op.layout == "rows":
+    if g.target.quantized_operators == "weights" and op.block and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, numbers, table, scales)
     count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
     flat = emit_reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers

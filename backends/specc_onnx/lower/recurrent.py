@@ -296,16 +296,18 @@ class _RecurrentLayer:
     def build(
         cls, g: Emitter, op: RecurrentOp | ops.LstmQ, args: LayerOperands, cell: GateOrder
     ) -> "_RecurrentLayer":
-        operands = ops.RecurrentOperands.of(args, quantized=isinstance(op, ops.LstmQ))
-        sequence = PackedSequence(g, operands.keep, *operands.rows.type.shape[:2])
+        operands = ops.RecurrentOperands.from_operands(args, quantized=isinstance(op, ops.LstmQ))
+        sequence = PackedSequence(g, operands.keep, *operands.sequence.type.shape[:2])
         return cls(g=g, op=op, args=args, cell=cell, operands=operands, sequence=sequence)
 
     def is_fusible(self, feature: str) -> bool:
         """Return whether ONNX's operator can compute the layer with this feature, "" for none."""
-        if self.operands.projection or self.operands.rows.type.dtype not in FUSED_LAYER_DTYPES:
+        if self.operands.projection or self.operands.sequence.type.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.sequence.keep else ""
-        return all(not need or need in self.g.target.cells for need in (feature, lengths))
+        return all(
+            not need or need in self.g.target.recurrent_features for need in (feature, lengths)
+        )
 
 
 def _emit_layer(
@@ -322,13 +324,13 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     g, sequence, x = layer.g, layer.sequence, layer.operands
     lengths = sequence.emit_lengths()
     counts = sequence.pad_lengths(lengths) if lengths else None
-    starts = x.start, x.first_cell
+    starts = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
     states = [
         emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.type.shape), 0) if s else None
         for s in starts
     ]
-    packed = sequence.pack_sequence(x.rows, zero_padding=x.scales is not None)
+    packed = sequence.pack_sequence(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_ordered_weights(
         g, layer.cell, (x.weights, x.state_weights), (x.bias, x.state_bias), axis
@@ -351,7 +353,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         for e in finals
     ]
     ends = zip(unpadded, starts, strict=False)
-    dtype = x.rows.type.dtype
+    dtype = x.sequence.type.dtype
     return (out, *(sequence.select_final_state(e, s, lengths, dtype) for e, s in ends))
 
 

@@ -36,7 +36,7 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         if only is not None and node not in only:
             continue
         g.site = LoweringSite(
-            graph.made.get(node, NodeOrigin()).scopes,
+            graph.node_origins.get(node, NodeOrigin()).scopes,
             tuple(r.type for r in results),
             tuple(r in used for r in results),
         )

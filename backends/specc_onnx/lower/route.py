@@ -17,7 +17,7 @@ from onnx import GraphProto
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims
-from specc.ir.ops.route import Routed
+from specc.ir.ops.route import RouteOperands
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, emit_body_results, make_body_graph, make_branch
@@ -48,7 +48,7 @@ MAX_INLINE_NODES = 24
 def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
     """Emit the weighted sums of expert outputs."""
     (result_type,) = g.site.types
-    routed = op.parts(args)
+    routed = op.split_operands(args)
     *lead, width = result_type.shape
     # 16-bit sums would lose precision, and ONNX Runtime has no kernel for them.
     dtype = "f32" if result_type.dtype in HALF_DTYPES else result_type.dtype
@@ -70,7 +70,7 @@ def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
     )
 
 
-def _can_inline_experts(op: ops.Route, g: Emitter, operands: Routed[Tensor]) -> bool:
+def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> bool:
     """Return whether there are few small experts with static weights."""
     stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow_weights.values()}
     elements = sum(
@@ -79,14 +79,14 @@ def _can_inline_experts(op: ops.Route, g: Emitter, operands: Routed[Tensor]) -> 
     count = op.experts.number
     return (
         count is not None
-        and count <= g.target.few_experts
+        and count <= g.target.max_unrolled_experts
         and elements <= MAX_INLINE_ELEMENTS
         and len(op.body.nodes) <= MAX_INLINE_NODES
         and all(t.name in stored for t in operands.stacked)
     )
 
 
-def _emit_expert_ids(op: ops.Route, g: Emitter, operands: Routed[Tensor]) -> str:
+def _emit_expert_ids(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> str:
     """Emit the expert ids of each token, i64[n, k]; the number of experts means no expert."""
     no_expert, dtype = g.dim(op.experts), operands.ids.type.dtype
     ids = emit_cast(g, emit_flatten(g, operands.ids.name, operands.ids.type.shape), dtype, "i64")
@@ -108,7 +108,7 @@ class _ExpertEmitter:
 
     op: ops.Route
     g: Emitter
-    operands: Routed[Tensor]
+    operands: RouteOperands[Tensor]
     rows: str
     gates: str
     ids: str
@@ -195,7 +195,7 @@ class _ExpertEmitter:
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
         """Lower the body of the expert for the tokens with these indices; return [m, o]."""
         op, g = self.op, self.g
-        value, *captures = op.inner()
+        value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
         name = g.node("Gather", self.rows, token_ids, axis=0)
         x = Tensor(emit_unsqueeze(g, name, *range(lead_axes)), value.type, value)
@@ -204,9 +204,9 @@ class _ExpertEmitter:
             zip(captures, [*expert_weights, *self.operands.captured], strict=True)
         )
         # the branch or iteration runs only if the expert has tokens
-        with g.enter_graph(LengthResolver({x.name: x.type}, {}, {op.rows: 1})):
+        with g.enter_graph(LengthResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
             lower_nodes(g, op.body)
-        made = g.values.tensors[op.result()]
+        made = g.values.tensors[op.get_body_output()]
         if not lead_axes:
             return made.name
         return g.node("Squeeze", made.name, g.vector(*range(lead_axes)))

@@ -61,7 +61,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     # ONNX takes the starts of all axes first, then the ends.
     ends = [Dim.of(0)] * (2 * x.type.rank)
     ends[op.axis], ends[op.axis + x.type.rank] = op.before, op.after
-    first, *others = op.rooms(length)
+    first, *others = op.list_nonnegative_lengths(length)
     before = g.lengths.emit_length_check(g, g.shape([op.before]), first, *others)
     widths = [g.shape([end]) for end in ends]
     widths[op.axis] = before

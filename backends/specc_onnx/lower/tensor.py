@@ -22,7 +22,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_where,
 )
 
-lower.add(
+lower.add_rules(
     {
         ops.Constant: lambda op, g: g.constant(op.value, op.dtype),
         ops.Range: lambda op, g: emit_arange(g, op.length),

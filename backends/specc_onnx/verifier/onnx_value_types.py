@@ -201,7 +201,7 @@ def _evaluate_length(dim: Any, env: Mapping[str, int]) -> int | None:
 
 def _evaluate_formula(text: str, env: Mapping[str, int]) -> int | None:
     try:
-        return _parse_formula(text).at(env)
+        return _parse_formula(text).evaluate(env)
     except DimError:
         return None
 

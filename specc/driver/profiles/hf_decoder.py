@@ -69,11 +69,11 @@ class GraphReplay:
             self._copy_parameters(graph, node)
             made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
             self.now.update(zip(results, made, strict=True))
-            if (known := graph.made.get(node)) and made[0].node:
-                self.b.made.setdefault(made[0].node, known)
+            if (known := graph.node_origins.get(node)) and made[0].node:
+                self.b.node_origins.setdefault(made[0].node, known)
         self.b.names |= {n: self.now[v] for n, v in graph.names.items() if v in self.now}
-        self.least |= graph.least
-        self.facts |= graph.facts
+        self.least |= graph.min_lengths
+        self.facts |= graph.length_equations
 
     def _uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
@@ -111,7 +111,7 @@ class GraphReplay:
         symbols = _symbols(self.b.inputs.values())
         least = {n: m for n, m in self.least.items() if n in symbols}
         facts = {n: d for n, d in self.facts.items() if n in symbols}
-        return self.b.finish(name, outputs, least=least, facts=facts)
+        return self.b.finish(name, outputs, min_lengths=least, length_equations=facts)
 
 
 def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
@@ -130,11 +130,11 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
         """Return the new name of a symbol; empty if it became an integer or a sum."""
         return every[symbol].name or "" if symbol in every else symbol
 
-    least = {get_new_name(s): rows for s, rows in graph.least.items() if get_new_name(s)}
-    facts = {
-        get_new_name(s): dim.substitute(every) for s, dim in graph.facts.items() if get_new_name(s)
-    }
-    return replace(substitute_graph_symbols(graph, every), least=least, facts=facts)
+    renamed = substitute_graph_symbols(graph, every)
+    least = {get_new_name(s): rows for s, rows in graph.min_lengths.items() if get_new_name(s)}
+    equations = graph.length_equations.items()
+    facts = {get_new_name(s): d.substitute(every) for s, d in equations if get_new_name(s)}
+    return replace(renamed, min_lengths=least, length_equations=facts)
 
 
 def _symbols(values: Iterable[Value]) -> set[str]:
@@ -192,23 +192,23 @@ def _check_state(profile: str, state: DecodeState) -> None:
             f"a step keeps `{_state_label(state)}`, {STATE_DESCRIPTIONS[state.role]}",
             [f"{reader} passes only keys and values from step to step"],
         )
-    if state.initial:
+    if state.initial_output:
         fail_unsupported_profile(
             profile,
             f"`{_state_label(state)}` begins with prefix positions",
             [f"{reader} begins with empty caches"],
         )
-    if state.most != inf:
+    if state.max_positions != inf:
         fail_unsupported_profile(
             profile,
-            f"`{_state_label(state)}` keeps only the newest {state.most:.0f} "
-            f"position{'s' * (state.most > 1)}",
+            f"`{_state_label(state)}` keeps only the newest {state.max_positions:.0f} "
+            f"position{'s' * (state.max_positions > 1)}",
             [
                 f"{reader} infers the number of past tokens from the cache length, "
                 "so the cache must keep all positions"
             ],
         )
-    if (state.type.rank, state.rows, state.batch) not in _RESHAPABLE_LAYOUTS:
+    if (state.type.rank, state.time_axis, state.batch_axis) not in _RESHAPABLE_LAYOUTS:
         fail_unsupported_profile(
             profile,
             f"`{_state_label(state)}` has the type {state.type}",
@@ -228,7 +228,7 @@ def _state_label(state: DecodeState) -> str:
 
 def exported_state_type(state: DecodeState) -> Type:
     """Return the type of the state as [batch, heads, positions, features]."""
-    match state.type.rank, state.rows:
+    match state.type.rank, state.time_axis:
         case 4, 1:
             batch, rows, heads, features = state.type.shape
             return Type(state.type.dtype, (batch, heads, rows, features))
@@ -240,7 +240,7 @@ def exported_state_type(state: DecodeState) -> Type:
 
 def import_cache(replay: GraphReplay, state: DecodeState, given: Value) -> Value:
     """Convert a cache from [batch, heads, positions, features] to the layout of the step."""
-    match state.type.rank, state.rows:
+    match state.type.rank, state.time_axis:
         case 4, 1:
             return replay.b.one(ops.Transpose((0, 2, 1, 3)), given)
         case 3, _:
@@ -250,7 +250,7 @@ def import_cache(replay: GraphReplay, state: DecodeState, given: Value) -> Value
 
 def export_cache(replay: GraphReplay, state: DecodeState, made: Value) -> Value:
     """Convert a cache from the layout of the step to [batch, heads, positions, features]."""
-    match state.type.rank, state.rows:
+    match state.type.rank, state.time_axis:
         case 4, 1:
             return replay.b.one(ops.Transpose((0, 2, 1, 3)), made)
         case 3, _:
@@ -286,7 +286,7 @@ def build_decoder(
         if name == derived.growing or name in {s.name for s in derived.states}:
             continue
         replay.now[value] = _declare_other_input(
-            profile, replay, name, value, step.input_facts[name], name in derived.whole
+            profile, replay, name, value, step.input_facts[name], name in derived.full_length_inputs
         )
     declare_caches(replay, step, layers, "past_key_values.{}.{}")
     replay.copy_nodes_for(step, step.outputs.values())
@@ -302,7 +302,7 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
     """Return the new symbols for batch size, new and past length, by symbol of the step."""
     batch, new = derived.step.inputs[derived.growing].type.shape
     key = layers[0].key
-    past = key.type.shape[key.rows if key.rows is not None else 0]
+    past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
     named = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
     return {name: dim for name, dim in named.items() if name}
 
@@ -362,7 +362,7 @@ def emit_caches(
     for n, layer in enumerate(layers):
         for word, state in layer.states:
             made[name.format(n, word)] = export_cache(
-                replay, state, replay.now[step.outputs[state.next]]
+                replay, state, replay.now[step.outputs[state.next_output]]
             )
     return made
 
@@ -371,7 +371,7 @@ def keep_other_outputs(
     replay: GraphReplay, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the other outputs, such as taps; programs that do not know them ignore them."""
-    inside = {source, *(s.next for s in derived.states)}
+    inside = {source, *(s.next_output for s in derived.states)}
     return {n: replay.now[v] for n, v in step.outputs.items() if n not in inside}
 
 
@@ -384,5 +384,15 @@ def name_states(
         for word, state in layer.states:
             type = exported_state_type(replace(state, type=step.inputs[state.name].type))
             name, after = past.format(n, word), present.format(n, word)
-            made.append(replace(state, name=name, next=after, type=type, batch=0, rows=2, layer=n))
+            made.append(
+                replace(
+                    state,
+                    name=name,
+                    next_output=after,
+                    type=type,
+                    batch_axis=0,
+                    time_axis=2,
+                    layer=n,
+                )
+            )
     return tuple(made)

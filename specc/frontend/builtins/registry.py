@@ -184,7 +184,7 @@ class CallSite:
             origin = Origin(at, f"`{option}=` of the weight `{name}`") if at else None
             dim = Dim.of(length)
             check_weight_length(self.context, dim, name, at or self.span)
-            dims.append(dim.since(origin) if origin else dim)
+            dims.append(dim.with_origin(origin) if origin else dim)
         stacks = self.context.weights.expert_stacks
         whole = get_stacked_shape(stacks, dims)
         check_weight_size(self.context, whole, name, self.span)

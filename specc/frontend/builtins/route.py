@@ -35,7 +35,7 @@ def check_tokens_independent(
     number, E0333 if the body contains a dimension that only an input determines.
     `length` is the symbol for the number of tokens of an expert.
     """
-    made: Mapping[Node, NodeOrigin] = {**site.context.builder.made, **body.made}
+    made: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     # The number of tokens that are routed to an expert depends on the whole batch; only
     # the loop over experts may use it.
     for node in _find_count_reads(body, captured, length):
@@ -67,7 +67,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
     found = trace_axes(body, {rows: AxisTrace({rows.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         reads = [found[r] for r in results if r in found]
-        if any(t.all or set(t.axes.values()) - {SAME_POSITION} for t in reads):
+        if any(t.is_read_whole or set(t.axes.values()) - {SAME_POSITION} for t in reads):
             yield node
 
 

@@ -33,7 +33,7 @@ def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim,
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
     steps: list[Op] = [ops.Squeeze(n) for n in reversed(empty)]
     steps += _make_splits(site, x, parsed, sizes)
-    order = parsed.order()
+    order = parsed.find_permutation()
     if order != tuple(range(len(order))):
         steps.append(ops.Transpose(order))
     # from the first axis to the last: each step leaves the axes before it in final form
@@ -52,7 +52,7 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as fault:
         site.raise_error("E0306", str(fault), "pattern")
-    if odd := pattern.odd():
+    if odd := pattern.find_unbalanced_names():
         title = f"each name must occur once on each side of the pattern: {', '.join(odd)}"
         site.raise_error("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):

@@ -26,16 +26,16 @@ class PaddedWindow:
     pads: tuple[int, ...]
 
     @property
-    def before(self) -> tuple[int, ...]:
+    def padding_before(self) -> tuple[int, ...]:
         """The padding, or cropping, before the first position, per axis."""
         return self.pads[: len(self.kernel)]
 
     @property
-    def behind(self) -> tuple[int, ...]:
+    def padding_after(self) -> tuple[int, ...]:
         """The padding, or cropping, after the last position, per axis."""
         return self.pads[len(self.kernel) :]
 
-    def axis_names(self) -> list[tuple[str, str]]:
+    def pair_axis_names(self) -> list[tuple[str, str]]:
         """Return the names of each window axis in the operand and in the result."""
         rank = len(self.kernel)
         return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
@@ -47,51 +47,51 @@ class Sliding(PaddedWindow):
     stride: tuple[int, ...]
 
     @property
-    def spread(self) -> tuple[int, ...]:
+    def dilations(self) -> tuple[int, ...]:
         """The dilation: the distance of adjacent elements in a window."""
         return (1,) * len(self.kernel)
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def end_padding(self) -> tuple[int, ...]:
         """The number of positions that a window may extend past the end, per axis."""
-        return self.behind
+        return self.padding_after
 
-    def span(self, n: int) -> int:
+    def get_span(self, n: int) -> int:
         """Return the distance from the first to the last position of a window."""
-        return self.spread[n] * (self.kernel[n] - 1)
+        return self.dilations[n] * (self.kernel[n] - 1)
 
-    def lag(self, n: int) -> int:
+    def get_lag(self, n: int) -> int:
         """Return the lag: position t exists if the operand's position `t · stride + lag` does."""
-        return self.span(n) - self.before[n] - self.ends[n]
+        return self.get_span(n) - self.padding_before[n] - self.end_padding[n]
 
-    def reach(self, n: int) -> tuple[int, int]:
+    def get_reach(self, n: int) -> tuple[int, int]:
         """Return the nearest and farthest position read, backwards from `t · stride`."""
-        return self.before[n] - self.span(n), self.before[n]
+        return self.padding_before[n] - self.get_span(n), self.padding_before[n]
 
-    def keeps(self, n: int) -> bool:
+    def keeps_positions(self, n: int) -> bool:
         """Return whether position t of the result corresponds to position t of the operand."""
-        return self.stride[n] == 1 and not self.lag(n)
+        return self.stride[n] == 1 and not self.get_lag(n)
 
-    def rows(self, length: Dim, n: int) -> Dim:
+    def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
         # A length that does not change keeps its form: as a quotient that would not be visible.
-        if self.keeps(n):
+        if self.keeps_positions(n):
             return length
-        return floor_divide_dims(length - (1 + self.lag(n)), self.stride[n]) + 1
+        return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
-    def spare(self, length: Dim, n: int) -> Dim:
+    def compute_spare_length(self, length: Dim, n: int) -> Dim:
         """Return a length below 0 if an axis is too short for a window, or an image empty."""
         # Empty images are refused; an empty time axis gives an empty result.
         if len(self.kernel) > 1:
-            return min_dims(self.rows(length, n), length) - 1
-        return self.rows(length, n) - min_dims(length, 1)
+            return min_dims(self.compute_length(length, n), length) - 1
+        return self.compute_length(length, n) - min_dims(length, 1)
 
-    def names(self) -> tuple[list[str], list[str]]:
+    def mark_axes(self) -> tuple[list[str], list[str]]:
         """Return the axes of the operand with their marks, and those of the result."""
         marked, made = [], []
-        for n, (old, new) in enumerate(self.axis_names()):
-            low, high = self.reach(n)
-            kept = self.keeps(n)
+        for n, (old, new) in enumerate(self.pair_axis_names()):
+            low, high = self.get_reach(n)
+            kept = self.keeps_positions(n)
             # Axes that are not the operand's get a name of their own, and a mark for their offset.
             marked.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
@@ -99,22 +99,22 @@ class Sliding(PaddedWindow):
             made.append(old if kept else new)
         return marked, made
 
-    def bind(self, axes: AxisBindings) -> None:
+    def bind_window_axes(self, axes: AxisBindings) -> None:
         """Bind the result's axes. ShapeError if a known length is too short for a window."""
-        for n, (old, new) in enumerate(self.axis_names()):
-            length = axes.one(old)
+        for n, (old, new) in enumerate(self.pair_axis_names()):
+            length = axes.get_length(old)
             # Only a known length can be refused here; any other is checked at run time.
-            spare = self.spare(length, n).number
+            spare = self.compute_spare_length(length, n).number
             if spare is not None and spare < 0:
-                title = f"a window spans {self.span(n) + 1} positions, the axis has {length}"
+                title = f"a window spans {self.get_span(n) + 1} positions, the axis has {length}"
                 raise ShapeError(title, (0,), name=old)
-            if not self.keeps(n):
-                axes[new] = (self.rows(length, n),)
+            if not self.keeps_positions(n):
+                axes[new] = (self.compute_length(length, n),)
 
 
 def _build_window_signature(op: Sliding, channels: str, rest: str, made: str) -> Signature:
     """Build the signature of a window over a sequence or an image."""
-    marked, named = op.names()
+    marked, named = op.mark_axes()
     if len(op.kernel) == 1:
         text = f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]"
     else:
@@ -129,8 +129,8 @@ KERNEL_AXES = {1: "k", 2: "k l"}
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
     """Check that the kernel has the size of the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
-        if axes.one(name) != wanted:
-            title = f"a kernel of {axes.one(name)} where {wanted} is expected"
+        if axes.get_length(name) != wanted:
+            title = f"a kernel of {axes.get_length(name)} where {wanted} is expected"
             raise ShapeError(title, (1,))
 
 
@@ -152,24 +152,24 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
     bias = OptionalOperand(2)
 
     @property
-    def spread(self) -> tuple[int, ...]:
+    def dilations(self) -> tuple[int, ...]:
         """The dilation: the distance of adjacent elements in a window."""
         return self.dilation
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         """Build the rule for sequences or images, with numeric dependences."""
         rest = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
         return _build_window_signature(self, "i", rest, "o")
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
-        check_channel_groups(axes.one("i"), axes.one("o"), self.groups)
+        check_channel_groups(axes.get_length("i"), axes.get_length("o"), self.groups)
         # Groups divide the channels, so the weight has a fraction of them.
-        taken, given = axes.one("j") * self.groups, axes.one("i")
+        taken, given = axes.get_length("j") * self.groups, axes.get_length("i")
         if taken != given:
             title = f"the weight has {taken} input channels, the input has {given}"
             raise ShapeError(title, (0, 1), (given, taken))
-        self.bind(axes)
+        self.bind_window_axes(axes)
 
 
 class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True):
@@ -189,13 +189,13 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
     x, weight = Operand(0), Operand(1)
     bias = OptionalOperand(2)
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         """Build the rule for sequences or images. The dependence is exact only for stride 1."""
         marked = []
         rank = len(self.kernel)
-        for n, (old, new) in enumerate(self.axis_names()):
+        for n, (old, new) in enumerate(self.pair_axis_names()):
             span = self.dilation[n] * (self.kernel[n] - 1)
-            low, high = -self.before[n], span - self.before[n]
+            low, high = -self.padding_before[n], span - self.padding_before[n]
             # With a stride the positions read depend on the index of the result position: all may
             # be read.
             one = self.stride[n] == 1
@@ -205,23 +205,23 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
             return Signature.parse(f"f[b {marked[0]} i]{rest} -> f[b {made} o]")
         return Signature.parse(f"f[b i {' '.join(marked)}]{rest} -> f[b o {made}]")
 
-    def rows(self, length: Dim, n: int) -> Dim:
+    def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
         span = self.dilation[n] * (self.kernel[n] - 1)
-        cut = self.before[n] + self.behind[n]
+        cut = self.padding_before[n] + self.padding_after[n]
         return (length - 1) * self.stride[n] + (span + 1 - cut)
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
-        out = axes.one("p") * self.groups
-        check_channel_groups(axes.one("i"), out, self.groups)
+        out = axes.get_length("p") * self.groups
+        check_channel_groups(axes.get_length("i"), out, self.groups)
         if "o" not in axes.dims:
             axes["o"] = (out,)
-        elif axes.one("o") != out:
-            title = f"the weight has {out} output channels, the bias has {axes.one('o')}"
-            raise ShapeError(title, (1, 2), (out, axes.one("o")))
-        for n, (old, new) in enumerate(self.axis_names()):
-            axes[new] = (self.rows(axes.one(old), n),)
+        elif axes.get_length("o") != out:
+            title = f"the weight has {out} output channels, the bias has {axes.get_length('o')}"
+            raise ShapeError(title, (1, 2), (out, axes.get_length("o")))
+        for n, (old, new) in enumerate(self.pair_axis_names()):
+            axes[new] = (self.compute_length(axes.get_length(old), n),)
 
 
 def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
@@ -235,31 +235,33 @@ def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
 class Pooling(Sliding):
     """A pooling window without weights; empty windows have no maximum and no mean."""
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         """Build the rule for sequences or images, with numeric dependences."""
         return _build_window_signature(self, "c", "", "c")
 
-    def solve(self, axes: AxisBindings) -> None:
-        self.bind(axes)
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        self.bind_window_axes(axes)
 
-    def spare(self, length: Dim, n: int) -> Dim:
+    def compute_spare_length(self, length: Dim, n: int) -> Dim:
         """Return a length that is negative if a window would see only padding."""
-        blind = self._blind(n)
+        blind = self._find_blind_length(n)
         # More padding than a window reaches: it may read only padding.
-        if self.lag(n) < 0:
+        if self.get_lag(n) < 0:
             return length - (blind + 1)
-        fits = super().spare(length, n)
+        fits = super().compute_spare_length(length, n)
         if not blind:
             return fits
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
-    def _blind(self, n: int) -> int:
+    def _find_blind_length(self, n: int) -> int:
         """Return the most positions that some dilated window misses entirely, or 0."""
-        places = [self.spread[n] * place - self.before[n] for place in range(self.kernel[n])]
+        places = [
+            self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
+        ]
         missed = 0
         # With at least as many positions as the dilation, one of them is read from anywhere.
-        for rows in range(1, self.spread[n]):
-            made = self.rows(Dim.of(rows), n).number or 0
+        for rows in range(1, self.dilations[n]):
+            made = self.compute_length(Dim.of(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):
                 if not any(0 <= first + place < rows for place in places):
                     missed = rows
@@ -275,7 +277,7 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     pads: tuple[int, ...]
 
     @property
-    def spread(self) -> tuple[int, ...]:
+    def dilations(self) -> tuple[int, ...]:
         """The dilation: the distance of adjacent elements in a window."""
         return self.dilation
 
@@ -294,9 +296,9 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     counted: bool
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def end_padding(self) -> tuple[int, ...]:
         """The number of positions that a window may extend past the end, per axis."""
-        return tuple(a + b for a, b in zip(self.behind, self.extra, strict=True))
+        return tuple(a + b for a, b in zip(self.padding_after, self.extra, strict=True))
 
 
 class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
@@ -317,9 +319,9 @@ class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
         """The first position read, backwards from `t · stride`."""
         return max(-self.lag, 0)
 
-    def rows(self, length: Dim) -> Dim:
+    def compute_length(self, length: Dim) -> Dim:
         """Return the output length."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
-    def solve(self, axes: AxisBindings) -> None:
-        axes["u"] = (self.rows(axes.one("t")),)
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        axes["u"] = (self.compute_length(axes.get_length("t")),)

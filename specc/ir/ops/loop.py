@@ -25,14 +25,14 @@ class Loop(Generic[T]):
     """
 
     keep: T | None
-    rows: tuple[T, ...]
-    starts: tuple[T, ...]
+    scanned: tuple[T, ...]
+    initial_carries: tuple[T, ...]
     captured: tuple[T, ...]
 
     @property
-    def inside(self) -> tuple[T, ...]:
+    def body_operands(self) -> tuple[T, ...]:
         """The body's operands, in the order of its inputs."""
-        return *self.rows, *self.starts, *self.captured
+        return *self.scanned, *self.initial_carries, *self.captured
 
 
 class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
@@ -61,29 +61,29 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     lasting: int = 0
 
     @property
-    def first(self) -> int:
+    def first_body_operand(self) -> int:
         """The index of the first operand of the body: `keep` stays outside."""
         return 1 if self.masked else 0
 
-    def parts(self, given: Sequence[T]) -> Loop[T]:
+    def split_operands(self, given: Sequence[T]) -> Loop[T]:
         """Split a per-operand list by role."""
-        rows_end = self.first + self.scanned
+        rows_end = self.first_body_operand + self.scanned
         starts_end = rows_end + self.carries
         return Loop(
             given[0] if self.masked else None,
-            tuple(given[self.first : rows_end]),
+            tuple(given[self.first_body_operand : rows_end]),
             tuple(given[rows_end:starts_end]),
             tuple(given[starts_end:]),
         )
 
-    def inner(self) -> "Loop[Value]":
+    def split_body_inputs(self) -> "Loop[Value]":
         """Return the inputs of the body."""
         inputs = tuple(self.body.inputs.values())
         starts_end = self.scanned + self.carries
         rows, starts = inputs[: self.scanned], inputs[self.scanned : starts_end]
         return Loop(None, rows, starts, inputs[starts_end:])
 
-    def next_states(self) -> "tuple[Value, ...]":
+    def get_next_carries(self) -> "tuple[Value, ...]":
         """Return the body's outputs for the next carries."""
         return tuple(self.body.outputs.values())[: self.carries]
 
@@ -91,37 +91,37 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         """Return the body's collected outputs."""
         return tuple(self.body.outputs.values())[self.carries :]
 
-    def row(self, node: "Node") -> "Value":
+    def get_first_scanned(self, node: "Node") -> "Value":
         """Return the first scanned operand; the others have the same length."""
-        value = node.args[self.first]
+        value = node.args[self.first_body_operand]
         assert value is not None, "a scan has no optional operands"
         return value
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         assert len(types) == len(args), "a scan has no optional operands"
-        given = self.parts(types)
-        length = self._length(given.rows)
+        given = self.split_operands(types)
+        length = self._find_trip_count(given.scanned)
         inner = [v.type for v in self.body.inputs.values()]
-        rows = [remove_axis(r, self.axis) for r in given.rows]
-        outer = [*rows, *given.starts, *given.captured]
+        rows = [remove_axis(r, self.axis) for r in given.scanned]
+        outer = [*rows, *given.initial_carries, *given.captured]
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
                 title = f"the body expects {inside}, got {outside}"
-                raise ShapeError(title, (self.first + n,))
+                raise ShapeError(title, (self.first_body_operand + n,))
         after = [v.type for v in self.body.outputs.values()]
         carried = inner[self.scanned : self.scanned + self.carries]
         for before, now in zip(carried, after, strict=False):
             if before != now:
                 raise ShapeError(f"a carried value is {before} before a step and {now} after it")
-        self._ends(carried)
+        self._check_end_condition(carried)
         stacked = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
             for t in after[self.carries :]
         )
         return (*after[: self.carries], *stacked)
 
-    def _ends(self, carried: Sequence[Type]) -> None:
+    def _check_end_condition(self, carried: Sequence[Type]) -> None:
         """Check that the carry that ends the loop exists and is boolean."""
         rows = len(self.body.outputs) - self.carries
         if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
@@ -133,14 +133,14 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         if carried[self.until].dtype != "bool":
             raise ShapeError(f"the end condition must be boolean, not {carried[self.until]}")
 
-    def _length(self, rows: Sequence[Type]) -> Dim:
+    def _find_trip_count(self, rows: Sequence[Type]) -> Dim:
         """Return the number of iterations, equal for all scanned operands."""
         length = rows[0].shape[self.axis]
         for n, row in enumerate(rows):
             other = row.shape[self.axis]
             if other != length:
                 title = f"scanned lengths {length} and {other} differ"
-                places = self.first, self.first + n
+                places = self.first_body_operand, self.first_body_operand + n
                 raise ShapeError(title, places, (length, other))
         return length
 

@@ -118,8 +118,8 @@ class Attend(
     mask, added, sinks = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
     weights_result = 1
 
-    def solve(self, axes: AxisBindings) -> None:
-        h, g = axes.one("h"), axes.one("g")
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        h, g = axes.get_length("h"), axes.get_length("g")
         rest = mod_dims(h, g).number
         if rest:
             raise ShapeError(
@@ -134,9 +134,9 @@ class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
     Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
     """
 
-    def solve(self, axes: AxisBindings) -> None:
-        rows = divide_image_size(axes.one("y"), axes.one("p"), "high")
-        axes["n"] = (rows * divide_image_size(axes.one("x"), axes.one("r"), "wide"),)
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        rows = divide_image_size(axes.get_length("y"), axes.get_length("p"), "high")
+        axes["n"] = (rows * divide_image_size(axes.get_length("x"), axes.get_length("r"), "wide"),)
 
 
 def divide_image_size(length: Dim, size: Dim, word: str) -> Dim:

@@ -21,7 +21,7 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     layout: str
     base: float = 10000.0
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"sinusoidal embeddings need an even dimension, got {self.dim}")
@@ -46,7 +46,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
     most: int = 0
     axes: tuple[int, ...] = ()
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"rotary embedding needs an even dimension, got {self.dim}")
         pairs = divide_dims_exactly(self.dim, 2)
@@ -65,8 +65,8 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
     pairs: str
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.pairs in ("half", "interleaved"), self.pairs
-        d, r = axes.one("d").number, axes.one("r").number
+        d, r = axes.get_length("d").number, axes.get_length("r").number
         if d is not None and r is not None and 2 * r > d:
             raise ShapeError(f"cannot rotate {2 * r} features of {d}", (0, 1))

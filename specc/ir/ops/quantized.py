@@ -58,13 +58,13 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
 
     x, weights, scales, bias = Operand(0), Operand(1), Operand(2), OptionalOperand(3)
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         forms = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
         return forms[self.layout, bool(self.block)]
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         if self.block:
-            check_group_shape(axes, axes.one("i"), self.bits, self.block)
+            check_group_shape(axes, axes.get_length("i"), self.bits, self.block)
 
 
 class LstmQ(
@@ -85,19 +85,21 @@ class LstmQ(
 
     reverse: bool = False
 
-    rows, weights, state_weights = Operand(0), Operand(1), Operand(2)
+    sequence, weights, state_weights = Operand(0), Operand(1), Operand(2)
     scales, state_scales = Operand(3), Operand(4)
     bias, state_bias, keep = OptionalOperand(5), OptionalOperand(6), OptionalOperand(7)
-    first_states = (OptionalOperand(8), OptionalOperand(9))
+    initial_states = (OptionalOperand(8), OptionalOperand(9))
     peepholes = OptionalOperand(10)
 
-    def solve(self, axes: AxisBindings) -> None:
-        gates, state = axes.one("g"), axes.one("r")
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        gates, state = axes.get_length("g"), axes.get_length("r")
         if gates != state * 4:
             title = f"four gates of {state} are {state * 4} columns, not {gates}"
             raise ShapeError(title, (1, 2), (gates, state * 4), "g")
-        if "p" in axes.dims and axes.one("p") != state * 3:
-            title = f"peepholes of three gates of {state} are {state * 3}, not {axes.one('p')}"
+        if "p" in axes.dims and axes.get_length("p") != state * 3:
+            title = (
+                f"peepholes of three gates of {state} are {state * 3}, not {axes.get_length('p')}"
+            )
             raise ShapeError(title, (10,), name="p")
 
 
@@ -111,14 +113,14 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
 
     ids, table, scales = Operand(0), Operand(1), Operand(2)
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         return _EMBEDDING_SIGNATURES[self.layout, bool(self.block)]
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         if "d" not in axes.dims:
             axes["d"] = (self.width,)
-        if axes.one("d") != self.width:
-            title = f"rows have {axes.one('d')} values, expected {self.width}"
+        if axes.get_length("d") != self.width:
+            title = f"rows have {axes.get_length('d')} values, expected {self.width}"
             raise ShapeError(title, (1,))
         if self.block:
             check_group_shape(axes, self.width, self.bits, self.block)
@@ -133,7 +135,7 @@ class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
 
     x, scale = Operand(0), Operand(1)
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         axes.dtypes["q"] = "i8"
 
 
@@ -150,12 +152,12 @@ def count_groups(width: int, block: int) -> int:
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, block: int) -> None:
     """Check that the groups and their bytes match this row width."""
-    number, count = width.number, axes.one("k").number
+    number, count = width.number, axes.get_length("k").number
     if number is None or count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
     if count != count_groups(number, block):
         title = f"{number} numbers are not {count} blocks of {block}"
-        raise ShapeError(title, (1, 2), (width, axes.one("k")), "k")
-    if "p" in axes.dims and axes.one("p") != block * bits // 8:
-        title = f"{block} numbers of {bits} bits are not {axes.one('p')} bytes"
+        raise ShapeError(title, (1, 2), (width, axes.get_length("k")), "k")
+    if "p" in axes.dims and axes.get_length("p") != block * bits // 8:
+        title = f"{block} numbers of {bits} bits are not {axes.get_length('p')} bytes"
         raise ShapeError(title, (1,), name="p")

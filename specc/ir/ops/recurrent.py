@@ -26,11 +26,11 @@ class RecurrentLayer:
     signature: ClassVar[Signature]
     reverse: bool
 
-    rows, weights, state_weights = Operand(0), Operand(1), Operand(2)
+    sequence, weights, state_weights = Operand(0), Operand(1), Operand(2)
     bias, state_bias, keep = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
-    first_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
+    initial_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         """Return the shape rule of this direction."""
         return reverse_signature(self.signature) if self.reverse else self.signature
 
@@ -42,29 +42,41 @@ T = TypeVar("T")
 class RecurrentOperands(Generic[T]):
     """Operands of a recurrent layer by role; `scales` are those of quantized weights."""
 
-    rows: T
+    sequence: T
     weights: T
     state_weights: T
     bias: T | None = None
     state_bias: T | None = None
     keep: T | None = None
-    start: T | None = None
-    first_cell: T | None = None
+    initial_state: T | None = None
+    initial_cell: T | None = None
     peepholes: T | None = None
     projection: T | None = None
     scales: tuple[T, T] | None = None
 
     @classmethod
-    def of(cls, args: Sequence[T | None], *, quantized: bool = False) -> "RecurrentOperands[T]":
+    def from_operands(
+        cls, args: Sequence[T | None], *, quantized: bool = False
+    ) -> "RecurrentOperands[T]":
         """Assign a per-operand list of `rnn`, `gru` or `lstm`, or of `lstm_q`."""
         first = args[: 5 if quantized else 3]
         given = [a for a in first if a is not None]
         assert len(given) == len(first), "inputs and weights are present"
         rows, weights, state_weights, *own = given
-        names = ("bias", "state_bias", "keep", "start", "first_cell", "peepholes", "projection")
+        names = (
+            "bias",
+            "state_bias",
+            "keep",
+            "initial_state",
+            "initial_cell",
+            "peepholes",
+            "projection",
+        )
         rest = dict(zip(names, args[len(first) :], strict=False))
         scales = (own[0], own[1]) if quantized else None
-        return cls(rows=rows, weights=weights, state_weights=state_weights, scales=scales, **rest)
+        return cls(
+            sequence=rows, weights=weights, state_weights=state_weights, scales=scales, **rest
+        )
 
 
 class Rnn(
@@ -100,8 +112,8 @@ class Gru(
     update: Literal["old", "new"] = "old"
     reverse: bool = False
 
-    def solve(self, axes: AxisBindings) -> None:
-        g, h = axes.one("g"), axes.one("h")
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        g, h = axes.get_length("g"), axes.get_length("h")
         if g != h * 3:
             raise ShapeError(
                 f"three gates of size {h} need {h * 3} rows of weights, got {g}",
@@ -129,19 +141,23 @@ class Lstm(
 
     reverse: bool = False
 
-    first_cell, peepholes, projection = (OptionalOperand(7), OptionalOperand(8), OptionalOperand(9))
-    first_states = (OptionalOperand(6), first_cell)
+    initial_cell, peepholes, projection = (
+        OptionalOperand(7),
+        OptionalOperand(8),
+        OptionalOperand(9),
+    )
+    initial_states = (OptionalOperand(6), initial_cell)
     final_result, cell_result = 1, 2
 
-    def solve(self, axes: AxisBindings) -> None:
-        g = axes.one("g")
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        g = axes.get_length("g")
         if "h" not in axes.dims:
             if mod_dims(g, 4).number:
                 raise ShapeError(
                     f"{g} rows of weights are not divisible into four gates", (1,), (g,), "g"
                 )
             axes["h"] = (divide_dims_exactly(g, 4),)
-        h = axes.one("h")
+        h = axes.get_length("h")
         if g != h * 4:
             raise ShapeError(
                 f"four gates of size {h} need {h * 4} rows of weights, got {g}",
@@ -149,15 +165,17 @@ class Lstm(
                 (g, h * 4),
                 "g",
             )
-        if "p" in axes.dims and axes.one("p") != h * 3:
+        if "p" in axes.dims and axes.get_length("p") != h * 3:
             raise ShapeError(
-                f"peepholes of three gates of {h} are {h * 3}, not {axes.one('p')}", (8,), name="p"
+                f"peepholes of three gates of {h} are {h * 3}, not {axes.get_length('p')}",
+                (8,),
+                name="p",
             )
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         types = super().infer(*args)
         out, cell = types[self.final_result].shape[1], types[self.cell_result].shape[1]
-        if out != cell and self.projection.of(args) is None:
+        if out != cell and self.projection.select(args) is None:
             raise ShapeError(
                 f"a state of size {cell} is fed back with size {out}", (1, 2), (cell, out), "r"
             )

@@ -12,13 +12,13 @@ from specc.ir.types import ShapeError, Type
 if TYPE_CHECKING:
     from specc.ir.graph import Graph, Value
 
-__all__ = ["Route", "Routed"]
+__all__ = ["Route", "RouteOperands"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Routed(Generic[T]):
+class RouteOperands(Generic[T]):
     """Operands of a `Route`, or facts about them, by role."""
 
     x: T
@@ -48,44 +48,44 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
     masked: bool = False
 
     @property
-    def first(self) -> int:
+    def first_body_operand(self) -> int:
         """The index of the first operand after those with the tokens' axes."""
         return 4 if self.masked else 3
 
     @property
-    def rows(self) -> str:
+    def token_count_symbol(self) -> str:
         """The symbol of the number of tokens routed to an expert."""
-        name = self.inner()[0].type.shape[-2].name
+        name = self.get_body_inputs()[0].type.shape[-2].name
         if name is None:
             raise ShapeError("the body has no token axis")
         return name
 
-    def inner(self) -> "tuple[Value, ...]":
+    def get_body_inputs(self) -> "tuple[Value, ...]":
         """Return the inputs of the body: tokens, slices of stacked tensors, captures."""
         return tuple(self.body.inputs.values())
 
-    def result(self) -> "Value":
+    def get_body_output(self) -> "Value":
         """Return the output of the body."""
         (value,) = self.body.outputs.values()
         return value
 
-    def parts(self, given: Sequence[T]) -> Routed[T]:
+    def split_operands(self, given: Sequence[T]) -> RouteOperands[T]:
         """Split a per-operand list by role."""
-        end = self.first + self.stacked
-        return Routed(
+        end = self.first_body_operand + self.stacked
+        return RouteOperands(
             x=given[0],
             ids=given[1],
             gates=given[2],
             keep=given[3] if self.masked else None,
-            stacked=tuple(given[self.first : end]),
+            stacked=tuple(given[self.first_body_operand : end]),
             captured=tuple(given[end:]),
         )
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         """Build the rule: stacked and captured operands have their own axis names, as each token
         reads all of them.
         """
-        x, *others = (v.type for v in self.inner())
+        x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
         terms += ["b[*s]"] if self.masked else []
         for n, type in enumerate(others):
@@ -94,36 +94,38 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
             terms.append(f"{get_dtype_kind(type.dtype)}[{' '.join(axes)}]")
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
-    def solve(self, axes: AxisBindings) -> None:
-        axes["o"] = self.result().type.shape[-1:]
-        if self.stacked and axes.one("e") != self.experts:
-            title = f"{self.experts} experts, but weights for {axes.one('e')}"
-            raise ShapeError(title, (self.first,))
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        axes["o"] = self.get_body_output().type.shape[-1:]
+        if self.stacked and axes.get_length("e") != self.experts:
+            title = f"{self.experts} experts, but weights for {axes.get_length('e')}"
+            raise ShapeError(title, (self.first_body_operand,))
 
-    def _check_taken(self, outer: Sequence[Type]) -> None:
+    def _check_body_inputs(self, outer: Sequence[Type]) -> None:
         """Check that the body's inputs have the types of the operands."""
-        for n, (value, outside) in enumerate(zip(self.inner(), outer, strict=True)):
+        for n, (value, outside) in enumerate(zip(self.get_body_inputs(), outer, strict=True)):
             if value.type != outside:
                 title = f"the body expects {value.type}, got {outside}"
-                raise ShapeError(title, (n and self.first - 1 + n,))
+                raise ShapeError(title, (n and self.first_body_operand - 1 + n,))
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
-        if len(types) != len(args) or len(args) != self.first - 1 + len(self.inner()):
+        if len(types) != len(args) or len(args) != self.first_body_operand - 1 + len(
+            self.get_body_inputs()
+        ):
             raise ShapeError(f"{len(args)} operands do not fit the body")
-        given = self.parts(types)
+        given = self.split_operands(types)
         if given.x.rank < 2:
             raise ShapeError("routing needs a token axis", (0,))
         made = super().infer(*args)
         ones = (Dim.of(1),) * (given.x.rank - 2)
-        rows = (*ones, Dim.symbol(self.rows))
+        rows = (*ones, Dim.symbol(self.token_count_symbol))
         outer = [
             Type(given.x.dtype, (*rows, given.x.shape[-1])),
             *(Type(t.dtype, t.shape[1:]) for t in given.stacked),
             *given.captured,
         ]
-        self._check_taken(outer)
-        result = self.result().type
+        self._check_body_inputs(outer)
+        result = self.get_body_output().type
         if result != Type(made[0].dtype, (*rows, result.shape[-1])):
             raise ShapeError(f"the body returns {result} for tokens {list(map(str, rows))}")
         return made

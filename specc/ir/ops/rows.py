@@ -36,10 +36,10 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     k: Dim
     largest: bool = True
 
-    def solve(self, axes: AxisBindings) -> None:
-        for length in (self.k, axes.one("t") - self.k):
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        for length in (self.k, axes.get_length("t") - self.k):
             if length.number is not None and length.number < 0:
-                raise ShapeError(f"top-{self.k} of an axis of length {axes.one('t')}", (0,))
+                raise ShapeError(f"top-{self.k} of an axis of length {axes.get_length('t')}", (0,))
         axes["u"] = (self.k,)
 
 
@@ -61,13 +61,13 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
         """The step as an integer."""
         return self.step.number or 1
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         if self.start.number is None or self.step.number is None:
             return Signature.parse("a[*a t~ *b] -> a[*a u *b]")
         return self.signature
 
-    def solve(self, axes: AxisBindings) -> None:
-        length, between = axes.one("t"), self.stop - self.start
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        length, between = axes.get_length("t"), self.stop - self.start
         for room in (self.start, between, length - self.stop):
             if room.number is not None and room.number < 0:
                 raise ShapeError(
@@ -97,10 +97,12 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     mode: str = "constant"
     value: float | int | bool = 0
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in PAD_MODES, self.mode
-        length = axes.one("t")
-        if any(d.number is not None and d.number < 0 for d in self.rooms(length)):
+        length = axes.get_length("t")
+        if any(
+            d.number is not None and d.number < 0 for d in self.list_nonnegative_lengths(length)
+        ):
             raise ShapeError(
                 f"an axis of {length} is not padded by {self.before} and {self.after}"
                 f" rows, mode {self.mode}",
@@ -108,7 +110,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
             )
         axes["u"] = (self.before + length + self.after,)
 
-    def rooms(self, length: Dim) -> tuple[Dim, ...]:
+    def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
         """Return lengths that must be non-negative for an axis of this `length`."""
         ends = self.before, self.after
         if self.mode == "constant" or self.before == 0 == self.after:
@@ -135,20 +137,20 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     factors: tuple[float, ...] = ()
     antialias: bool = False
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         numbers = range(len(self.sizes))
         before = " ".join(f"t{n}~" for n in numbers)
         after = " ".join(f"u{n}" for n in numbers)
         return Signature.parse(f"a[*a {before} *b] -> a[*a {after} *b]")
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in RESIZE_MODES, self.mode
         if self.interpolates and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
             raise ShapeError(
                 f"mode {self.mode} cannot interpolate {axes.dtypes['a']}; use nearest", (0,)
             )
         for n, size in enumerate(self.sizes):
-            for length in (size, axes.one(f"t{n}")):
+            for length in (size, axes.get_length(f"t{n}")):
                 if length.number is not None and length.number < 1:
                     raise ShapeError(f"cannot resize an axis of length {length}", (0,))
             axes[f"u{n}"] = (size,)
@@ -171,12 +173,12 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     padding_mode: str = "zeros"
     align_corners: bool = False
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in GRID_SAMPLE_MODES, self.mode
         assert self.padding_mode in GRID_PADDING_MODES, self.padding_mode
-        if axes.one("xy").number not in (2, None):
-            raise ShapeError(f"a point has 2 coordinates (x, y), not {axes.one('xy')}", (1,))
-        if 0 in (axes.one("h").number, axes.one("w").number):
+        if axes.get_length("xy").number not in (2, None):
+            raise ShapeError(f"a point has 2 coordinates (x, y), not {axes.get_length('xy')}", (1,))
+        if 0 in (axes.get_length("h").number, axes.get_length("w").number):
             raise ShapeError("a feature map without pixels cannot be sampled", (0,))
 
 
@@ -193,10 +195,12 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
 
     gain, bias = OptionalOperand(1), OptionalOperand(2)
 
-    def at_axis(self) -> int | None:
+    def count_leading_axes(self) -> int | None:
         return self.axis - 1
 
-    def solve(self, axes: AxisBindings) -> None:
-        rest = mod_dims(axes.one("c"), self.groups).number
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        rest = mod_dims(axes.get_length("c"), self.groups).number
         if rest:
-            raise ShapeError(f"{axes.one('c')} channels are not {self.groups} equal groups", (0,))
+            raise ShapeError(
+                f"{axes.get_length('c')} channels are not {self.groups} equal groups", (0,)
+            )

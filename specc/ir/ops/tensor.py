@@ -57,7 +57,7 @@ class Constant(Op, sig="-> a[]", view=True):
     value: float | int | bool
     dtype: str
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.dtype in ALL_DTYPES, self.dtype
         axes.dtypes["a"] = self.dtype
 
@@ -67,7 +67,7 @@ class Range(Op, sig="-> i[n]", view=True):
 
     length: Dim
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         axes["n"] = (self.length,)
 
 
@@ -88,7 +88,7 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
 
     fn: str
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in POINTWISE_FUNCTIONS, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
             raise ShapeError(
@@ -107,7 +107,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
     fn: str
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in ARITH_FUNCTIONS, self.fn
         if self.fn == "div" and axes.dtypes["n"] in ("i64", "i32"):
             raise ShapeError("whole numbers are divided with `//`", (0, 1))
@@ -123,7 +123,7 @@ class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
 
     fn: str
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in COMPARE_FUNCTIONS, self.fn
 
 
@@ -158,7 +158,7 @@ class Cast(Op, sig="a[*s] -> n[*s]"):
 
     to: str
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.to in ALL_DTYPES, self.to
         axes.dtypes["n"] = self.to
 
@@ -168,7 +168,7 @@ class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
 
     order: tuple[int, ...]
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         before = " ".join(f"s{n}" for n in range(len(self.order)))
         return Signature.parse(f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]")
 
@@ -179,14 +179,12 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
     axis: int
     sizes: tuple[Dim, ...]
 
-    def solve(self, axes: AxisBindings) -> None:
-        if multiply_dims(self.sizes) != axes.one("t"):
-            raise ShapeError(
-                f"an axis of {axes.one('t')} is not split into {' · '.join(map(str, self.sizes))}",
-                (0,),
-                (axes.one("t"), multiply_dims(self.sizes)),
-                "t",
-            )
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        length, product = axes.get_length("t"), multiply_dims(self.sizes)
+        if product != length:
+            sizes = " · ".join(map(str, self.sizes))
+            title = f"an axis of {length} is not split into {sizes}"
+            raise ShapeError(title, (0,), (length, product), "t")
         axes["u"] = self.sizes
 
 
@@ -198,12 +196,12 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
     axis: int
     count: int
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         merged = " ".join(f"t{n}" for n in range(self.count))
         return Signature.parse(f"a[*a {merged} *b] -> a[*a u *b]")
 
-    def solve(self, axes: AxisBindings) -> None:
-        axes["u"] = (multiply_dims(axes.one(f"t{n}") for n in range(self.count)),)
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        axes["u"] = (multiply_dims(axes.get_length(f"t{n}") for n in range(self.count)),)
 
 
 class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
@@ -211,8 +209,15 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
 
     axis: int
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         axes["one"] = (Dim.of(1),)
+
+
+def _check_single_position(axes: AxisBindings, verb: str) -> None:
+    """Raise ShapeError unless the axis `one` has length 1."""
+    if (length := axes.get_length("one")) != 1:
+        title = f"only an axis of length 1 can be {verb}, this one has length {length}"
+        raise ShapeError(title, (0,))
 
 
 class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
@@ -220,12 +225,8 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
 
     axis: int
 
-    def solve(self, axes: AxisBindings) -> None:
-        if axes.one("one") != 1:
-            raise ShapeError(
-                f"only an axis of length 1 can be squeezed, this one has length {axes.one('one')}",
-                (0,),
-            )
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        _check_single_position(axes, "squeezed")
 
 
 class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
@@ -234,12 +235,8 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
     axis: int
     length: Dim
 
-    def solve(self, axes: AxisBindings) -> None:
-        if axes.one("one") != 1:
-            raise ShapeError(
-                f"only an axis of length 1 can be expanded, this one has length {axes.one('one')}",
-                (0,),
-            )
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        _check_single_position(axes, "expanded")
         axes["t"] = (self.length,)
 
 
@@ -254,9 +251,9 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
             a and Type(a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :]))
             for a in args
         )
-        axes = self.signature.match(tuple(alike), self.axis)
+        axes = self.signature.bind_axes(tuple(alike), self.axis)
         axes["u"] = (sum_dims(joined),)
-        return self.signature.results_for(axes)
+        return self.signature.build_results(axes)
 
 
 def _is_negative_number(length: Dim) -> bool:
@@ -271,8 +268,8 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
     start: Dim
     stop: Dim
 
-    def solve(self, axes: AxisBindings) -> None:
-        length = axes.one("t")
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        length = axes.get_length("t")
         if _is_negative_number(self.start):
             raise ShapeError(f"a slice cannot start at {self.start}", (0,))
         if _is_negative_number(length - self.stop):
@@ -290,8 +287,8 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
     axis: int
     at: Dim
 
-    def solve(self, axes: AxisBindings) -> None:
-        length = axes.one("t")
+    def bind_result_axes(self, axes: AxisBindings) -> None:
+        length = axes.get_length("t")
         if _is_negative_number(self.at) or _is_negative_number(length - self.at - 1):
             raise ShapeError(
                 f"index {self.at} is out of range for an axis of length {length}", (0,)
@@ -313,11 +310,11 @@ class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
 
     axis: int
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         lead = " ".join(f"b{n}" for n in range(self.axis))
         return Signature.parse(f"a[{lead} t~ *d], i[{lead} u] -> a[{lead} u *d]")
 
-    def at_axis(self) -> int | None:
+    def count_leading_axes(self) -> int | None:
         return None
 
 
@@ -336,7 +333,7 @@ class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
     by: int
     first: float | int | bool
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         if self.by < 0:
             raise ShapeError(f"a delay by {self.by} would read later positions", (0,))
 
@@ -355,7 +352,7 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
     fn: str
     axis: int
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in REDUCE_FUNCTIONS, self.fn
         if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
             raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
@@ -374,7 +371,7 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
     size: Dim
 
-    def solve(self, axes: AxisBindings) -> None:
+    def bind_result_axes(self, axes: AxisBindings) -> None:
         axes["n"] = (self.size,)
 
 
@@ -391,7 +388,7 @@ class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):
 
     equation: str
 
-    def rule(self) -> Signature:
+    def get_signature(self) -> Signature:
         left, right = self.equation.split("->")
         terms = ", ".join(f"f[{t.strip()}]" for t in left.split(","))
         return Signature.parse(f"{terms} -> f[{right.strip()}]")

@@ -24,7 +24,7 @@ def lookup() -> Graph:
     x = build.one(ops.Embedding(), ids, table)
     build.names["embedded"] = x
     wide = build.one(ops.Insert(1), build.one(ops.Insert(1), scale))
-    return build.finish("main", {"y": build.one(ops.Arith("mul"), x, wide)}, least={"seq": 1})
+    return build.finish("main", {"y": build.one(ops.Arith("mul"), x, wide)}, min_lengths={"seq": 1})
 
 
 TABLE = {"table": np.arange(10, dtype=np.float32).reshape(5, 2)}

@@ -54,7 +54,7 @@ def inputs(graph: Graph) -> dict[str, object]:
     lengths = {s: 3 + n for n, s in enumerate(symbols)}
     return {
         name: torch.empty(
-            [d.at(lengths) for d in value.type.shape],
+            [d.evaluate(lengths) for d in value.type.shape],
             dtype=KINDS[value.type.dtype[0]],
             device=torch.device("meta"),
         )

@@ -67,19 +67,24 @@ def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derive
     states = tuple(
         DecodeState(
             name=f"past.{n}",
-            next=f"next.{n}",
+            next_output=f"next.{n}",
             type=kept,
-            batch=0,
-            rows=rows,
-            most=float("inf"),
-            initial="",
+            batch_axis=0,
+            time_axis=rows,
+            max_positions=float("inf"),
+            initial_output="",
             role=n,
             layer=3,
         )  # type: ignore[arg-type]
         for n in ("key", "value")
     )
     return DerivedGraphs(
-        encode=None, step=graph, states=states, static_inputs=(), whole=(), growing="ids"
+        encode=None,
+        step=graph,
+        states=states,
+        static_inputs=(),
+        full_length_inputs=(),
+        growing="ids",
     )
 
 
@@ -95,7 +100,7 @@ def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> No
     heads, features = (1, 6) if layout == "[batch, rows, features]" else (2, 3)
     kind = f"f32[batch_size, {heads}, past_sequence_length, {features}]"
     assert str(graph.inputs["past_key_values.0.key"].type) == kind
-    assert [(s.name, str(s.type), s.rows, s.layer) for s in states] == [
+    assert [(s.name, str(s.type), s.time_axis, s.layer) for s in states] == [
         ("past_key_values.0.key", kind, 2, 0), ("past_key_values.0.value", kind, 2, 0)
     ]  # fmt: skip
     key, value = np.random.default_rng(0).normal(size=(2, 2, 2, 4, 3))
@@ -165,6 +170,6 @@ def test_a_step_that_keeps_nothing_has_nothing_to_name() -> None:
 
 def test_a_layout_of_its_own_is_named() -> None:
     derived = step()
-    odd = tuple(replace(s, rows=3) for s in derived.states)
+    odd = tuple(replace(s, time_axis=3) for s in derived.states)
     with pytest.raises(Failed, match=r"`key` has the type f32\[batch, 2, past, 3\]"):
         build_decoder("hf", replace(derived, states=odd), "scores")

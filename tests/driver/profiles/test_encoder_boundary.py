@@ -70,12 +70,12 @@ def step(encode: Graph) -> DerivedGraphs:
     states = tuple(
         DecodeState(
             name=f"past.{n}",
-            next=f"next.{n}",
+            next_output=f"next.{n}",
             type=types[n],
-            batch=0,
-            rows=2,
-            most=float("inf"),
-            initial="",
+            batch_axis=0,
+            time_axis=2,
+            max_positions=float("inf"),
+            initial_output="",
             role=n,
             layer=0,
         )  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def step(encode: Graph) -> DerivedGraphs:
         step=graph,
         states=states,
         static_inputs=tuple(given),
-        whole=(),
+        full_length_inputs=(),
         growing="ids",
     )
 

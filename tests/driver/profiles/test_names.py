@@ -34,9 +34,9 @@ def test_a_decoder_has_the_names_of_hf() -> None:
         "logits: f32[batch_size, sequence_length, 20]",
         "present.0.key: f32[batch_size, 2, past_sequence_length + sequence_length, 4]",
     ]
-    assert [o.partition(":")[0] for o in outputs[1:]] == [s.next for s in made.states]
+    assert [o.partition(":")[0] for o in outputs[1:]] == [s.next_output for s in made.states]
     assert [i.partition(":")[0] for i in inputs[2:]] == [s.name for s in made.states]
-    assert made.graphs["model"].least == {"batch_size": 1, "sequence_length": 1}
+    assert made.graphs["model"].min_lengths == {"batch_size": 1, "sequence_length": 1}
 
 
 def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:

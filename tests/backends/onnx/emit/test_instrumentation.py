@@ -2,6 +2,8 @@
 were lowered.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.onnx_models import decoder, parameters
@@ -19,7 +21,7 @@ def with_weights(graph: Graph) -> Graph:
     outputs = {"logits": graph.outputs["logits"]}
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Attend):
-            outputs[graph.made[node].scopes[0]] = results[1]
+            outputs[graph.node_origins[node].scopes[0]] = results[1]
     return Graph(
         **{**{f: getattr(graph, f) for f in Graph.__dataclass_fields__}, "outputs": outputs}
     )
@@ -67,9 +69,9 @@ def test_an_attention_used_under_two_scopes_is_found_under_both() -> None:
     graph = decoder(layers=1)
     made = {
         n: NodeOrigin(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m
-        for n, m in graph.made.items()
+        for n, m in graph.node_origins.items()
     }
-    twice = Graph(**{**{f: getattr(graph, f) for f in Graph.__dataclass_fields__}, "made": made})
+    twice = replace(graph, node_origins=made)
     built = build_model(twice, get_target("onnx"))
     assert [a["scope"] for a in built.attentions] == ["a", "b"]
     names = add_attention_outputs(built.model, built.attentions)

@@ -125,7 +125,7 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
     """In f32, which the processor's kernel takes and a card's does not: both ways of a
     step agree with the reference, rows that padding hides among them.
     """
-    card = replace(get_target("ort-cuda"), in_place=frozenset({"f32"}))
+    card = replace(get_target("ort-cuda"), in_place_cache_dtypes=frozenset({"f32"}))
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
     path = tmp_path / "package"
     parts = ["score", "step"]
@@ -161,7 +161,7 @@ def test_one_hidden_key_anywhere_is_hidden_on_a_card(
     """Beside the same step with a mask at all times: of six tokens each by turns is
     padding, then none, and one more token follows.
     """
-    card = replace(get_target("ort-cuda"), in_place=frozenset({"f32"}))
+    card = replace(get_target("ort-cuda"), in_place_cache_dtypes=frozenset({"f32"}))
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
     usual, other = (opened(tmp_path, target=t, **GPT2) for t in ("ort-cpu", "ort-cuda"))
     ids = np.array([[5, 3, 8, 2, 9, 4]])

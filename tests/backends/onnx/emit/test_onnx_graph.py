@@ -20,7 +20,7 @@ from specc_onnx import TARGETS, BuiltModel, build_model, get_target
 from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 ONES = {"batch": 1, "seq": 1}
-WHOLE = replace(get_target("onnx"), blocks=False)
+WHOLE = replace(get_target("onnx"), uses_blocked_attention=False)
 """Attention as one node, whatever its mask: `test_blocks.py` has the other form."""
 
 

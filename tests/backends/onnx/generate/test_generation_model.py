@@ -173,7 +173,8 @@ def test_an_output_whose_name_is_taken_is_numbered() -> None:
     graph = decoder()
     derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
     built = build_generation_model(
-        SelfDecodingGraph(graph, derived, DecodingConfig(source="logits")), get_target("onnx")
+        SelfDecodingGraph(graph, derived, DecodingConfig(logits_output="logits")),
+        get_target("onnx"),
     )
     session = open_quietly(filled(built, parameters(graph)))
     assert [o.name for o in session.get_outputs()] == ["tokens_2", "log_probs"]

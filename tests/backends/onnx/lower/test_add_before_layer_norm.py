@@ -82,5 +82,5 @@ def test_no_norm_is_joined_with_a_sum(tmp_path: Path) -> None:
 
 def test_the_runtime_would_join_them(tmp_path: Path) -> None:
     # once this fails the runtime has changed its mind: measure again, and take `Add`
-    plain = replace(get_target("ort-cpu"), joins_norms=False)
+    plain = replace(get_target("ort-cpu"), fuses_add_into_norm=False)
     assert any(JOINED in kinds(graph, plain, tmp_path) for graph in GRAPHS)

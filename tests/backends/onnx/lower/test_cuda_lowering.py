@@ -101,7 +101,7 @@ def test_the_greatest_of_windows(op: ops.MaxPool, graph: Graph) -> None:
         for name in names:
             session = open_quietly(build_model(of_type, get_target(name)).model)
             kind = np.float32 if dtype == "f32" else np.float16
-            shape = [d.at({"b": 2, "n": 12, "m": 15}) for d in x.shape]
+            shape = [d.evaluate({"b": 2, "n": 12, "m": 15}) for d in x.shape]
             drawn = np.random.default_rng(1).standard_normal(shape).astype(kind)
             want = specc_numpy.evaluate_graph(of_type, {"x": drawn}, {})
             agree(want, session.run(None, {"x": drawn}))

@@ -345,7 +345,7 @@ def graph_of(case: Case) -> Graph:
         None if a is None else b.input(f"x{n}", Input(typed(a))) for n, a in enumerate(case.args)
     ]
     results = b.add(case.op, *args, scope="some.scope")
-    return b.finish("op", {f"y{n}": r for n, r in enumerate(results)}, least=case.least)
+    return b.finish("op", {f"y{n}": r for n, r in enumerate(results)}, min_lengths=case.least)
 
 
 def values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -354,7 +354,7 @@ def values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDAr
     for n, arg in enumerate(case.args):
         if arg is None:
             continue
-        shape = [d.at(sizes) for d in graph.inputs[f"x{n}"].type.shape]
+        shape = [d.evaluate(sizes) for d in graph.inputs[f"x{n}"].type.shape]
         dtype = graph.inputs[f"x{n}"].type.dtype
         if dtype == "bool":
             found[f"x{n}"] = rng.random(shape) < 0.6
@@ -381,7 +381,7 @@ def assert_agree(graph: Graph, session: Any, given: dict[str, NDArray[Any]]) -> 
 
 
 def test_every_op_has_a_rule() -> None:
-    assert not lower.missing(OPS_BY_NAME.values())
+    assert not lower.find_missing_ops(OPS_BY_NAME.values())
 
 
 def test_every_op_but_those_with_a_body_has_a_case() -> None:

@@ -15,8 +15,8 @@ import specc_numpy
 from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
 from specc.ir.quantization_format import QuantizationFormat
 
-ROW = QuantizationFormat(bits=8, block=0, layout="rows", rounding="row")
-COLUMN = QuantizationFormat(bits=8, block=0, layout="columns", rounding="row")
+ROW = QuantizationFormat(bits=8, group_size=0, layout="rows", rounding="row")
+COLUMN = QuantizationFormat(bits=8, group_size=0, layout="columns", rounding="row")
 RNG = np.random.default_rng(5)
 Rows = NDArray[np.float32]
 
@@ -28,7 +28,7 @@ def normal(*shape: int) -> Rows:
 def blocked(
     bits: int, block: int, rounding: ActivationRoundingMode = "block", layout: WeightLayout = "rows"
 ) -> QuantizationFormat:
-    return QuantizationFormat(bits=bits, block=block, layout=layout, rounding=rounding)
+    return QuantizationFormat(bits=bits, group_size=block, layout=layout, rounding=rounding)
 
 
 def has_extremes(*shape: int) -> Rows:
@@ -94,7 +94,7 @@ def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> N
     together = session.run(None, {"x": x})[0]
     for n in range(len(x)):
         alone = session.run(None, {"x": x[n : n + 1]})[0]
-        if form.block:
+        if form.group_size:
             np.testing.assert_allclose(
                 alone[0], together[n], rtol=1e-5, atol=1e-6 * abs(together[n]).max()
             )

@@ -128,7 +128,7 @@ def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
 def test_a_target_says_how_many_experts_stand_alone() -> None:
     made = graph(5, N)
     for few, form in ((5, "If"), (4, "Loop")):
-        built = build_model(made, replace(get_target("onnx"), few_experts=few), 20)
+        built = build_model(made, replace(get_target("onnx"), max_unrolled_experts=few), 20)
         kinds = {n.op_type for n in built.model.graph.node}
         assert kinds & {"If", "Loop"} == {form}
 

@@ -63,7 +63,7 @@ def graph_of(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
 def values(graph: Graph, sizes: dict[str, int], seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {
-        name: rng.standard_normal([d.at(sizes) for d in v.type.shape]).astype(np.float32)
+        name: rng.standard_normal([d.evaluate(sizes) for d in v.type.shape]).astype(np.float32)
         for name, v in graph.inputs.items()
     }
 
