@@ -61,12 +61,12 @@ def emit_token_rules(
     if d.suppress_tokens:
         scores = _emit_suppressed_scores(g, scores, d.suppress_tokens, vocabulary)
     if d.begin_suppress_tokens:
-        after_begin = _emit_is_step(g, iteration, len(d.begin))
+        after_begin = _emit_is_step(g, iteration, len(d.first_token_choices))
         scores = _emit_suppressed_scores(
             g, scores, d.begin_suppress_tokens, vocabulary, after_begin
         )
     # forced tokens take precedence over the other settings
-    for step, tokens in enumerate(d.begin):
+    for step, tokens in enumerate(d.first_token_choices):
         is_other = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
         # a single forced token is certain: log-probability 0
         allowed_score = unrestricted if len(tokens) > 1 else g.constant(0.0, "f32")
@@ -134,7 +134,7 @@ class StrategyInputs:
         repetition penalty, `history` i64[rows, n] for n-grams and sequences.
         """
         made = []
-        if d.penalized:
+        if d.has_repetition_penalty:
             seen = onnx_sampling.emit_prompt_tokens(
                 g, self.prompt, self.padding_mask, self.vocabulary
             )
@@ -154,7 +154,7 @@ class StrategyInputs:
         emit_history_carries: Sequence[str],
     ) -> str:
         """Emit the scores after repetition penalty and token rules."""
-        if d.penalized:
+        if d.has_repetition_penalty:
             scores = onnx_sampling.emit_repetition_penalty(
                 g, scores, emit_history_carries[0], self.scalars[PENALTY_INPUT]
             )
@@ -175,7 +175,7 @@ def _continue_carry(
 ) -> list[str]:
     """Return the carries of `StrategyInputs.past` updated with the new tokens, i64[rows, 1]."""
     made = []
-    if d.penalized:
+    if d.has_repetition_penalty:
         made.append(onnx_sampling.emit_seen_tokens(g, emit_history_carries[0], tokens))
     if has_history(d):
         made.append(g.node("Concat", emit_history_carries[-1], tokens, axis=1))
@@ -247,7 +247,7 @@ class SingleSequenceStrategy:
             sampled = onnx_sampling.emit_argmax_tokens(g, ruled)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
         score = g.node("Where", ended, g.constant(0.0, "f32"), score)
-        tokens = g.node("Where", ended, g.constant(self.d.filler, "i64"), sampled)
+        tokens = g.node("Where", ended, g.constant(self.d.fill_token, "i64"), sampled)
         is_invalid = g.node(
             "And", g.node("Not", ended), onnx_sampling.emit_invalid_logits(g, logits)
         )

@@ -38,7 +38,7 @@ def hoist_invariant_nodes(
     context.bind_inputs(replace(step, inputs=known_here, outputs={}), static_inputs)
     # The step's `batch` is the number of all beams, unlike that of the spec's graph.
     outer_lengths = g.lengths
-    g.lengths = LengthResolver(inputs, step.facts, context.parts.graph.least)
+    g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
     types, earlier = g.bodies.open[0].types, set(g.bodies.open[0].types)
     lower_nodes(g, step, invariant)
     for name in types.keys() - earlier:
@@ -148,8 +148,8 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
         inner = {c.name: t for c, t in zip(carries[:stateful], names, strict=False)}
         input_types = {t.name: t.type for t in (*inner.values(), *loop.static_inputs.values())}
         # The loop is skipped for an empty batch.
-        lower_bounds = {**step.least, str(context.batch): 1}
-        with g.enter_graph(LengthResolver(input_types, step.facts, lower_bounds)):
+        lower_bounds = {**step.min_lengths, str(context.batch): 1}
+        with g.enter_graph(LengthResolver(input_types, step.length_equations, lower_bounds)):
             context.bind_inputs(step, {**inner, **loop.static_inputs})
             if loop.first is None:
                 logits = _emit_step(context, loop)
@@ -181,7 +181,7 @@ def emit_first_logits(
 ) -> str:
     """Emit the logits of an iteration that may be the first of a sequence without a prompt."""
     g, state_carries = context.g, context.derived.states
-    afters = [context.derived.step.outputs[s.next] for s in state_carries]
+    afters = [context.derived.step.outputs[s.next_output] for s in state_carries]
     row = Type("f32", (context.batch, first.type.shape[-1]))
     tokens = inner[context.derived.growing].name
     count = g.node("Shape", tokens, start=1, end=2)
@@ -216,7 +216,7 @@ def emit_first_logits(
 def _emit_newest_logits(context: GenerationContext) -> str:
     """Return the logits of the last position, f32[rows, vocabulary]."""
     tensor, g = (
-        context.g.values.tensors[context.derived.step.outputs[context.decoding.source]],
+        context.g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]],
         context.g,
     )
     # The position axis of the logits may have been removed.
@@ -270,7 +270,7 @@ def _emit_next_mask(
         g.bodies.open[-1].types = types
         newest = g.values.tensors[default.outputs[name]].name
     # An input covers either all positions or those of this step.
-    if name in context.derived.whole:
+    if name in context.derived.full_length_inputs:
         return g.node("Concat", mask, newest, axis=time_axis)
     return newest
 
@@ -278,11 +278,11 @@ def _emit_next_mask(
 def _emit_next_state(
     context: GenerationContext, state: DecodeState, decision: TokenDecision
 ) -> str:
-    name = context.g.values.tensors[context.derived.step.outputs[state.next]].name
+    name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
     # A beam continues with the cache of its parent; all beams share a state without batch axis.
-    if decision.parents is None or state.batch is None:
+    if decision.parents is None or state.batch_axis is None:
         return name
-    return context.g.node("Gather", name, decision.parents, axis=state.batch)
+    return context.g.node("Gather", name, decision.parents, axis=state.batch_axis)
 
 
 def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:

@@ -93,7 +93,7 @@ def _make_generation_context(
     scalars = {name: make_unique_name(name, taken) for name in list_scalar_inputs(decoding)}
     # An absent optional input is empty, so it determines no length.
     input_types = {n: t for n, t in types.items() if n not in whole.optional_inputs}
-    lengths = LengthResolver(input_types, graph.facts, graph.least)
+    lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.growing].type.shape
     assert len(shape) == 2, f"{derived.growing} is not a token sequence per batch element"
     batch = shape[0]
@@ -125,7 +125,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     ]
     state_carries = [make_state_carry(context, s) for s in context.derived.states]
     static_inputs = {n: get_encoder_output(context, n) for n in context.derived.static_inputs}
-    logits = context.derived.step.outputs[context.decoding.source].type
+    logits = context.derived.step.outputs[context.decoding.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("choose",))
@@ -266,8 +266,10 @@ def make_mask_carry(context: GenerationContext, name: str) -> LoopCarry:
 
 def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
     """Build the carry of a state; its initial value is an output of `encode`, or empty."""
-    if state.initial:
-        initial = context.repeat_for_beams(context.main_tensors[state.initial], state.batch)
+    if state.initial_output:
+        initial = context.repeat_for_beams(
+            context.main_tensors[state.initial_output], state.batch_axis
+        )
         return LoopCarry(state.name, state.type, initial)
     lengths = {str(context.batch): context.step_batch}
     # A cache starts empty, a state without a time axis (of a recurrent layer) as zeros.
@@ -298,7 +300,7 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
     """Return the logits of the first token of a sequence without a prompt, f32[rows,
     vocabulary], or None if every sequence needs a token.
     """
-    name, g = context.derived.first, context.g
+    name, g = context.derived.initial_logits_output, context.g
     if not context.parts.starts_from_prefix:
         return None
     made = context.main_tensors[name]

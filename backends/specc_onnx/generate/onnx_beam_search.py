@@ -188,7 +188,7 @@ def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple
     scores = _emit_masked(
         g, _emit_normalized_scores(s, candidates.scores, s.length), g.node("Not", ends_now)
     )
-    filler = g.node("Expand", g.constant(s.d.filler, "i64"), _emit_column_shape(s))
+    filler = g.node("Expand", g.constant(s.d.fill_token, "i64"), _emit_column_shape(s))
     # Beams that finished earlier are filled up to the current length.
     done_before = g.node("Concat", s.state.done, filler, axis=2)
     written = g.node("Concat", done_before, candidates.written, axis=1)
@@ -202,7 +202,7 @@ def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple
     best_scores, indices = g.nodes("TopK", 2, merged, g.vector(n), axis=1)
     ended = emit_cast(g, g.node("GatherElements", ended, indices, axis=1), "i64", "bool")
     done = _emit_gathered_beams(s, written, indices, n + s.candidates)
-    done = g.node("Where", emit_unsqueeze(g, ended, 2), done, g.constant(s.d.filler, "i64"))
+    done = g.node("Where", emit_unsqueeze(g, ended, 2), done, g.constant(s.d.fill_token, "i64"))
     return best_scores, done, ended
 
 
@@ -214,7 +214,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     g = s.g
     never = s.d.early_stopping == "never" and s.d.length_penalty > 0
     best = emit_slice(g, scores, 1, Dim.of(0), Dim.of(1))
-    if s.d.early is True:
+    if s.d.early_stopping is True:
         is_live = g.node("Greater", best, g.constant(NO_SCORE, "f32"))
         return g.node(
             "And", s.state.open, g.node("And", is_live, _emit_any(g, g.node("Not", ended)))

@@ -122,16 +122,18 @@ def choose_distinct_lengths(
     """
     listed = list(dims)
     fixed = {d.number for d in listed if d.number is not None}
-    symbols = sorted({s for d in listed for s in d.symbols()} - graph.facts.keys())
+    symbols = sorted({s for d in listed for s in d.symbols()} - graph.length_equations.keys())
     env = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
-    found = find_valid_lengths(graph, env, apart={*env.values(), *fixed})
+    found = find_valid_lengths(graph, env, excluded={*env.values(), *fixed})
     if not found:
         # A short position table may leave too few lengths for distinct ones.
         small = enumerate(symbols, 1)
-        found = find_valid_lengths(graph, {s: max(n, graph.least.get(s, 0)) for n, s in small})
+        found = find_valid_lengths(
+            graph, {s: max(n, graph.min_lengths.get(s, 0)) for n, s in small}
+        )
     if not found:
         return {}
-    return found | {symbol: dim.at(found) for symbol, dim in graph.facts.items()}
+    return found | {symbol: dim.evaluate(found) for symbol, dim in graph.length_equations.items()}
 
 
 def _choose_primes(
@@ -148,7 +150,7 @@ def _choose_primes(
     for symbol in symbols:
         long = symbol in lower_limits
         low = lower_limits[symbol] + 1 if long else 0
-        low = max(number + 1, low, graph.least.get(symbol, 0))
+        low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(low, fixed | {*env.values()})
         env[symbol] = min(prime, upper_limits.get(symbol, prime))
         # Lengths are large only where required.
