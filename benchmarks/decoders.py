@@ -192,7 +192,7 @@ class WithPast:
 
 
 def _width(said: int | str, path: Path) -> int:
-    """Numbers of a head: the graph says so, or the file beside it, as genai's builder has it."""
+    """Numbers of a head: the graph says so, or the file beside it, as the model builder of onnxruntime-genai writes it."""
     if isinstance(said, int):
         return said
     config = json.loads((path.parent / "genai_config.json").read_text())

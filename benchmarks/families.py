@@ -88,13 +88,13 @@ def _in(reader: str, program: str) -> Path:
     return READERS / reader / "bin" / program
 
 
-OURS, LINKED = "specc", "specc, beside the weights"
+OURS, LINKED = "specc", "specc, weights linked"
 TOOLS = {
     OURS: Tool(_specc),
     LINKED: Tool(_linked),
     "torch.onnx": Tool(_torch),
     "optimum-onnx": Tool(_optimum, _in("optimum", "optimum-cli")),
-    "onnxruntime-genai's builder": Tool(_genai, _in("genai", "python")),
+    "genai builder": Tool(_genai, _in("genai", "python")),
     "mobius": Tool(_mobius, _in("mobius", "mobius")),
 }
 
@@ -118,7 +118,7 @@ def rows(directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -
     for name in chosen:
         made[name] = _compiled(name, directory, quick, remarks)
     yield from _compiling(made)
-    yield f"The others: {', '.join(_versions())}.\n"
+    yield f"Other tools: {', '.join(_versions())}.\n"
     yield from _running(made, rounds, remarks)
     yield from (f"* {remark}" for remark in remarks)
     yield ""
@@ -162,7 +162,7 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
             cost = measure.of_process(command, own)
         except SystemExit as error:
             said = _reason(str(error)).replace(str(directory), "…")
-            remarks.append(f"{tool} does not make {name}: {said}")
+            remarks.append(f"{tool} does not support {name}: {said}")
             continue
         size = _moved(checkpoint, before, out) if tool == LINKED else _size(out)
         found[tool] = Made(cost, out, size)
@@ -189,7 +189,7 @@ def _reason(said: str) -> str:
 
 def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
     yield "### Compiling a checkpoint, random weights at real size\n"
-    yield "| model | tool | seconds | processor s | peak memory MB | files MB |"
+    yield "| model | tool | time, s | CPU time, s | peak memory, MB | files, MB |"
     yield "|---|---|---|---|---|---|"
     for name, tools in made.items():
         for tool, one in tools.items():
@@ -200,10 +200,10 @@ def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
             )
     yield ""
     yield (
-        f"Goal: {GOAL_TIME} times faster than the fastest other, at {GOAL_MEMORY:.0%} of its "
-        "peak memory.\n"
+        f"Goal: {GOAL_TIME} times faster than the fastest other tool, with {GOAL_MEMORY:.0%} of "
+        "its peak memory.\n"
     )
-    yield "| model | fastest other | times faster, copied | linked | share of its memory | goal |"
+    yield "| model | fastest other tool | speedup, weights copied | speedup, weights linked | peak memory / its | goal reached |"
     yield "|---|---|---|---|---|---|"
     for name, tools in made.items():
         others = {t: m.cost for t, m in tools.items() if t not in (OURS, LINKED)}
@@ -224,15 +224,16 @@ def _running(
     made: Mapping[str, Mapping[str, Made]], rounds: int, remarks: list[str]
 ) -> Iterator[str]:
     yield (
-        f"### Running what they made: one ONNX Runtime {onnxruntime.__version__}, "
-        f"{decoders.THREADS} threads, {rounds} rounds in turn\n"
+        f"### Running the compiled models: ONNX Runtime {onnxruntime.__version__}, "
+        f"{decoders.THREADS} threads, {rounds} alternating rounds\n"
     )
     yield (
-        f"Texts of {PROMPT} tokens, pictures, 30 s of sound. First: the whole of it, or "
-        f"until the first token; then {COUNT} tokens are written. Ratios: specc's time / "
-        "its (95 % interval); no worse means that the interval reaches 1.\n"
+        f"Inputs are texts of {PROMPT} tokens, images, or 30 s of audio. First: time of the whole "
+        f"run, or until the first token; then {COUNT} tokens are generated. Ratio: time of the "
+        "specc model / time of the other model (95 % interval); no worse: the interval "
+        "includes 1.\n"
     )
-    yield "| model | made by | first, ms | ratio | tokens/s | ratio | no worse | the same |"
+    yield "| model | compiled by | first, ms | ratio | tokens/s | ratio | no worse | same outputs |"
     yield "|---|---|---|---|---|---|---|---|"
     for name, tools in made.items():
         some = {t: m for t, m in tools.items() if t != LINKED}
@@ -251,7 +252,7 @@ def _readers(
         try:
             graphs[tool] = _reader(tool, one.directory)
         except (RuntimeError, StopIteration) as error:
-            remarks.append(f"{name} of {tool} does not run: {_line(error)}")
+            remarks.append(f"the {name} model of {tool} does not run: {_line(error)}")
     for batch in BATCHES:
         given = published.inputs(name, PROMPT, batch)
         calls = dict(_running_calls(f"{name}, {batch}", graphs, given, remarks))
@@ -286,7 +287,7 @@ def _running_calls(
         except Exception as error:
             if tool == OURS:
                 raise
-            remarks.append(f"{what}, of {tool} does not run: {_line(error)}")
+            remarks.append(f"the {what} model of {tool} does not run: {_line(error)}")
         else:
             yield tool, call
 
@@ -332,7 +333,7 @@ def _writers(
             writers[tool](_beginning(given, translates), 2)
         except (RuntimeError, StopIteration, KeyError, ValueError) as error:
             writers.pop(tool, None)
-            remarks.append(f"{name} of {tool} is not run: {_line(error)}")
+            remarks.append(f"the {name} model of {tool} was not run: {_line(error)}")
     traces = _in_turn(writers, _beginning(given, translates), rounds)
     first = {t: [x.prefill for x in xs] for t, xs in traces.items()}
     steps = {t: [sum(x.steps) for x in xs] for t, xs in traces.items()}
@@ -376,7 +377,7 @@ def _in_turn(writers: Mapping[str, Writer], ids: np.ndarray, rounds: int) -> dic
 
 def _apart(x: np.ndarray, y: np.ndarray) -> str:
     if x.shape != y.shape:
-        return "another result"
+        return "different outputs"
     return f"{float(np.abs(x - y).max() / np.abs(y).max()):.0e}"
 
 

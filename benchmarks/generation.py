@@ -60,21 +60,21 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     transformers.utils.logging.disable_progress_bar()
     bandwidth = memory(READ_AT_ONCE // (32 if quick else 1), 3 if quick else 10)
     yield (
-        f"### Writing {sizes.count} tokens behind {sizes.prompt}, greedy, fp32, "
+        f"### Generating {sizes.count} tokens after {sizes.prompt}, greedy, fp32, "
         f"{decoders.THREADS} threads\n"
     )
     yield (
-        f"The memory gives {bandwidth / 1e9:.1f} GB/s: the fastest sum of a float32 array of "
-        f"{READ_AT_ONCE // (32 if quick else 1) / 2**20:.0f} MiB, half by each of two "
-        "threads (`np.add.reduce`).\n"
+        f"The memory bandwidth is {bandwidth / 1e9:.1f} GB/s, measured as the fastest sum of a "
+        f"float32 array of {READ_AT_ONCE // (32 if quick else 1) / 2**20:.0f} MiB by two threads "
+        "(`np.add.reduce`).\n"
     )
     for name in ("gpt2", "llama"):
         checkpoint = saved(name, directory / f"{name}-generation", sizes.tiny)
         writers, remarks = writers_of(name, checkpoint, directory)
         read = bytes_a_token(checkpoint)
         yield (
-            f"{name}: a token reads {read / 1e6:.0f} MB of weights, "
-            f"{read / bandwidth * 1e3:.1f} ms at that speed."
+            f"{name}: each token reads {read / 1e6:.0f} MB of weights, which takes "
+            f"{read / bandwidth * 1e3:.1f} ms at this bandwidth."
         )
         yield from (f"{r}" for r in remarks)
         yield ""
@@ -84,8 +84,8 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
         if sizes.far > sizes.prompt:
             extra = cache_bytes(checkpoint, sizes.far - sizes.prompt) / bandwidth
             yield (
-                f"The caches of {sizes.far - sizes.prompt} more rows take "
-                f"{extra * 1e3:.1f} ms to read.\n"
+                f"Reading the KV caches of {sizes.far - sizes.prompt} more positions takes "
+                f"{extra * 1e3:.1f} ms.\n"
             )
         for writer in writers.values():
             if isinstance(writer, decoders.OfGenai):
@@ -106,9 +106,9 @@ def _table(
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
     yield (
-        f"| | prefill ms | tokens/s | ms a token at {sizes.prompt} | at {sizes.far} | "
-        "share of the weights' reading "
-        "| specc's time / its (95 % interval) | tokens as specc's |"
+        f"| | prefill, ms | tokens/s | ms per token after {sizes.prompt} | after {sizes.far} | "
+        "time / time to read the weights "
+        "| specc's time / its time (95 % interval) | same tokens as specc |"
     )
     yield "|---|---|---|---|---|---|---|---|"
     ours = traces["specc"][0].tokens
@@ -184,7 +184,7 @@ def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, 
     built = directory / f"{name}-builder"
     if said := decoders.built_by_genai(python, checkpoint, built):
         remarks.append(
-            f"The model builder of onnxruntime-genai does not make {name}: "
+            f"The model builder of onnxruntime-genai does not support {name}: "
             f"{said.replace(str(checkpoint), name)}"
         )
     else:

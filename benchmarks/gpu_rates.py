@@ -232,7 +232,7 @@ def encoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     models.save(name, checkpoint)
     wanted = models.MODELS[name]
     lengths = wanted.shapes[0][1:]
-    yield f"### {name}, {' × '.join(map(str, lengths)) or 'one picture'}\n"
+    yield f"### {name}, {' × '.join(map(str, lengths)) or 'one image'}\n"
     yield "| | width | batch | ms | a second | specc's time / its |"
     yield "|---|---|---|---|---|---|"
     ours: dict[tuple[str, int], float] = {}

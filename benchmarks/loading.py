@@ -25,7 +25,7 @@ Runs = dict[str, tuple[str, str, Path]]
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """A table of the smallest time and memory of each program."""
     prompt, count = (8, 3) if quick else (128, 17)
-    yield f"### Loading a Llama of 134 M parameters, reading {prompt} tokens: new processes\n"
+    yield f"### Loading a Llama with 134 M parameters and processing {prompt} tokens in a new process\n"
     checkpoint = generation.saved("llama", directory / "llama-loading", tiny=False)
     runs, remarks = list_programs(checkpoint, directory)
     yield from (f"* {remark}" for remark in remarks)
@@ -43,8 +43,8 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
             )
             found[name].append(json.loads(done.stdout))
     yield (
-        "| | files MB | first token s | processor s | peak MB | peak / files "
-        "| warm: prefill ms | ms a token |"
+        "| | files, MB | first token, s | CPU time, s | peak, MB | peak / files "
+        "| warm prefill, ms | ms per token |"
     )
     yield "|---|---|---|---|---|---|---|---|"
     for name, (_, _, model) in runs.items():

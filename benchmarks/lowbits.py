@@ -26,7 +26,7 @@ import specc
 KINDS = ("float32", "int8", "int8-weights", "int4")
 TOGETHER = "int8-tensor"
 """For recurrent models, one text at a time."""
-ALL_4 = "int4, all of it"
+ALL_4 = "int4, all layers"
 """With the table, the head and the first layer in 4 bits as well, as others have them."""
 PROMPT, COUNT = 128, 64
 """Tokens that are read, and written behind them."""
@@ -71,7 +71,7 @@ READERS = (
         faster=2.3,
     ),
     Reader(
-        name="ViT-base, one picture",
+        name="ViT-base, one image",
         spec="vit",
         inputs={"pixel_values": (1, 3, 224, 224)},
         config={},
@@ -87,7 +87,7 @@ READERS = (
         kinds=(TOGETHER,),
     ),
     Reader(
-        name="RNNsearch, 16×30 words against 30",
+        name="RNNsearch, 16×30 tokens, 30 target tokens",
         spec="rnnsearch",
         inputs={"source": (16, 30), "target": (16, 30)},
         config={
@@ -108,9 +108,9 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     transformers.utils.logging.disable_progress_bar()
     for name in ("gpt2", "llama"):
         yield from _writing(name, directory, rounds, quick)
-    yield "### Reading with rounded weights, 2 threads, the same random weights\n"
+    yield "### Forward passes with quantized weights: 2 threads, the same random weights\n"
     yield (
-        "| model | weights | milliseconds: median, fastest | times faster than float32 "
+        "| model | weights | ms: median, fastest | speedup over float32 "
         "(95 % interval) | 1 - cosine | MB |"
     )
     yield "|---|---|---|---|---|---|"
@@ -137,11 +137,11 @@ def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[s
     prompt, count = (8, 4) if quick else (PROMPT, COUNT)
     ids = np.random.default_rng(0).integers(0, vocab, (1, prompt))
     traces = generation.in_turn(writers, ids, count, rounds)
-    yield (f"### {name}: {count} tokens behind {prompt}, greedy, {decoders.THREADS} threads\n")
+    yield (f"### {name}: {count} tokens after {prompt}, greedy, {decoders.THREADS} threads\n")
     yield from (f"{remark}\n" for remark in remarks)
     yield (
-        "| | tokens/s | times faster than float32 (95 % interval) | prefill ms | times "
-        "faster (95 % interval) | MB | tokens as with float32 |"
+        "| | tokens/s | speedup over float32 (95 % interval) | prefill, ms | speedup of prefill "
+        "(95 % interval) | MB | same tokens as float32 |"
     )
     yield "|---|---|---|---|---|---|---|"
     written = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
@@ -164,7 +164,10 @@ def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[s
 
 
 CTRANSLATE2 = "CTranslate2, int8"
-GENAI = {"onnxruntime-genai, int4": (), "onnxruntime-genai, int4, block 128": ("block_size=128",)}
+GENAI = {
+    "onnxruntime-genai, int4": (),
+    "onnxruntime-genai, int4, group size 128": ("block_size=128",),
+}
 """What its builder is told beside `-p int4`."""
 
 
@@ -186,7 +189,7 @@ def _goals_of_writing(
             speed = faster(written, kind, "float32")
             yield Goal(f"{name}, {kind}: tokens/s, times float32", wanted, speed)
             size = sizes[kind] / sizes["float32"]
-            yield Goal(f"{name}, {kind}: files, share of float32", share, size, True)
+            yield Goal(f"{name}, {kind}: file size / float32", share, size, True)
         speed = faster(read, "int8", "float32")
         yield Goal(f"{name}, int8: prefill, times float32", 2.3, speed)
     ours = ("int4", ALL_4)
@@ -225,7 +228,7 @@ def _writers(
         out = directory / f"{name}-genai-int4-{number}"
         if said := decoders.built_by_genai(python, checkpoint, out, "int4", extra):
             told = said.replace(str(checkpoint), name)
-            remarks.append(f"Of {name} there is no {peer}: {told}")
+            remarks.append(f"{peer} does not support {name}: {told}")
         else:
             writers[peer], sizes[peer] = decoders.OfGenai(python, out), _size(out)
     return writers, sizes, remarks
@@ -266,7 +269,7 @@ def _reading(
         title = f"{reader.name}, {best}: times float32"
         wanted.append(Goal(title, reader.faster, speed))
     if reader.spec == "bert":
-        title = f"{reader.name}, int8: 1 - cosine, beside {peer}"
+        title = f"{reader.name}, int8: 1 - cosine, compared with {peer}"
         wanted.append(Goal(title, angles[peer], angles["int8"], at_most=True))
 
 

@@ -99,12 +99,12 @@ def _table(table: Table) -> Iterator[str]:
     """One model, by every way to do its rows."""
     count = len(table.rows)
     yield f"### {table.title}: {count} rows\n"
-    yield "| | rows/s | to begin, s | work, s | padding | beyond computing | computed, s | expected, s |"
+    yield "| | rows/s | startup, s | work, s | padding | overhead | computed, s | expected, s |"
     yield "|---|---|---|---|---|---|---|---|"
     model = specc.load(table.model, threads=1)
     some = table.rows[: min(ALONE, count)]
     one = _rate(len(some), lambda: [table.call(model, [row]) for row in some])
-    yield f"| one call a row | {one:.0f} | | | | | | |"
+    yield f"| one call per row | {one:.0f} | | | | | | |"
     fixed = _rate(count, lambda: _batches(table, model))
     yield f"| batches of {TOGETHER}, in order | {fixed:.0f} | | | {_waste(table)} | | | |"
     ways: dict[str, dict[str, Any]] = {
@@ -120,9 +120,9 @@ def _table(table: Table) -> Iterator[str]:
         report = _mapped(table, name, more)
         best = max(best, report.rate)
         yield _row(name, report, int(more.get("workers", 1)))
-    yield f"\n`map` is {best / one:.0f} times one call a row (goal on `dates`: 10)."
+    yield f"\n`map` is {best / one:.0f} times as fast as one call per row (goal for `dates`: 10 times)."
     if count > FEWEST:
-        yield f"{_beyond(table):.1%} of the processor's seconds are spent beyond computing (goal: 5)."
+        yield f"{_beyond(table):.1%} of the CPU time is overhead beyond the model itself (goal: at most 5%)."
     yield ""
 
 
@@ -224,7 +224,7 @@ def _dates(directory: Path, count: int) -> Table:
     ]
     specc.compile("dates", directory / "dates", graphs=["score", "encode", "step"])
     return Table(
-        title="Dates as text to dates as numbers (`dates`, a package)",
+        title="Converting dates with `dates` (a package)",
         model=directory / "dates",
         data=_written(directory / "dates.jsonl", "text", texts),
         name="source",

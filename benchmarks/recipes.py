@@ -1,5 +1,5 @@
 """What rounding loses of a language model that has learned: our kinds beside the recipes
-of onnxruntime-genai's builder, on text that nothing was learned from.
+of the model builder of onnxruntime-genai, on held-out text.
 
 The model is that of `byte_lm.py`, in the folder SPECC_BYTE_LM. With `--quick` it need not
 be there.
@@ -31,17 +31,17 @@ OURS: dict[str, dict[str, Any]] = {
     "specc, float32": {},
     "specc, int8": {"quantize": "int8"},
     "specc, int8-weights": {"quantize": "int8-weights"},
-    "specc, int4 (its own texts)": {"quantize": "int4"},
-    "specc, int4, block 32": {"quantize": "int4", "group_size": 32},
-    "specc, int4, to the nearest": {"quantize": "int4", "calibration_samples": 0},
+    "specc, int4 (self-generated data)": {"quantize": "int4"},
+    "specc, int4, group size 32": {"quantize": "int4", "group_size": 32},
+    "specc, int4, round to nearest": {"quantize": "int4", "calibration_samples": 0},
 }
 THEIRS = {
-    "genai's builder, int4": (),
-    "genai's builder, int4, block 128": ("block_size=128",),
-    "genai's builder, int4, k_quant": ("algo_config=k_quant",),
+    "genai builder, int4": (),
+    "genai builder, int4, group size 128": ("block_size=128",),
+    "genai builder, int4, k_quant": ("algo_config=k_quant",),
 }
 """What its builder is told beside `-p int4`: nothing is its own recipe."""
-GOAL = ("specc, int4 (its own texts)", "genai's builder, int4")
+GOAL = ("specc, int4 (self-generated data)", "genai builder, int4")
 
 Logits = NDArray[np.float64]
 
@@ -74,11 +74,11 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator[str]:
     yield (
-        "### What rounding loses: a Llama of 10.7 million parameters that has learned "
-        f"bytes of Python's own texts, {places} held-back bytes\n"
+        "### Quantization error of a Llama with 10.7 million parameters, trained on the bytes of "
+        f"Python's documentation, on {places} held-out bytes\n"
     )
     yield from (f"{remark}\n" for remark in remarks)
-    yield "| | Kullback-Leibler, nats | likeliest byte the same | bits a byte | MB |"
+    yield "| | KL divergence, nats | same top-1 byte | bits per byte | MB |"
     yield "|---|---|---|---|---|"
     for name, loss in losses.items():
         yield (
@@ -89,7 +89,7 @@ def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator
     ours, theirs = (losses.get(name) for name in GOAL)
     if ours and theirs:
         share = ours.divergence / theirs.divergence
-        title = f"{GOAL[0]}: share of what {GOAL[1]} loses"
+        title = f"{GOAL[0]}: KL divergence / that of {GOAL[1]}"
         yield from goals([Goal(title, 0.5, share, at_most=True)])
 
 

@@ -37,7 +37,7 @@ class LanguageModel(torch.nn.Module):
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """A table row for each model and batch size."""
     torch.set_num_threads(2)
-    yield "### Recurrent models, milliseconds (median, fastest), 2 threads\n"
+    yield "### Recurrent models: ms (median, fastest), 2 threads\n"
     head = (
         "model | batch | specc | PyTorch eager | torch.compile | specc / eager (95 "
         "% interval) | difference"
@@ -62,7 +62,7 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """RNNsearch scoring 30 words against 30; eager is the spec as a module, its loop
+    """RNNsearch scoring 30 source and 30 target tokens; eager is the spec as a module, its loop
     split as ours is.
     """
     sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "embed_dim": 128, "hidden": 256, "readout": 128}

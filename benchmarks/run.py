@@ -31,8 +31,8 @@ def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     measure.of_process(command, directory)
     costs = [measure.of_process(command, directory) for _ in range(rounds)]
     seconds = [c.seconds for c in costs]
-    yield f"### `specc check gpt2`, a new process each time ({rounds} times)\n"
-    yield "| fastest s | median s | goal s | reached | processor s |\n|---|---|---|---|---|"
+    yield f"### `specc check gpt2` in a new process ({rounds} runs)\n"
+    yield "| fastest, s | median, s | goal, s | goal reached | CPU time, s |\n|---|---|---|---|---|"
     median = statistics.median(seconds)
     used = min(c.processor for c in costs)
     yield f"| {min(seconds):.2f} | {median:.2f} | 0.35 | {_word(median <= 0.35)} | {used:.2f} |\n"

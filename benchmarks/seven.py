@@ -35,7 +35,7 @@ NOISE = 2**25
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """What compiling took, and how fast tokens come."""
-    yield "### A Llama of 7 B parameters at 4 bits\n"
+    yield "### A Llama with 7 B parameters in int4\n"
     named = os.environ.get("SPECC_SEVEN", "")
     package = Path(named) if named else directory / "package"
     if named and not (package / "specc.json").exists():
@@ -59,11 +59,11 @@ def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
     shutil.rmtree(checkpoint)
     rate = size / 1e6 / cost.seconds
     made = sum(p.stat().st_size for p in package.rglob("*") if p.is_file())
-    yield "| | | goal | reached |\n|---|---|---|---|"
+    yield "| | | goal | goal reached |\n|---|---|---|---|"
     yield f"| checkpoint in bfloat16 | {size / 1e9:.2f} GB | | |"
     yield f"| package | {made / 1e9:.2f} GB | | |"
-    yield f"| compiling, to the nearest | {cost.seconds:.0f} s | | |"
-    yield f"| source read | {rate:.0f} MB/s | {RATE} MB/s | {_word(rate >= RATE)} |"
+    yield f"| compile time, round to nearest | {cost.seconds:.0f} s | | |"
+    yield f"| checkpoint throughput | {rate:.0f} MB/s | {RATE} MB/s | {_word(rate >= RATE)} |"
     peak = cost.megabytes
     yield f"| peak memory | {peak:.0f} MB | {PEAK} MB | {_word(peak <= PEAK)} |\n"
 
@@ -75,8 +75,8 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
     rate = statistics.median(len(t.steps) / sum(t.steps) for t in traces)
     first = statistics.median(t.prefill for t in traces)
     yield (
-        f"{PROMPT} tokens are read in {first:.2f} s; then it writes {rate:.2f} tokens a "
-        f"second, with {decoders.THREADS} threads.\n"
+        f"With {decoders.THREADS} threads, the model processes a prompt of {PROMPT} tokens in "
+        f"{first:.2f} s and then generates {rate:.2f} tokens/s.\n"
     )
     # four bytes a number
     needed, there = (
@@ -85,8 +85,8 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
     )
     if needed > there:
         yield (
-            "The builder of onnxruntime-genai was not tried on it: it reads a model as "
-            f"float32 first, which is {needed:.0f} GB; this machine has {there:.0f}.\n"
+            "The model builder of onnxruntime-genai could not compile this model: it first loads a "
+            f"model in float32, which needs {needed:.0f} GB; this machine has {there:.0f} GB.\n"
         )
 
 

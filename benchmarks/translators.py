@@ -102,5 +102,5 @@ def _at(directory: Path, part: str) -> Path:
     path = directory / f"{part}.onnx"
     if not path.exists():
         graphs = sorted(str(p.relative_to(directory)) for p in directory.rglob("*.onnx"))
-        raise ValueError(f"nothing here drives {' and '.join(graphs)}")
+        raise ValueError(f"the benchmark does not support {' and '.join(graphs)}")
     return path

@@ -13,14 +13,14 @@ PAGE = ROOT / "docs" / "parity.md"
 HEAD = """\
 # Parity with transformers and PyTorch
 
-Every model type is compared with the classes of transformers or PyTorch, in
-float64, on small models with random weights, norm weights and biases included: at batch
-size 1 and in a padded batch of three, with random values at padded positions. The columns
-are: the graph, the number of configurations, the largest difference relative to the
-largest value of the output (the tolerance is 1e-5), and whether generation was compared:
-20 tokens, greedy and with four beams, all equal.
+Tests compare small versions of every model type with the classes of transformers or PyTorch
+in float64, with random weights (including norm weights and biases), at batch size 1 and in a
+padded batch of three with random values at padded positions. The table lists the graph, the
+number of configurations, and the largest difference relative to the largest value of the
+output (the tolerance is 1e-5). The last column is "yes" if the test also compares generation:
+20 tokens with greedy decoding and with four beams, which are all equal.
 
-`make parity-table` writes this page from a run of the whole parity suite.
+`make parity-table` runs the whole parity suite and writes this page.
 
 | model type | graph | configurations | largest difference | generation |
 |---|---|---|---|---|
