@@ -24,10 +24,12 @@ from specc.analysis.value_ranges import (
     find_constant_value,
     find_uniform_value,
     find_value_range,
+    get_viewed_op,
     skip_views,
 )
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.ir.op import Op
 
 LOW_SCORE = -1e30
 """Scores up to this value count as minus infinity: no model computes finite scores of this size
@@ -195,13 +197,15 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
             return True
         # A mask that is an input may be false anywhere.
         if node is None or (known := find_uniform_value(grid.value)) is not None:
-            return bool(node and known)
+            return node is not None and known == 1
         if (inner := follow_view(grid)) is not None:
             return (yield inner)
         operands = [align_operand(grid, a) for a in node.args if a]
+        if _is_repeated_mask(node):
+            return (yield operands[0])
+        if _keeps_truth(node.op):
+            return (yield from solve_all(operands))
         match node.op:
-            case ops.And() | ops.Concat() | ops.KeepRows():
-                return (yield from solve_all(operands))
             case ops.Or():
                 return (yield from solve_any(operands))
             case ops.Compare(fn="eq" | "le" | "ge") if is_mirrored_pair(*operands):
@@ -211,6 +215,21 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
         return compares and 0 not in find_grid_band(grid, negated=True)
 
     return solve_memoized(grid, rule, {}, TraversalBudget(), False)
+
+
+def _keeps_truth(op: Op) -> bool:
+    """Return True if the result of an op is true where all operands are."""
+    nearest = isinstance(op, ops.Resize) and not op.interpolates
+    return nearest or isinstance(op, ops.And | ops.Concat | ops.KeepRows | ops.Cast)
+
+
+def _is_repeated_mask(node: Node) -> bool:
+    """Return True for `resize(float(mask), …) > 0.5`."""
+    if not (isinstance(node.op, ops.Compare) and node.op.fn in ("gt", "ge")):
+        return False
+    bound = find_constant_value(ops.Compare.right(node))
+    resized = get_viewed_op(ops.Compare.left(node))
+    return isinstance(resized, ops.Resize) and bound is not None and bound < 1
 
 
 def can_hold_low_scores(padded_result: PaddedResult) -> bool:

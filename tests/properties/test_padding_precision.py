@@ -32,6 +32,9 @@ CLEAN = (
     ("max(resize(where(hidden, x, -inf), mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
     ("c = conv(resize(z, mode=nearest, size=[2 * n], axis=1), out=4, kernel=3, padding=same) @ c;"
      "sum(c * resize(f, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("r = resize(z, mode=nearest, size=[2 * n], axis=1);"
+     "k = resize(f, mode=nearest, size=[2 * n], axis=1) > 0.5;"
+     "sum(r * softmax(where(k, r, -inf), axis=1), axis=1)", ANY),
     ("sum(roll(z, 1, axis=1), axis=1)", ANY),
     ("max(roll(where(hidden, x, -inf), -2, axis=1) * 2.0, axis=1)", ANY),
     ("sum(roll(z, 1, axis=1) * roll(x, 1, axis=1), axis=1)", ANY),
@@ -66,6 +69,9 @@ LEAKING = (
     ("r = resize(z, mode=nearest, size=[2 * n], axis=1);"
      "a = float(argmax(where(keep, 1.0, -inf), axis=1));"
      "sum(r * (float(positions(r))[none, :] - a[:, none])[:, :, none], axis=1)", LEFT),
+    ("r = resize(z, mode=nearest, size=[2 * n], axis=1);"
+     "k = resize(f * tanh(x), mode=nearest, size=[2 * n], axis=1) > 0.5;"
+     "sum(r * softmax(where(k, r, -1e30), axis=1), axis=1)", ANY),
     ("sum(roll(x, 1, axis=1), axis=1)", ANY),
     ("roll(z, 1, axis=1)[:, 0]", ("right", "")),
     ("last(roll(z, -1, axis=1))", ("left", "")),
