@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
-from specc.frontend.builtins.registry import MISSING, Builtin, BuiltinParameter, CallSite
+from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
 from specc.frontend.context import Context, Env, PendingCall
 from specc.frontend.expressions import evaluate_expression, evaluate_value, select_branch
 from specc.frontend.foreign_names import raise_unknown_option
@@ -31,6 +31,7 @@ from specc.frontend.parameter_kinds import (
 )
 from specc.frontend.scalar_arithmetic import require_attribute_number
 from specc.frontend.spec_values import (
+    ABSENT,
     POISON,
     AlreadyReported,
     BlockFunction,
@@ -231,7 +232,7 @@ def _check_missing_arguments(
             if not rest and not any(name in values for name in inputs):
                 title = f"`{word.name}` needs an input"
                 raise_error("E0211", title, expr.span, helps=[f"`{word.format_signature()}`"])
-        elif slot.default is MISSING and slot.name not in values:
+        elif slot.default is ABSENT and slot.name not in values:
             what = "input" if slot.is_positional else "option"
             helps = [f"`{word.format_signature()}`"]
             if words := list_choice_words(slot.kinds):
@@ -312,7 +313,7 @@ def bind_options(
     """Bind options of a block or built-in function (partial application)."""
     if isinstance(target, BuiltinFunction):
         slots = target.builtin.parameters
-        if not any(s.is_positional and s.default is MISSING for s in slots):
+        if not any(s.is_positional and s.default is ABSENT for s in slots):
             return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs to wait for
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)

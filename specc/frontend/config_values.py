@@ -7,7 +7,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.frontend.context import Absent, Context, Env, SpecModule
+from specc.frontend.context import Context, Env, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.json_nodes import JsonObject
@@ -18,6 +18,7 @@ from specc.frontend.scalar_arithmetic import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,
+    Absent,
     AlreadyReported,
     ChoiceValue,
     NeedsValue,

@@ -2,12 +2,12 @@
 (`Env`), spec modules, and the call being evaluated.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
@@ -20,6 +20,7 @@ from specc.frontend.elaboration_state import (
 )
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_values import (
+    Absent,
     AlreadyReported,
     EvalResult,
     Function,
@@ -52,14 +53,14 @@ def raise_undecided_structure(need: NeedsValue) -> NoReturn:
     )
 
 
-class Library(Protocol):
-    """Provider of blocks that a file does not define itself. It reads files; elaboration
-    does not.
-    """
+SpecItem: TypeAlias = ast.Block | ast.Definition
+"""A named item of a spec."""
 
-    def find_standard_item(
-        self, name: str
-    ) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
+
+class Library(Protocol):
+    """Reads the files that a spec uses, std included: elaboration itself reads no files."""
+
+    def find_standard_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """Return the std block or definition of that name and its module, or None."""
         ...
 
@@ -70,7 +71,7 @@ class Library(Protocol):
     def read_published_field(
         self, context: "Context", entry: ast.Field, env: "Env"
     ) -> "SpecValue | Absent":
-        """Return a field's value from a published config.json (`env.raw`), or `ABSENT`."""
+        """Return a field's value from a published config.json (`env.config_file`), or ABSENT."""
         ...
 
     def load_used_module(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
@@ -78,60 +79,39 @@ class Library(Protocol):
         ...
 
 
-class Absent:
-    """Marks a key that is missing in the config file; `none` is a value."""
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Functions that the modules of elaboration call recursively, without import cycles:
+    expressions contain calls, calls run blocks, and blocks contain expressions.
 
-
-ABSENT = Absent()
-
-
-class Evaluator(Protocol):
-    """Functions that the modules of elaboration call recursively: expressions contain
-    calls, calls run blocks, blocks have statements, and these have expressions.
-    Implemented by `specc.frontend.spec_to_graph`.
+    `evaluate` evaluates an expression, `call` a call, `evaluate_function` an expression to a
+    function value such as `layer_norm(eps=1e-5)`. `configure_used_spec` returns the config of a
+    used spec from the record that its caller passes. `check_step_estimate` raises E0223 for a
+    block or definition that exceeds the remaining steps.
     """
 
-    def evaluate(self, context: "Context", expr: ast.Expr, env: "Env", /) -> EvalResult:
-        """Evaluate an expression."""
-        ...
-
-    def call(self, context: "Context", expr: ast.Call, env: "Env", /) -> EvalResult:
-        """Evaluate a call."""
-        ...
-
-    def evaluate_function(self, context: "Context", expr: ast.Expr, env: "Env", /) -> EvalResult:
-        """Evaluate an expression to a function value: `gelu`, `layer_norm(eps=1e-5)`."""
-        ...
-
-    def configure_used_spec(
-        self, context: "Context", module: "SpecModule", given: EvalResult, span: Span | None, /
-    ) -> dict[str, SpecValue]:
-        """Return the config of a used spec, from the record that its caller passes."""
-        ...
-
-    def check_step_estimate(
-        self,
-        steps: StepBudget,
-        item: "ast.Block | ast.Definition",
-        module: "SpecModule",
-        config: Mapping[str, SpecValue],
-        span: Span | None = None,
-    ) -> None:
-        """Raise E0223 for a block that certainly takes more steps than are left."""
-        ...
+    evaluate: Callable[["Context", ast.Expr, "Env"], EvalResult]
+    call: Callable[["Context", ast.Call, "Env"], EvalResult]
+    evaluate_function: Callable[["Context", ast.Expr, "Env"], EvalResult]
+    configure_used_spec: Callable[
+        ["Context", "SpecModule", EvalResult, Span | None], dict[str, SpecValue]
+    ]
+    check_step_estimate: Callable[
+        [StepBudget, SpecItem, "SpecModule", Mapping[str, SpecValue], Span | None], None
+    ]
 
 
 @dataclass(eq=False, kw_only=True)
 class SpecModule:
     """A spec file prepared for name look-up.
 
-    `extended` is the module that it extends, whose lengths and names it shares. `shipped`
+    `extended` is the module that it extends, whose lengths and names it shares. `is_builtin`
     marks built-in specs, which are stored with all files that they use.
     """
 
     file: ast.File
     path: str
-    items: dict[str, "ast.Block | ast.Definition"] = field(default_factory=dict)
+    items: dict[str, SpecItem] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     uses: dict[str, ast.Use] = field(default_factory=dict)
     is_standard: bool = False
@@ -144,9 +124,9 @@ class SpecModule:
         """The module with the graph: the extended one, or the module itself."""
         return self.extended.root if self.extended else self
 
-    def find_definition(self, name: str) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
-        """Return the block or definition of that name and its module, here or in the
-        extended module.
+    def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
+        """Return the block or definition of that name, here or in the extended module, and its
+        module.
         """
         if name in self.items:
             return self.items[name], self
@@ -165,11 +145,11 @@ class SpecModule:
 
 @dataclass(kw_only=True)
 class Env:
-    """The scope at one place of a module: visible names and the weight scope.
+    """The visible names and the weight scope of a statement or expression.
 
-    `lengths` maps the run-time lengths of a used file to those of its caller; it is None
-    in the main spec, where they stand for themselves. `heads` is whether the mask grid of
-    `rows` has a heads axis. `base` is the weight scope of the file.
+    `runtime_lengths` maps the run-time lengths of a used file to those of its caller; it is
+    None in the main spec. `has_heads_axis` is whether the mask grid of `grid_indices` has a
+    heads axis. `file_scope` is the weight scope of the file.
     """
 
     module: SpecModule
@@ -184,7 +164,7 @@ class Env:
     file_scope: str = ""
 
     def find_runtime_length(self, name: str) -> Dim | None:
-        """Return a run-time length declared in `dims`; None for other names, and for one
+        """Return a run-time length declared in `dims`; None for other names, and for lengths
         that no operand has bound yet.
         """
         if name not in self.module.root.dims:
@@ -201,7 +181,7 @@ def join_weight_path(scope: str, path: str) -> str:
     return f"{scope}.{path}" if scope and path else scope or path
 
 
-Counted = TypeVar("Counted", tuple[SpecValue, ...], Record)
+NestedValue = TypeVar("NestedValue", tuple[SpecValue, ...], Record)
 """A value that contains other values."""
 
 
@@ -209,9 +189,8 @@ Counted = TypeVar("Counted", tuple[SpecValue, ...], Record)
 class Context:
     """The state of one elaboration.
 
-    `evaluator` breaks the import cycle between the modules of this package. `calls` are the
-    blocks being called, the innermost last; `scope` is the scope of the node being added.
-    `training` keeps operations of training mode, such as dropout.
+    `call_stack` has the blocks being called, the innermost last; `scope` is the scope of the
+    node being added. `is_training` keeps operations of training mode, such as dropout.
     """
 
     library: Library
@@ -227,12 +206,10 @@ class Context:
     is_training: bool = False
 
     @contextmanager
-    def enter_call(self, at: Span | None, *, standard: bool) -> Iterator[None]:
-        """Set the call at `at` as the current caller. Errors in std code are shown at the
-        user's call first.
-        """
+    def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:
+        """Show errors of std code at the user's call at `span` inside a `with` block."""
         outer = self.errors.user_call
-        self.errors.user_call = (outer or at) if standard else None
+        self.errors.user_call = (outer or span) if standard else None
         try:
             yield
         except Failed as failed:
@@ -242,8 +219,8 @@ class Context:
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
-        """Elaborate a loop or expert body: it may use cached indices from outside, but its
-        own stay inside.
+        """Elaborate the body of a loop or expert: it may read cached position ids from outside;
+        its own are dropped at the end.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -252,9 +229,7 @@ class Context:
             self.facts.position_ids = outside
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
-        """Return the span with the user's call that led to it, if it is in std, and with
-        the name of the current normalizer.
-        """
+        """Add the user's call to a span in std, and the name of the current normalizer."""
         if span is None:
             return span
         if self.errors.normalizer and not span.normalizer:
@@ -263,13 +238,12 @@ class Context:
             return span
         return span if span.caller else replace(span, caller=self.errors.user_call)
 
-    def show_at_user_call(self, fault: Diagnostic) -> Diagnostic:
-        """Return an error in std code shown at the user's call that led to it."""
-        if fault.primary is None or (at := self.locate_at_user_call(fault.primary.span)) is None:
-            return fault
-        if at == fault.primary.span:
-            return fault
-        return replace(fault, primary=Label(at, fault.primary.text))
+    def show_at_user_call(self, error: Diagnostic) -> Diagnostic:
+        """Move an error of std code to the user's call that led to it."""
+        span = self.locate_at_user_call(error.primary.span) if error.primary else None
+        if error.primary is None or span is None or span == error.primary.span:
+            return error
+        return replace(error, primary=Label(span, error.primary.text))
 
     def has_run_time_symbol(self, symbols: frozenset[str]) -> bool:
         """Return whether any of these symbols is known only at run time."""
@@ -278,52 +252,51 @@ class Context:
         )
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
-        """Count steps that are about to be done. Raise E0223 past the limit."""
+        """Count elaboration steps in advance. Raise E0223 past the limit."""
         self.resources.steps.spend(count, span)
 
-    def count_nested_items(self, value: Counted, span: Span | None, known: int = 0) -> Counted:
-        """Count the items of a new list or record, including nested ones, and return it.
-
-        `known` items were counted before.
+    def count_nested_items(
+        self, value: NestedValue, span: Span | None, known: int = 0
+    ) -> NestedValue:
+        """Count the items of a new list or record, with nested ones but without `known` items
+        counted before, and return the value.
         """
         self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - known, span)
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:
-        """Count new list items. Raise E0216 past the limit, before they take memory."""
+        """Count list items before they are created. Raise E0216 past the limit."""
         self.resources.list_items += count
         if self.resources.list_items > MAX_GRAPH_NODES:
             raise_error(
                 "E0216", f"the lists of this spec have more than {MAX_GRAPH_NODES} items", span
             )
 
-    def report_errors(self, *faults: Diagnostic) -> None:
+    def report_errors(self, *errors: Diagnostic) -> None:
         """Record errors, up to a limit. The same error in several loop iterations counts
         once.
         """
-        for fault in map(self.show_at_user_call, faults):
-            if self._is_reported(fault):
+        for error in map(self.show_at_user_call, errors):
+            if self._is_reported(error):
                 continue
             if len(self.errors.diagnostics) >= MAX_ERRORS:
                 self.errors.dropped += 1
             else:
-                self.errors.diagnostics.append(fault)
+                self.errors.diagnostics.append(error)
 
-    def _is_reported(self, fault: Diagnostic) -> bool:
-        """Return whether the same code was already reported at this place. An exceeded
-        budget is reported once in total.
+    def _is_reported(self, error: Diagnostic) -> bool:
+        """Return whether the same code was already reported at this location, whatever the
+        numbers in its message. An exceeded budget is reported once in total.
         """
-        if fault.primary is None:
+        if error.primary is None:
             return False
-        # code and place only: loop iterations repeat an error with other numbers
-        places = [
-            d.primary.span for d in self.errors.diagnostics if d.code == fault.code and d.primary
+        spans = [
+            d.primary.span for d in self.errors.diagnostics if d.code == error.code and d.primary
         ]
-        spent = bool(places) and fault.code == BUDGET_EXCEEDED
-        return spent or fault.primary.span in places
+        return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
     def collect_errors(self) -> "ErrorCollector":
-        """`with context.collect_errors():` records errors raised inside and continues."""
+        """Record errors raised inside a `with` block and continue after it."""
         return ErrorCollector(self)
 
 
@@ -346,9 +319,9 @@ class ErrorCollector:
 class PendingCall:
     """A call whose arguments are not evaluated yet.
 
-    `expr` is the call as written; for `apply(f, x)` the arguments are those after `f`.
-    They are evaluated in `caller`. `inner` is the caller's scope with the weight scope
-    that the call opens with `@`.
+    `expr` is the call in the source; for `apply(f, x)`, `args` are the arguments after `f`,
+    evaluated in the scope `caller`. `inner_env` is `caller` with the weight scope that the call
+    opens with `@`.
     """
 
     target: Function

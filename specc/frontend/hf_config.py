@@ -4,7 +4,7 @@ import math
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
-from specc.frontend.context import ABSENT, Absent, Context, Env
+from specc.frontend.context import Context, Env
 from specc.frontend.declared_types import STATIC_KINDS
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.hf_rope_scaling import read_rope_config
@@ -17,7 +17,15 @@ from specc.frontend.json_nodes import (
     PlainJson,
     get_finite_number,
 )
-from specc.frontend.spec_values import ChoiceValue, RawConfig, Rope, SpecValue, take_first_result
+from specc.frontend.spec_values import (
+    ABSENT,
+    Absent,
+    ChoiceValue,
+    RawConfig,
+    Rope,
+    SpecValue,
+    take_first_result,
+)
 from specc.ir.dim import Dim
 from specc.syntax import ast
 

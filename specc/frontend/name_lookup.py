@@ -16,7 +16,9 @@ from specc.frontend.foreign_names import (
 )
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_values import (
+    ABSENT,
     POISON,
+    Absent,
     BlockFunction,
     BuiltinFunction,
     DefinitionFunction,
@@ -58,23 +60,16 @@ GRID_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
 
 
-class _NotFound:
-    """Marks an unknown name. None and POISON are possible values of names."""
-
-
-_NOT_FOUND = _NotFound()
-
-
 def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False) -> EvalResult:
     """Return the value of a dotted name. For an unknown name raise E0202 with similar names,
     or return POISON if `quiet`.
     """
     head, *rest = name.path.split(".")
-    value: EvalResult | _NotFound = _resolve_first_part(context, head, env, name.span)
-    if isinstance(value, _NotFound) and head == "config" and rest:
+    value: EvalResult | Absent = _resolve_first_part(context, head, env, name.span)
+    if isinstance(value, Absent) and head == "config" and rest:
         # the whole config file, unless a variable or field is called `config`
         value = RawConfig("", env.config_file)
-    if isinstance(value, _NotFound):
+    if isinstance(value, Absent):
         if rest and (used := resolve_used_item(context, name, env)) is not None:
             return used
         if quiet:
@@ -96,7 +91,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
 
 def _resolve_first_part(
     context: Context, head: str, env: Env, span: Span | None
-) -> SpecValue | _NotFound:
+) -> SpecValue | Absent:
     """Return the value of the first part of a name. Inner scopes take precedence: grid
     indices, variables, lengths, config values, then functions of the spec and of std.
     """
@@ -122,7 +117,7 @@ def _resolve_first_part(
         title = "this query has no position: it is one vector per batch element"
         raise_error("E0604", title, span, "reads the query's position", helps=helps)
     target = resolve_function(context, head, env, span)
-    return _NOT_FOUND if target is None else target
+    return ABSENT if target is None else target
 
 
 def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:

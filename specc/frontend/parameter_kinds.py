@@ -9,6 +9,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_values import (
+    ABSENT,
+    Absent,
     BuiltinFunction,
     ChoiceValue,
     CombinedMask,
@@ -27,13 +29,6 @@ from specc.frontend.spec_values import (
 from specc.ir.dim import Dim
 
 
-class NoMatch:
-    """Marks a value that does not match; `none` is a possible value."""
-
-
-NO_MATCH = NoMatch()
-
-
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
     """Values of one class or role. `name` is used in messages. Instances compare by
@@ -41,7 +36,7 @@ class SimpleKind:
     """
 
     name: str
-    convert: Callable[[SpecValue], SpecValue | NoMatch]
+    convert: Callable[[SpecValue], SpecValue | Absent]
 
 
 @dataclass(frozen=True)
@@ -55,10 +50,10 @@ class ChoiceKind:
         """The kind in words."""
         return "one of " + ", ".join(self.words)
 
-    def convert(self, value: SpecValue) -> str | NoMatch:
+    def convert(self, value: SpecValue) -> str | Absent:
         """Return the word of a `choice(…)` value or a string."""
         word = value.word if isinstance(value, ChoiceValue) else value
-        return word if isinstance(word, str) and word in self.words else NO_MATCH
+        return word if isinstance(word, str) and word in self.words else ABSENT
 
 
 @dataclass(frozen=True)
@@ -75,15 +70,15 @@ class ListKind:
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
-    def convert(self, value: SpecValue) -> SpecValue | NoMatch:
-        """Convert every item, or return NO_MATCH if one does not match."""
+    def convert(self, value: SpecValue) -> SpecValue | Absent:
+        """Convert every item, or return ABSENT if one does not match."""
         if not isinstance(value, tuple):
-            return NO_MATCH
+            return ABSENT
         items: list[SpecValue] = []
         for item in value:
             fitted = self.item.convert(item)
-            if isinstance(fitted, NoMatch):
-                return NO_MATCH
+            if isinstance(fitted, Absent):
+                return ABSENT
             items.append(fitted)
         return tuple(items)
 
@@ -96,54 +91,54 @@ ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
     """Return the kind of all values of some classes, unconverted."""
 
-    def fit(value: SpecValue) -> SpecValue | NoMatch:
-        return value if isinstance(value, classes) else NO_MATCH
+    def fit(value: SpecValue) -> SpecValue | Absent:
+        return value if isinstance(value, classes) else ABSENT
 
     return SimpleKind(name, fit)
 
 
-def _match_float(value: SpecValue) -> SpecValue | NoMatch:
+def _match_float(value: SpecValue) -> SpecValue | Absent:
     """Convert an integer to a float; keep a symbol."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
-    return value if isinstance(value, float | RuntimeNumber) else NO_MATCH
+    return value if isinstance(value, float | RuntimeNumber) else ABSENT
 
 
-def _match_text(value: SpecValue) -> SpecValue | NoMatch:
+def _match_text(value: SpecValue) -> SpecValue | Absent:
     if isinstance(value, ChoiceValue):
         return value.word
-    return value if isinstance(value, str) else NO_MATCH
+    return value if isinstance(value, str) else ABSENT
 
 
-def _match_mask(value: SpecValue) -> SpecValue | NoMatch:
+def _match_mask(value: SpecValue) -> SpecValue | Absent:
     """Match masks, the bools of `all` and `none`, and grids; a score is not a mask."""
     if isinstance(value, DefinitionFunction):
-        return value if value.kind == "mask" else NO_MATCH
-    return value if isinstance(value, CombinedMask | bool | Tensor) else NO_MATCH
+        return value if value.kind == "mask" else ABSENT
+    return value if isinstance(value, CombinedMask | bool | Tensor) else ABSENT
 
 
-def _match_score(value: SpecValue) -> SpecValue | NoMatch:
+def _match_score(value: SpecValue) -> SpecValue | Absent:
     """Match a score definition, or a built-in function of two tensors such as `dot`."""
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
         case BuiltinFunction() if value.builtin.is_pairwise():
             return value
-    return NO_MATCH
+    return ABSENT
 
 
 NORMALIZER_WORDS = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
 """The built-in normalizers; see `attend_by`."""
 
 
-def _match_normalizer(value: SpecValue) -> SpecValue | NoMatch:
+def _match_normalizer(value: SpecValue) -> SpecValue | Absent:
     """Match a normalizer definition, or the name of a built-in normalizer."""
     if isinstance(value, DefinitionFunction):
-        return value if value.kind == "normalizer" else NO_MATCH
+        return value if value.kind == "normalizer" else ABSENT
     word = value.word if isinstance(value, ChoiceValue) else value
     if isinstance(word, str) and word in NORMALIZER_WORDS:
         return ChoiceValue(word, NORMALIZER_WORDS)
-    return NO_MATCH
+    return ABSENT
 
 
 TENSOR_KIND = _make_class_kind("a tensor", Tensor)
@@ -223,7 +218,7 @@ def convert_to_kind(
     one = take_first_result(value)
     for kind in kinds:
         fitted = kind.convert(one)
-        if not isinstance(fitted, NoMatch):
+        if not isinstance(fitted, Absent):
             return fitted
     words = list_choice_words(kinds)
     if words and isinstance(one, str | ChoiceValue):

@@ -10,7 +10,14 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value
 from specc.frontend.config_values import ConfigReader, evaluate_config
-from specc.frontend.context import Context, Env, Library, SpecModule, raise_undecided_structure
+from specc.frontend.context import (
+    Context,
+    Env,
+    Evaluator,
+    Library,
+    SpecModule,
+    raise_undecided_structure,
+)
 from specc.frontend.declared_types import (
     ValueContext,
     is_tensor_type,
@@ -40,7 +47,7 @@ from specc.frontend.spec_values import (
     take_first_result,
 )
 from specc.frontend.statements import check_requirement, run_statements
-from specc.frontend.step_budget import StepBudget, extend_recursion_limit
+from specc.frontend.step_budget import extend_recursion_limit
 from specc.frontend.step_estimate import StepEstimator
 from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_use_in_errors
 from specc.frontend.weight_paths import register_share_rules
@@ -54,7 +61,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "left": "left",
     "right": "right",
 }
-"""On which side padding may be, by the word after `keep[…]`."""
+"""The side of the padding, by the word after `keep[…]`."""
 
 
 def create_context(
@@ -68,7 +75,13 @@ def create_context(
         lengths = frozenset(program.module.dims) - program.list_fields_by_path().keys()
     return Context(
         library=library,
-        evaluator=_SpecEvaluator(library),
+        evaluator=Evaluator(
+            evaluate=evaluate_expression,
+            call=evaluate_call,
+            evaluate_function=evaluate_function_value,
+            configure_used_spec=_configure_used_spec,
+            check_step_estimate=StepEstimator(library).check_budget,
+        ),
         symbols=LengthSymbols(
             is_symbolic=reader.is_symbolic, runtime=lengths, max_length=reader.max_length
         ),
@@ -80,7 +93,9 @@ def create_context(
 def elaborate_model(
     program: Program, library: Library, reader: ConfigReader, graph: str = ""
 ) -> ModelDefinition:
-    """Elaborate a program to a model. Raise Failed with all errors, or NeedsValue with symbols."""
+    """Elaborate a program to a model. Raise Failed with all errors. In symbolic elaboration,
+    raise NeedsValue if the structure depends on symbols.
+    """
     try:
         with (
             extend_recursion_limit(program.module.file.span),
@@ -147,7 +162,7 @@ def evaluate_and_check_config(
     """Evaluate the config and check the requirements of the spec."""
     config = _evaluate_config_values(context, program, reader)
     given = {path: value.span for path, value in program.assignments.items()}
-    # A requirement of an instance may depend on values of the spec that it extends.
+    # base spec first: a requirement of an instance may depend on its values
     for item, module in sorted(
         program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
     ):
@@ -159,7 +174,7 @@ def evaluate_and_check_config(
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
-        # Further errors of values that the spec forbids are not reported.
+        # only the violated requirements: other errors may follow from them
         forbidden = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise Failed(*(forbidden or context.errors.diagnostics))
     return config
@@ -168,9 +183,7 @@ def evaluate_and_check_config(
 def _evaluate_config_values(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """Evaluate the config, after those of the specs it uses, which have their own
-    requirements.
-    """
+    """Evaluate the configs of the used specs, with their requirements, then the spec's own."""
     parts: dict[str, SpecValue] = {}
     faults: list[Diagnostic] = []
     for part in program.used_specs:
@@ -189,7 +202,7 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) -> None:
-    """Update values in place, so that functions among them see the new config."""
+    """Update values in place: function values among them refer to this config."""
     for name, value in found.items():
         held = config[name]
         if isinstance(held, Record) and held.used_spec and isinstance(value, Record):
@@ -235,7 +248,7 @@ def _build_graph(
     results = Results(())
     with context.collect_errors():
         context.evaluator.check_step_estimate(
-            context.resources.steps, block, program.module, config
+            context.resources.steps, block, program.module, config, None
         )
         context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
@@ -288,7 +301,7 @@ def _build_defaults_graph(
     outputs = {}
     for param in absent:
         with context.collect_errors():
-            assert param.default is not None  # or it would not be one of `absent`
+            assert param.default is not None  # by the choice of `absent`
             value = take_first_result(evaluate_expression(context, param.default, env))
             place = ValueContext(f"the default of `{param.name}`", param.default.span)
             tensor = match_tensor_type(context, param.type, value, env, place)
@@ -307,14 +320,14 @@ def _build_defaults_graph(
             helps=helps,
         )
     inputs = _find_defaults_inputs(graph)
-    # again with the inputs that it needs: the graph of defaults has no others
+    # rebuild with only the inputs that the defaults need
     kept = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
     kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
     return kept.finish(DEFAULTS_GRAPH_NAME, outputs)
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
-    """Return the inputs that defaults read, and those of which they read only a length."""
+    """Return the inputs whose values or lengths the defaults read."""
 
     def collect_symbols(values: Iterable[Value]) -> set[str]:
         return {s for v in values for d in v.type.shape for s in d.symbols()}
@@ -337,50 +350,16 @@ def _configure_used_spec(
     defaults.
     """
     program = build_program(module, context.library)
+    reader = ConfigReader(max_length=context.symbols.max_length)
     if isinstance(given, Record):
-        flat: dict[str, SpecValue] = {}
-        _flatten_values("", given, flat)
-        reader = ConfigReader(trial_values=flat, max_length=context.symbols.max_length)
+        reader.trial_values = given.fields
         values = _evaluate_config_values(context, assign_config_values(program, {}), reader)
         known = {f.name for f in program.iterate_fields()}
-        if unknown := [k for k in flat if k not in known]:
+        if unknown := [k for k in given.fields if k not in known]:
             title = f"the config of `{module.path}` has no `{unknown[0]}`"
             raise_error("E0201", title, span)
         return values
-    reader = ConfigReader(max_length=context.symbols.max_length)
     if isinstance(given, RawConfig):
-        reader.config_file, reader.published_lookup = (
-            given.data,
-            context.library.read_published_field,
-        )
+        reader.config_file = given.data
+        reader.published_lookup = context.library.read_published_field
     return _evaluate_config_values(context, program, reader)
-
-
-class _SpecEvaluator:
-    """The evaluator there is: here, above all modules of elaboration, their circle is
-    closed.
-    """
-
-    evaluate = staticmethod(evaluate_expression)
-    call = staticmethod(evaluate_call)
-    evaluate_function = staticmethod(evaluate_function_value)
-    configure_used_spec = staticmethod(_configure_used_spec)
-
-    def __init__(self, library: Library) -> None:
-        self._foreseen = StepEstimator(library)
-
-    def check_step_estimate(
-        self,
-        steps: StepBudget,
-        item: ast.Block | ast.Definition,
-        module: SpecModule,
-        config: Mapping[str, SpecValue],
-        span: Span | None = None,
-    ) -> None:
-        """Raise E0223 for an item that exceeds the step limit for certain."""
-        self._foreseen.check_budget(steps, item, module, config, span)
-
-
-def _flatten_values(path: str, record: Record, into: dict[str, SpecValue]) -> None:
-    for name, value in record.fields.items():
-        into[f"{path}{name}"] = value

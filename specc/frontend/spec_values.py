@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from specc.frontend.context import Env, SpecModule
 
 
+class Absent:
+    """Marks the absence of a value, default or name, where `none` is a possible value."""
+
+
+ABSENT = Absent()
+
+
 class NeedsValue(Exception):
     """A structural choice depends on symbols that stand for config values."""
 
@@ -47,8 +54,8 @@ class Tensor:
 class RuntimeNumber:
     """A number that depends on unknown lengths and is computed in the graph as f64[].
 
-    Nothing can be decided by it at compile time. `symbols` are the lengths, `text` is its
-    formula, `whole` is true if it is certainly an integer.
+    It cannot be compared or converted at compile time. `symbols` are the lengths, `text` is the
+    formula, `is_integer` is true if the number is certainly an integer.
     """
 
     value: Value
@@ -82,9 +89,7 @@ class ChoiceValue:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A `record { … }` of compile-time values. `of` is the used spec whose config it is, if
-    any.
-    """
+    """A `record { … }` of compile-time values, or the config of `used_spec`."""
 
     fields: Mapping[str, "SpecValue"]
     path: str = ""
@@ -93,7 +98,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class UsedSpecConfig:
-    """The config of a used spec: its module, and its part of a config file."""
+    """The module of a used spec with a separate config, and its section of the config file."""
 
     module: "SpecModule"
     config_file: JsonObject | None = None
@@ -129,8 +134,8 @@ UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]
 class BlockFunction:
     """A block or graph as a value, with the options bound so far.
 
-    `module` is where it was defined, `env` where it was named. For a used spec with
-    weights of its own, `base` is their path, independent of the call.
+    `module` defines it, and `env` is the scope of the reference. For a used spec with separate
+    weights, `weight_scope` is their path, independent of the call.
     """
 
     name: str
@@ -150,8 +155,8 @@ class BlockFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFunction:
-    """A mask, score, bias or normalizer as a value, with the arguments bound so far; expanded
-    once query and key lengths are known.
+    """A mask, score, bias or normalizer as a value, with the arguments bound so far. It is
+    expanded when query and key lengths are known.
     """
 
     name: str
@@ -206,7 +211,7 @@ POISON = Poison()
 
 
 class AlreadyReported(Exception):
-    """Evaluation depends on something that was already reported; report nothing more."""
+    """The evaluated expression depends on an error that is already reported."""
 
 
 MaskLike: TypeAlias = (
@@ -224,7 +229,7 @@ class RawConfig:
 
 
 Number: TypeAlias = Dim | float | RuntimeNumber
-"""A scalar: an integer, a float, or one that is not known yet."""
+"""A scalar: an integer, a float, or a number known only at run time."""
 
 SpecValue: TypeAlias = (
     Tensor
@@ -257,8 +262,8 @@ def take_first_result(value: EvalResult) -> SpecValue:
 
 
 def describe_value(value: EvalResult) -> str:
-    """Return what a value is, for messages: `float[batch, 4]`, `the integer 3`. Raise
-    AlreadyReported for POISON: a message about it would be a second one for one mistake.
+    """Describe a value for messages: `float[batch, 4]`, `the integer 3`. Raise AlreadyReported
+    for POISON, whose error is already reported.
     """
     one = take_first_result(value)
     if one is POISON:
@@ -291,7 +296,7 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 
 MAX_SHOWN_ITEMS = 12
-"""Maximum number of dimensions of a type in messages."""
+"""The maximum number of dimensions of a type in messages."""
 DTYPE_WORDS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 

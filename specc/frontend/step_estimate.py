@@ -1,13 +1,15 @@
-"""Estimate the minimum steps of a block or definition from its text, to fail before the work."""
+"""Estimate the minimum elaboration steps of a block or definition from its syntax tree, to
+raise E0223 before spending them.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from specc.diagnostics.source import Span
 from specc.frontend.builtins.registry import BUILTINS, BuiltinParameter
-from specc.frontend.context import EMPTY_NAMES, MAX_LAYERS
+from specc.frontend.context import EMPTY_NAMES, MAX_LAYERS, Library, SpecItem, SpecModule
 from specc.frontend.declared_types import is_function_type, is_tensor_type
 from specc.frontend.parameter_kinds import FUNCTION_KIND, TENSOR_KIND
 from specc.frontend.spec_values import SpecValue
@@ -16,47 +18,39 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 
-if TYPE_CHECKING:
-    from specc.frontend.context import Library, SpecModule
-
-SpecItem: TypeAlias = "ast.Block | ast.Definition"
-
 MAX_NESTED_ITEMS = 64
 """Maximum nesting depth that an estimate covers; deeper items are counted during elaboration."""
 STEP_LIMIT = MAX_STEPS + 1
 """Upper bound of an estimate."""
 
+Config: TypeAlias = Mapping[str, SpecValue]
+
 
 @dataclass
 class StepEstimator:
-    """Sums of steps, each computed once. `known` also keeps what its keys are about."""
+    """Estimates of items with their configs, by the identities of both, each computed once."""
 
-    library: "Library"
-    estimates: dict[tuple[int, int], tuple[int, "tuple[SpecItem, Mapping[str, SpecValue]]"]] = (
-        field(default_factory=dict)
-    )
+    library: Library
+    estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
     active_items: list[SpecItem] = field(default_factory=list)
 
     def check_budget(
         self,
         steps: StepBudget,
         item: SpecItem,
-        module: "SpecModule",
-        config: Mapping[str, SpecValue],
-        span: Span | None = None,
+        module: SpecModule,
+        config: Config,
+        span: Span | None,
     ) -> None:
-        """Raise E0223 for a call at `span` that takes more steps than are left.
-
-        Without a call, the largest statement of the item is shown.
+        """Raise E0223 for a call at `span` that takes more steps than are left; without a span,
+        show the largest statement of the item.
         """
-        least = self.estimate_item(item, module, config)
-        if not steps.has_left(least) and span is None and isinstance(item, ast.Block):
+        estimate = self.estimate_item(item, module, config)
+        if not steps.has_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemSteps(self, item, module, config).find_largest_statement()
-        steps.check_estimate(least, span)
+        steps.check_estimate(estimate, span)
 
-    def estimate_item(
-        self, item: SpecItem, module: "SpecModule", config: Mapping[str, SpecValue]
-    ) -> int:
+    def estimate_item(self, item: SpecItem, module: SpecModule, config: Config) -> int:
         """Return the minimum number of steps to run a block or expand a definition."""
         key = id(item), id(config)
         if key in self.estimates:
@@ -68,62 +62,56 @@ class StepEstimator:
             found = min(_ItemSteps(self, item, module, config).estimate(), STEP_LIMIT)
         finally:
             self.active_items.pop()
-        self.estimates[key] = found, (item, config)
+        # the entry keeps item and config alive: their identities are not reused
+        self.estimates[key] = found, item, config
         return found
 
 
 @dataclass
-class _ItemNames:
-    """Definitions of names in the text of one item."""
+class _ItemSteps:
+    """Estimates the elaboration steps of one item."""
 
     estimator: StepEstimator
     item: SpecItem
-    module: "SpecModule"
-    config: Mapping[str, SpecValue]
+    module: SpecModule
+    config: Config
 
     @cached_property
     def _bound_names(self) -> set[str]:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
-    def _find_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the block or definition of a name; None if it may be something else."""
+    def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
+        """Return the block or definition of a name; None if the name may be something else."""
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)
 
-    def _estimate_inner(self, name: str) -> int:
-        """Return the steps of the block or definition of a name."""
-        found = self._find_item(name)
-        if found is None:
-            return 0
+    def _estimate_found(self, found: tuple[SpecItem, SpecModule]) -> int:
+        """Return the steps of a block or definition that this item uses."""
         item, module = found
-        here = module.root is self.module.root
-        return self.estimator.estimate_item(item, module, self.config if here else EMPTY_NAMES)
+        config = self.config if module.root is self.module.root else EMPTY_NAMES
+        return self.estimator.estimate_item(item, module, config)
 
-    def _count_iterations(self, over: ast.Expr) -> int:
-        """Return the iterations of a loop if they are literal; too many are refused."""
-        match over:
+    def _count_iterations(self, iterable: ast.Expr) -> int:
+        """Return the iterations of a loop, or 0 if they are unknown or more than allowed."""
+        match iterable:
             case ast.NumberLiteral(text=text) if text.isdigit():
                 return int(text) if int(text) <= MAX_LAYERS else 0
             case ast.ListLiteral(items=items):
                 return len(items)
             case ast.Name(path=path) if path not in self._bound_names:
-                held = self.config.get(path)
-                number = held.number if isinstance(held, Dim) else None
+                value = self.config.get(path)
+                number = value.number if isinstance(value, Dim) else None
                 return number if number and 0 < number <= MAX_LAYERS else 0
         return 0
-
-
-class _ItemSteps(_ItemNames):
-    """Estimates the elaboration steps of one item."""
 
     def estimate(self) -> int:
         """Return the minimum number of steps to elaborate the item."""
         if isinstance(self.item, ast.Block):
             return self._estimate_body(self.item.body)
-        return EXPANSION_COST + (
-            self._estimate_mask if self.item.kind == "mask" else self._estimate_value
-        )(self.item.value)
+        is_mask = self.item.kind == "mask"
+        estimate = self._estimate_mask if is_mask else self._estimate_value
+        return EXPANSION_COST + estimate(self.item.value)
 
     def find_largest_statement(self) -> Span | None:
         """Return the statement of a block with the most steps."""
@@ -132,20 +120,20 @@ class _ItemSteps(_ItemNames):
 
     def _estimate_body(self, body: Iterable[ast.Statement]) -> int:
         """Return the minimum number of steps of statements."""
-        taken = 0
+        count = 0
         for statement in body:
-            taken += self._estimate_statement(statement)
+            count += self._estimate_statement(statement)
             if isinstance(statement, ast.Return) or _can_return(statement):
                 break
-        return taken
+        return count
 
     def _estimate_statement(self, statement: ast.Statement) -> int:
         count = STATEMENT_STEPS.get(type(statement))
         return count(self, statement) if count else 1
 
     def _estimate_repeat(self, statement: ast.Repeat) -> int:
-        turns = self._count_iterations(statement.iterable)
-        return turns * (2 + self._estimate_body(statement.body)) if turns else 0
+        count = self._count_iterations(statement.iterable)
+        return count * (2 + self._estimate_body(statement.body)) if count else 0
 
     def _estimate_binary(self, expr: ast.Binary) -> int:
         leftmost, operations = flatten_binary_chain(expr)
@@ -160,64 +148,46 @@ class _ItemSteps(_ItemNames):
     def _estimate_call(self, expr: ast.Call) -> int:
         name = expr.function.path
         found = self._find_item(name)
+        parameters: Iterable[AnyParameter] = ()
         if found is None:
-            word = (
-                BUILTINS.get(name)
-                if name not in self._bound_names and name not in self.config
-                else None
-            )
-            return (
-                sum(
-                    self._estimate_argument(s, a)
-                    for s, a in _pair_known_arguments(word.parameters, expr)
-                )
-                if word
-                else 0
-            )
-        if isinstance(found[0], ast.Definition):
-            return 0
-        pairs = _pair_known_arguments(found[0].params, expr)
-        return sum(self._estimate_argument(p, a) for p, a in pairs) + self._estimate_inner(name)
-
-    def _estimate_argument(
-        self, slot: BuiltinParameter | ast.BlockParameter, expr: ast.Expr
-    ) -> int:
-        """Estimate the steps of an argument; names and functions applied later take none."""
-        if isinstance(slot, BuiltinParameter):
-            tensor, later = TENSOR_KIND in slot.kinds, FUNCTION_KIND in slot.kinds
+            if name in BUILTINS and name not in self._bound_names and name not in self.config:
+                parameters = BUILTINS[name].parameters
+        elif isinstance(found[0], ast.Block):
+            parameters = found[0].params
         else:
-            tensor, later = is_tensor_type(slot.type), is_function_type(slot.type)
-        return (
-            0
-            if later or (isinstance(expr, ast.Name) and not tensor)
-            else self._estimate_value(expr)
-        )
+            return 0
+        pairs = _pair_known_arguments(parameters, expr)
+        arguments = sum(self._estimate_argument(p, a) for p, a in pairs)
+        return arguments + (self._estimate_found(found) if found else 0)
+
+    def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
+        """Estimate the steps of an argument: none for names, and for functions called later."""
+        if isinstance(parameter, BuiltinParameter):
+            is_tensor = TENSOR_KIND in parameter.kinds
+            is_function = FUNCTION_KIND in parameter.kinds
+        else:
+            is_tensor = is_tensor_type(parameter.type)
+            is_function = is_function_type(parameter.type)
+        if is_function or (isinstance(expr, ast.Name) and not is_tensor):
+            return 0
+        return self._estimate_value(expr)
 
     def _estimate_mask(self, expr: ast.Expr) -> int:
         """Estimate the steps of a mask and of its grid."""
         match expr:
             case ast.Binary(op="&" | "|"):
                 leftmost, operations = flatten_binary_chain(expr)
-                return (
-                    1
-                    + self._estimate_mask(leftmost)
-                    + sum(OPERATION_COST + self._estimate_mask(o.right) for o in operations)
-                )
+                others = sum(OPERATION_COST + self._estimate_mask(o.right) for o in operations)
+                return 1 + self._estimate_mask(leftmost) + others
             case ast.Unary(op="not", operand=operand):
                 return 1 + self._estimate_mask(operand)
             case ast.Conditional(then=then, otherwise=otherwise):
                 return 1 + min(self._estimate_mask(then), self._estimate_mask(otherwise))
             case ast.Name(path=name) | ast.Call(function=ast.Name(path=name)):
-                return 1 + self._estimate_definition(name)
+                found = self._find_item(name)
+                is_mask = found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
+                return 1 + (self._estimate_found(found) if found and is_mask else 0)
         return self._estimate_value(expr)
-
-    def _estimate_definition(self, name: str) -> int:
-        found = self._find_item(name)
-        return (
-            self._estimate_inner(name)
-            if found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
-            else 0
-        )
 
 
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
@@ -247,7 +217,7 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _ItemKey:
-    """An item as the key of a cache: equal to itself alone, since a tree is slow to compare."""
+    """An item as the key of a cache, compared by identity because trees are slow to compare."""
 
     identity: int
     item: SpecItem = field(compare=False)
@@ -255,7 +225,7 @@ class _ItemKey:
 
 @lru_cache(maxsize=4096)
 def collect_bound_names(key: _ItemKey) -> set[str]:
-    """Return the names that an item redefines."""
+    """Return the names of the parameters and variables of an item."""
     bound = {p.name for p in key.item.params or ()}
     for node in walk_tree(key.item):
         match node:
@@ -280,13 +250,14 @@ AnyParameter: TypeAlias = BuiltinParameter | ast.BlockParameter
 
 
 def _pair_known_arguments(
-    slots: Iterable[AnyParameter], expr: ast.Call
+    parameters: Iterable[AnyParameter], expr: ast.Call
 ) -> list[tuple[AnyParameter, ast.Expr]]:
     """Return each argument with its parameter, if both exist."""
-    slots = list(slots)
-    places = [s for s in slots if not isinstance(s, BuiltinParameter) or s.is_positional]
-    if places and isinstance(last := places[-1], BuiltinParameter) and last.is_variadic:
-        places += [last] * len(expr.args)
-    by_name = {s.name: s for s in slots}
+    by_name = {p.name: p for p in parameters}
+    positional = [
+        p for p in by_name.values() if not isinstance(p, BuiltinParameter) or p.is_positional
+    ]
+    if positional and isinstance(last := positional[-1], BuiltinParameter) and last.is_variadic:
+        positional += [last] * len(expr.args)
     options = [(by_name[o.name], o.value) for o in expr.options if o.name in by_name]
-    return [*zip(places, expr.args, strict=False), *options]
+    return [*zip(positional, expr.args, strict=False), *options]

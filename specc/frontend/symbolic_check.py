@@ -1,4 +1,4 @@
-"""Check a spec with symbolic config values: every length a symbol, every choice tried."""
+"""Check a spec with symbolic config values: lengths are symbols, all choices are tried."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ MAX_TRIALS = 48
 
 @dataclass(frozen=True)
 class SymbolicTrial:
-    """One symbolic reading: what was tried and the model it gave."""
+    """One symbolic elaboration: the tried values and the resulting model."""
 
     trial_values: dict[str, str]
     model: ModelDefinition
@@ -39,27 +39,25 @@ class SymbolicTrial:
 def check_spec_symbolically(
     program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
-    """Elaborate with symbols. Raise Failed; an error that occurs only in some trial
-    names the values of that trial.
+    """Elaborate with symbols. Raise Failed; an error of some trials only has a note with the
+    values of the trial.
 
-    A number that follows from others by its default (`side = image / patch`) is at first
-    a symbol as well, so that what holds for any other value is seen. Where the spec needs
-    it to be what it follows as, it is that.
+    Integers with a computed default (`side = image / patch`) are first symbols of their own, to
+    find errors that occur only with other values. If this fails, they are expressions.
 
-    `has_config_file`: a config file has other numbers than the defaults. Lengths that are given
-    need not fit defaults then; whether they fit the file is seen with numbers.
+    With `has_config_file`, lengths set by the user may differ from the defaults; the compile
+    step checks them against the file.
     """
     if program.is_builtin:
-        asked = (program.get_identity(), graph, has_config_file)
-        return [
-            *_check_builtin_model(_BuiltinCheckKey(asked, program, library, graph, has_config_file))
-        ]
+        identity = (program.get_identity(), graph, has_config_file)
+        key = _BuiltinCheckKey(identity, program, library, graph, has_config_file)
+        return [*_check_builtin_model(key)]
     return _run_check(program, library, graph, has_config_file=has_config_file)
 
 
 @dataclass(frozen=True, slots=True)
 class _BuiltinCheckKey:
-    """The check of a built-in spec. `asked` is everything its result depends on."""
+    """The arguments of a check of a built-in spec; `identity` determines the result."""
 
     identity: Hashable
     program: Program = field(compare=False)
@@ -69,10 +67,10 @@ class _BuiltinCheckKey:
 
 
 @lru_cache(maxsize=512)
-def _check_builtin_model(question: _BuiltinCheckKey) -> list[SymbolicTrial]:
+def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicTrial]:
     """Check a built-in spec symbolically. Cached: its files do not change."""
-    program, library = question.program, question.library
-    return _run_check(program, library, question.graph, has_config_file=question.has_config_file)
+    program, library = key.program, key.library
+    return _run_check(program, library, key.graph, has_config_file=key.has_config_file)
 
 
 def _run_check(
@@ -81,7 +79,7 @@ def _run_check(
     try:
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
-        # a given size may fit the values of a file, but not the defaults
+        # an assigned size may match the config file, but not the defaults
         if has_config_file and program.assignments and _is_size_error(failed):
             with suppress(Failed):
                 return _check_free_then_derived(replace(program, assignments={}), library, graph)
@@ -91,8 +89,9 @@ def _run_check(
 def _check_without_overrides(
     program: Program, library: Library, graph: str, failed: Failed
 ) -> list[SymbolicTrial]:
-    """Check without given values that equal their default, computed from other fields: `side = 8`
-    of 32 / 4. Re-raise the original error if this fails, or the value differs.
+    """Check without assigned values that equal the computed default of their field, such as
+    `side = 8` with `image / patch` = 32 / 4. Re-raise the original error if this fails or a
+    value differs.
     """
     fields = program.list_fields_by_path()
     given = {
@@ -116,13 +115,13 @@ def _check_without_overrides(
 
 
 def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
-    """Raise the error `found` at the value given for a derived field."""
-    primary, says = found.primary, f"left out, `{path}` is {default}"
+    """Raise the error `found` at the value assigned to a derived field."""
+    primary, label = found.primary, f"left out, `{path}` is {default}"
     raise Failed(
         replace(
             found,
             title=f"`{path}` does not match the fields it is computed from: {found.title}",
-            primary=Label(span, says),
+            primary=Label(span, label),
             others=(*((primary,) if primary else ()), *found.others),
             helps=(f"leave `{path}` out, or change the fields it is computed from",),
         )
@@ -130,9 +129,7 @@ def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str
 
 
 def _has_same_values(library: Library, one: Program, other: Program, paths: Iterable[str]) -> bool:
-    """Return whether two programs have the same numbers at some paths, with the values and
-    defaults of both.
-    """
+    """Return whether the configs of two programs have equal values at these paths."""
     try:
         both = [
             evaluate_and_check_config(create_context(library), program, ConfigReader())
@@ -176,14 +173,12 @@ def _list_derived_fields(program: Program) -> dict[str, str]:
 
 
 def _is_shape_error(failed: Failed) -> bool:
-    """Return whether all errors are lengths that differ."""
+    """Return whether all errors are shape errors (E03xx)."""
     return all(d.code.startswith("E03") for d in failed.diagnostics)
 
 
 def _is_size_error(failed: Failed) -> bool:
-    """Return whether all errors are lengths that differ, or requirements of the spec
-    requires.
-    """
+    """Return whether all errors are shape errors or violated requirements of the spec."""
     return all(_is_requirement_error(d) or _is_shape_error(Failed(d)) for d in failed.diagnostics)
 
 
@@ -201,11 +196,11 @@ def _run_trials(
         raise Failed(*_add_trial_sizes(failed, fixed)) from None
     trials = [SymbolicTrial({k: _format_trial_value(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
-    # sizes of the first reading are not tried again
+    # skip the sizes of the first trial
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
     fields = program.list_fields_by_path()
     for path, value in others[:MAX_TRIALS]:
-        # the value that the first reading had anyway, with the same model
+        # the first trial had this value: its model is the same
         if path not in fixed and value == _get_first_choice(fields[path]):
             trials.append(SymbolicTrial({path: _format_trial_value(value)}, model))
             continue
@@ -221,8 +216,8 @@ def _run_trials(
 
 
 def _drop_below(path: str, fixed: Mapping[str, SpecValue]) -> dict[str, SpecValue]:
-    """Return the fixed values except those below a path: the trial of one of several
-    used specs is not valid for another.
+    """Return the fixed values except those below a path: another alternative of a used spec has
+    other fields.
     """
     inside = f"{path}."
     return {p: v for p, v in fixed.items() if not p.startswith(inside)}
@@ -237,13 +232,13 @@ def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Dia
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:
-    """Return whether the spec itself rules out the trial."""
+    """Return whether a `require` of the spec rejects the trial."""
     return diagnostic.code == "E0404"
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRunner:
-    """State shared by the readings of one check."""
+    """The arguments and the step budget of all trials of one check."""
 
     program: Program
     library: Library
@@ -262,8 +257,8 @@ class _TrialRunner:
         return elaborate_model(program, self.library, reader, self.graph)
 
     def elaborate_fixing_fields(self, fixed: dict[str, SpecValue]) -> ModelDefinition:
-        """Elaborate, fixing fields that turn out to decide structure at sizes the spec
-        allows.
+        """Elaborate; give fields that determine the structure sizes that the spec allows, and add
+        them to `fixed`.
         """
         fields = apply_trial_specs(self.program, fixed).list_fields_by_path()
         free: dict[str, ast.Field] = {}
@@ -273,21 +268,20 @@ class _TrialRunner:
             try:
                 return self._elaborate(fixed)
             except NeedsValue as need:
-                # Return the config values of the symbols: `d / heads` depends on two of them.
-                behind = [p for s in need.symbols for p in _list_symbol_fields(s)]
-                found = {p: fields[p] for p in behind if p in fields and p not in fixed}
-                # a length that only an input determines: no trial decides it
+                # a symbol such as `d / heads` has several fields
+                paths = [p for s in need.symbols for p in _list_symbol_fields(s)]
+                found = {p: fields[p] for p in paths if p in fields and p not in fixed}
+                # a run-time length has no field
                 if not found:
                     raise_undecided_structure(need)
                 free |= found
                 sizes = _iterate_trial_sizes(free)
                 fixed.update(next(sizes))
             except Failed as failed:
-                # An error of the spec occurs at any size; only for violated `require`s are other
-                # sizes tried.
+                # other sizes help only if a `require` is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
-                # if every size is rejected, show the first error: its numbers are the simplest
+                # if all sizes are rejected, show the first error, whose numbers are the simplest
                 forbidden = forbidden or failed
                 other = next(sizes, None)
                 if other is None:
@@ -299,9 +293,7 @@ FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def _list_symbol_fields(symbol: str) -> list[str]:
-    """Return the config fields of a symbol: itself, or those in a quotient or another
-    computed number.
-    """
+    """Return the config fields in the name of a symbol, such as both of `d / heads`."""
     return FIELD_PATH.findall(symbol)
 
 
@@ -310,10 +302,8 @@ TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 
 
 def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
-    """Values for fields that decide structure: small ones, then the defaults, then
-    others, alone and together.
-
-    Sizes that the spec's own `require` forbids are passed over for the next.
+    """Yield values to try for fields that determine the structure: small sizes, the defaults,
+    then other sizes for each field alone and for all together.
     """
     usual: dict[str, SpecValue] = {p: _get_usual_number(entry) for p, entry in fields.items()}
     yield dict(usual)
@@ -362,9 +352,7 @@ def _iterate_alternatives(
 
 
 def _get_first_choice(entry: ast.Field) -> SpecValue:
-    """What the first reading takes a truth or a choice for, where that is one word: to
-    try it would be the same reading again. None where that is not seen.
-    """
+    """Return the value of a bool or choice field in the first trial, or None if it is unknown."""
     if entry.default is None:
         return None if entry.type.optional else get_first_trial_value(entry.type)
     if not isinstance(entry.default, ast.Name):

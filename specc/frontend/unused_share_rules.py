@@ -16,11 +16,10 @@ from specc.weights.parameter_names import NamePattern, nearest_name
 def check_share_rules(
     program: Program, library: Library, models: Sequence[ModelDefinition]
 ) -> list[Diagnostic]:
-    """Return E0527 for each rule that names no weights of any graph, W0505 for each whose
-    weights no two calls use.
+    """Return E0527 for each rule whose path matches no weights of any graph, and W0505 for each
+    rule whose weights no two calls use.
 
-    `models` are the symbolic readings of one graph; other graphs are read only if they
-    decide a rule.
+    `models` are the trials of one graph; other graphs are elaborated only if needed.
     """
     rules = [
         r
@@ -30,7 +29,7 @@ def check_share_rules(
     ]
     everywhere = list(models)
     others = _iterate_other_graphs(program, library, models[0].graph.name)
-    # reading another graph takes as long as this one: read only as many as needed
+    # elaborating a graph is slow: stop when no rule is left
     while missing := [r for r in rules if not _is_rule_needed(r, everywhere)]:
         more = next(others, None)
         if more is None:
@@ -44,16 +43,14 @@ def _is_rule_needed(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
 
 
 def _is_rule_active(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
-    """Return whether the condition of the rule held in some reading."""
+    """Return whether the condition of the rule was true in some trial."""
     return any(rule.name.text in m.shared_scopes for m in models)
 
 
 def _iterate_other_graphs(
     program: Program, library: Library, known: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the readings of each other graph of a spec. Errors in them are reported when
-    they are checked themselves.
-    """
+    """Yield the trials of each other graph of a spec. A check of that graph reports its errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != known:
             with suppress(Failed):

@@ -41,7 +41,7 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
 
 
 def add_origin_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
-    """Add a location to an error, unless it is in that file, or shows the location already."""
+    """Add a label to an error, unless the error is in the same file or has the label already."""
     if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
         return diagnostic
     if any(label.span == span for label in diagnostic.others):
@@ -54,7 +54,7 @@ MODEL_TYPE_KEY = "model_type"
 
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
-    """Return the requirements of a spec, and of those it extends, on the config file."""
+    """Return the config entries of a spec and of the specs it extends."""
     return [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
 
 
@@ -81,23 +81,19 @@ def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
 
 
 def choose_used_specs(program: Program, data: JsonObject) -> Program:
-    """Return the program with each part resolved by the config file. E0226
-    if it is not one of the candidates.
-    """
+    """Select the alternative of each used spec by the config file. Raise E0228 if none matches."""
     parts: list[UsedSpec] = []
     for part in program.used_specs:
         inner = get_config_section(part, data)
-        made = (
-            _choose_by_type(part, inner.find_non_null(MODEL_TYPE_KEY))
-            if inner and part.is_undecided
-            else part
-        )
+        chosen = part
+        if inner and part.is_undecided:
+            chosen = _choose_by_type(part, inner.find_non_null(MODEL_TYPE_KEY))
         if inner is not None:
-            programs = list(made.programs)
+            programs = list(chosen.programs)
             with show_use_in_errors(part.use):
-                programs[made.selected or 0] = choose_used_specs(made.program, inner)
-            made = replace(made, programs=tuple(programs))
-        parts.append(made)
+                programs[chosen.selected or 0] = choose_used_specs(chosen.program, inner)
+            chosen = replace(chosen, programs=tuple(programs))
+        parts.append(chosen)
     return replace(program, used_specs=tuple(parts))
 
 
@@ -149,7 +145,7 @@ def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: st
 def enter_used_spec(
     part: UsedSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
-    """Return the used spec with the values set from outside, and its config reader."""
+    """Return the used spec with the values that the using spec sets, and its config reader."""
     start = f"{part.name}."
     given = {
         path.removeprefix(start): _bind_to_module(program, value)
@@ -174,12 +170,12 @@ def enter_used_spec(
 
 
 def _is_spec_choice(program: Program, path: str) -> bool:
-    """Return whether a value selects the spec of a nested part."""
+    """Return whether a path names a nested used spec."""
     return any(part.name == path for part in program.used_specs)
 
 
 def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignment:
-    """Bind a value to the module whose names it uses."""
+    """Bind a value to the module in which its names are resolved."""
     named = program.chain[0] if program.chain else program.module
     return replace(value, module=value.module or named)
 
@@ -187,12 +183,10 @@ def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignme
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
 ) -> Iterator[tuple[Program, ast.Use, Env]]:
-    """Yield every used spec, recursively, with its `use` and an
-    environment of its config and of its weight path.
-    """
+    """Yield every used spec, recursively, with its `use` and its scope of config and weights."""
     for part in program.used_specs:
         values = config[part.name]
-        assert isinstance(values, Record)  # as it was read
+        assert isinstance(values, Record)  # by `_evaluate_config_values`
         under = join_weight_path(scope, part.use.under.text if part.use.under else "")
         inner = part.program
         yield (inner, part.use, Env(module=inner.module, config=values.fields, scope=under))

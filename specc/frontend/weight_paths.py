@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
@@ -16,21 +15,19 @@ from specc.syntax.dsl.dsl_parser import parse_expression
 def register_share_rules(
     context: Context, items: Iterable[ast.Item], env: Env, *, from_used_spec: bool = False
 ) -> None:
-    """Take note of every `share` of these items that holds, its path below the scope of
-    `env`. Those that are `from_used_spec` are of a used spec, which may need them elsewhere.
+    """Register the `share` rules of these items whose conditions are true, with paths below the
+    scope of `env`. Rules `from_used_spec` may be unused: the file may need them elsewhere.
     """
+    evaluate = context.evaluator.evaluate
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
-            if isinstance(rule, ast.Share):
-                condition = rule.condition
-                if (
-                    condition is None
-                    or take_first_result(context.evaluator.evaluate(context, condition, env))
-                    is True
-                ):
-                    context.weights.sharing.add_share_rule(
-                        rule.name.text, env.scope, from_used_spec=from_used_spec
-                    )
+            if not isinstance(rule, ast.Share):
+                continue
+            condition = rule.condition
+            if condition is None or take_first_result(evaluate(context, condition, env)) is True:
+                context.weights.sharing.add_share_rule(
+                    rule.name.text, env.scope, from_used_spec=from_used_spec
+                )
 
 
 MAX_PATH_LENGTH = 10_000
@@ -57,22 +54,22 @@ def fill_placeholders(
     text: str,
     env: Env,
     span: Span | None,
-    holes: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
+    pattern: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
     """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside of
     weight names a placeholder begins with a letter; other braces are literal.
     """
 
-    def fill_hole(hole: "re.Match[str]") -> str:
-        inner = hole.group(1).strip()
-        # a layer's names are formatted once per iteration: their text is parsed once
+    def format_placeholder(match: "re.Match[str]") -> str:
+        inner = match.group(1).strip()
+        # parsed once, although each iteration of a loop formats it
         if inner not in context.weights.placeholders:
             context.count_steps(span, PARSE_COST + len(inner))
             context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
         value = take_first_result(
             context.evaluator.evaluate(context, context.weights.placeholders[inner], env)
         )
-        # no floats: `0.1` in a tensor name would be a guess at its formatting
+        # floats are rejected: their format in the checkpoint's names is unknown
         match value:
             case Dim() if value.number is not None:
                 return str(value.number)
@@ -88,15 +85,8 @@ def fill_placeholders(
             span,
         )
 
-    made = holes.sub(fill_hole, text) if "{" in text else text
-    if len(made) > MAX_PATH_LENGTH:
-        raise_error(
-            "E0521", f"a string of {len(made)} characters; the limit is {MAX_PATH_LENGTH}", span
-        )
-    return made
-
-
-@lru_cache(maxsize=512)
-def _parse_placeholder(inner: str) -> ast.Expr:
-    """Parse the expression in a placeholder; cached, as a spec is read in many trials."""
-    return parse_expression(Source("<weight name>", inner))
+    filled = pattern.sub(format_placeholder, text) if "{" in text else text
+    if len(filled) > MAX_PATH_LENGTH:
+        title = f"a string of {len(filled)} characters; the limit is {MAX_PATH_LENGTH}"
+        raise_error("E0521", title, span)
+    return filled

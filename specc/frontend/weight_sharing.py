@@ -19,8 +19,8 @@ from specc.weights.parameter_names import NamePattern
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
-    """One call or loop iteration. `under` is the weight scope that it opens, empty if none; `of` is
-    the call, the `repeat`, or the expanded definition.
+    """One call or loop iteration: `source` is the call, the loop or the expanded definition,
+    `scope` the weight scope that it opens, or empty.
     """
 
     source: "StepSource"
@@ -28,7 +28,7 @@ class CallStep:
 
     @property
     def span(self) -> Span | None:
-        """The span of the source; of a loop only its head."""
+        """The span of the source; for a loop, the span of its iterable."""
         if isinstance(self.source, LOOP_NODES):
             return self.source.iterable.span
         return self.source.span
@@ -44,8 +44,8 @@ CallPath: TypeAlias = tuple[CallStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """`share PATH`, the scope of its file, the number of enclosing steps around
-    it, and whether the file is a used one.
+    """A `share PATH` rule: the weight scope of its file, the number of enclosing call steps, and
+    whether the file is a used spec.
     """
 
     path: NamePattern
@@ -54,7 +54,7 @@ class ShareRule:
     from_used_spec: bool = False
 
     def covers(self, name: str) -> bool:
-        """Return whether the rule covers a path of the whole model."""
+        """Return whether the rule applies to a weight path."""
         if not self.scope:
             return self.path.matches(name)
         return name.startswith(f"{self.scope}.") and self.path.matches(name[len(self.scope) + 1 :])
@@ -62,8 +62,8 @@ class ShareRule:
 
 @dataclass
 class WeightSharing:
-    """Records which call uses which weight. `needed` has every declared path, and
-    whether several calls use it.
+    """Records which calls use which weights. `needed_paths` maps each declared `share` path to
+    whether several calls use its weights.
     """
 
     call_path: CallPath = ()
@@ -73,27 +73,27 @@ class WeightSharing:
     _definition_paths: dict[int, CallPath] = field(default_factory=dict)
 
     def add_share_rule(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
-        """Calls at this path or pattern below `scope` use the same weights, while the
-        step that says so lasts. What is `from_used_spec` need not be needed.
+        """Let calls share the weights at this path or pattern below `scope`, until the current
+        step ends. Rules `from_used_spec` are not recorded in `needed_paths`.
         """
         self._rules.append(ShareRule(NamePattern(path), scope, len(self.call_path), from_used_spec))
         if not self.call_path and not from_used_spec:
             self.needed_paths[path] = False
 
     @contextmanager
-    def enter_step(self, of: StepSource, under: str = "") -> Iterator[None]:
+    def enter_step(self, source: StepSource, scope: str = "") -> Iterator[None]:
         """Add a call or loop iteration to the call path inside a `with` block."""
-        before, said = self.call_path, len(self._rules)
-        self.call_path = (*before, CallStep(of, under))
+        outer_path, rule_count = self.call_path, len(self._rules)
+        self.call_path = (*outer_path, CallStep(source, scope))
         try:
             yield
         finally:
-            self.call_path = before
-            del self._rules[said:]
+            self.call_path = outer_path
+            del self._rules[rule_count:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record where a definition with weights was written: there it owns them, wherever it is
-        used.
+        """Record the call path at which a definition with weights is bound. The weights belong to
+        this path, wherever the definition is used.
         """
         self._definition_paths[id(definition)] = (*self.call_path, CallStep(definition, scope))
 
@@ -109,8 +109,8 @@ class WeightSharing:
             self.call_path = before
 
     def register_weight(self, name: str) -> None:
-        """Register a weight for a call. Raise E0526 if another call has it and no
-        rule shares it.
+        """Register a weight for the current call. Raise E0526 if another call uses it without a
+        `share` rule.
         """
         mine, theirs = self.call_path, self._first_uses.setdefault(name, self.call_path)
         at = _find_divergence(theirs, mine)
@@ -118,20 +118,19 @@ class WeightSharing:
             mine[at].source is theirs[at].source and not isinstance(mine[at].source, STEP_NODES)
         ):
             return  # the same call, or a definition expanded at each use
-        # the scopes that either path opens after the fork, and the weight itself: a `share` of any
-        # of them covers it
+        # a rule applies to the weight itself, or to a scope that both paths open after the fork
         both = {s.scope for s in theirs[at:]} & {s.scope for s in mine[at:]} - {""} | {name}
-        # specified around the fork: inside one of the branches it applies only to that branch
-        said = [s for s in self._rules if s.depth <= at and any(map(s.covers, both))]
-        if not said:
+        # rules declared inside one of the branches apply only to that branch
+        rules = [s for s in self._rules if s.depth <= at and any(map(s.covers, both))]
+        if not rules:
             raise Failed(explain_unshared_weight(name, theirs[at:], mine[at:]))
         self.needed_paths.update(
-            {s.path.text: True for s in said if not s.depth and not s.from_used_spec}
+            {s.path.text: True for s in rules if not s.depth and not s.from_used_spec}
         )
 
 
 def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
-    """Return where two call stacks diverge; None if they are equal."""
+    """Return the index at which two call paths diverge, or None if they are equal."""
     for n, (a, b) in enumerate(zip(theirs, mine, strict=False)):
         if a is not b:
             return n
@@ -139,15 +138,15 @@ def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
-    """Raise E0526 for a weight that two calls use."""
+    """Return E0526 for a weight that two calls use. The paths begin where they diverge."""
     one, other = first[0], second[0]
-    # sharing the scope that both calls name is simpler than sharing the weight
+    # suggest to share a scope that both calls open, else the weight
     known = {s.scope for s in first} - {""}
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
-    said = "`weights { share name }` next to `@ name`"
+    rule = "`weights { share name }` next to `@ name`"
     if call.scope in known:
-        said = f"`weights {{ share {_format_share_path(call.scope)} }}`"
-    share = f"to share one set of weights write: {said}"
+        rule = f"`weights {{ share {_format_share_path(call.scope)} }}`"
+    share = f"to share one set of weights write: {rule}"
     if isinstance(other.source, LOOP_NODES) and one.source is other.source:
         inner = next((s for s in second if isinstance(s.source, ast.Call)), other)
         labels = (inner.span, "each iteration uses the same weights", other.span, "this repeats it")
@@ -161,14 +160,13 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
         labels = (other.span, "this call reuses the weights", one.span, "they belong to this call")
         fix = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
-    at, text, before, said = labels
-    primary = Label(at, text) if at else None
-    others = (Label(before, said),) if before else ()
-    return Diagnostic("E0526", title, primary, others, helps=(fix, share))
+    span, text, other_span, other_text = labels
+    others = (Label(other_span, other_text),) if other_span else ()
+    return Diagnostic("E0526", title, Label.at(span, text), others, helps=(fix, share))
 
 
 def _format_share_path(path: str) -> str:
-    """Return a path as `share` takes it, with a pattern for the numbers of layers."""
+    """Return a path as an operand of `share`, with `*` for layer numbers."""
     parts = ["*" if part.isdigit() else part for part in path.split(".")]
     return f'"{".".join(parts)}"' if "*" in parts else path
 
@@ -179,8 +177,8 @@ PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
 
 @dataclass
 class ExpertStack:
-    """The weights of the experts that are being elaborated: as one expert sees them, and
-    the values that hold those of all.
+    """The weights of the experts that are being elaborated: by name, the weight of one expert
+    and the stacked weight of all.
     """
 
     experts: Dim
@@ -189,12 +187,12 @@ class ExpertStack:
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Return the stored shape of a weight that has this shape at its use."""
+    """Return the stored shape of a weight, given its shape in one expert."""
     return (*(s.experts for s in stacks), *shape)
 
 
 def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: Parameter) -> Value:
-    """Return the weight as seen from its call site."""
+    """Return the weight of one expert, and create the stacked weight of all."""
     if not stacks:
         return builder.parameter(wanted)
     *outer, stack = stacks
@@ -206,7 +204,7 @@ def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: P
 
 
 def stack_parameter(one: Parameter, experts: Dim) -> Parameter:
-    """Return the stacked weight that has this one for each expert."""
+    """Return a parameter that stacks one weight per expert along a new first axis."""
     name, bracket, rest = one.initial.partition("(")
     return replace(
         one,

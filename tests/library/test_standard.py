@@ -75,7 +75,7 @@ def test_a_name_of_no_block_reads_nothing() -> None:
 
 def test_the_table_is_json_of_known_form() -> None:
     data = json.loads(tables.render_std_table(STD))
-    assert all(set(row) == {"of", "names", "tree"} for row in data.values())
+    assert all(set(row) == {"digest", "names", "tree"} for row in data.values())
     assert data["masks.specc"]["names"] == [
         i.name for i in parse_dsl(read_std_sources(STD)["masks.specc"]).items
     ]

@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 from specc.frontend import scalar_arithmetic
 from specc.frontend.builtins.registry import (
     BUILTINS,
-    MISSING,
     Builtin,
     BuiltinParameter,
     CallSite,
@@ -17,7 +16,14 @@ from specc.frontend.node_builder import add_constant, add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number
-from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor, describe_value
+from specc.frontend.spec_values import (
+    ABSENT,
+    Number,
+    RuntimeNumber,
+    SpecValue,
+    Tensor,
+    describe_value,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim, max_dims, min_dims
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
@@ -81,7 +87,7 @@ def _apply_to_number(site: CallSite, fn: str, x: Number) -> Number:
 for _fn in POINTWISE_FUNCTIONS:
     BUILTINS[_fn] = Builtin(
         _fn,
-        (BuiltinParameter("x", (ANY_KIND,), MISSING, is_positional=True),),
+        (BuiltinParameter("x", (ANY_KIND,), ABSENT, is_positional=True),),
         _pointwise(_fn),
         False,
         FUNCTION_DOCS[_fn],

@@ -1,13 +1,12 @@
 """Registry of built-in functions, `CallSite`, and built-in functions of compile-time values."""
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from inspect import getdoc, signature
+from inspect import Parameter, getdoc, signature
 from typing import NoReturn, TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Origin, Span
 from specc.frontend.context import MAX_LAYERS, Context, Env, join_weight_path
 from specc.frontend.node_builder import (
@@ -24,6 +23,8 @@ from specc.frontend.parameter_kinds import (
 )
 from specc.frontend.scalar_arithmetic import convert_to_float, get_known_float, truncate_to_integer
 from specc.frontend.spec_values import (
+    ABSENT,
+    Absent,
     ChoiceValue,
     EvalResult,
     NeedsValue,
@@ -35,28 +36,21 @@ from specc.frontend.spec_values import (
     describe_value,
 )
 from specc.frontend.weight_sharing import get_expert_weight, get_stacked_shape
+from specc.ir import graph
 from specc.ir.dim import Dim
-from specc.ir.graph import Parameter
 from specc.ir.op import Op
 from specc.ir.ops import Cast
 from specc.ir.types import Type
 from specc.syntax import ast
 
 
-class Missing:
-    """Marks a parameter without a default: the call has to give it."""
-
-
-MISSING = Missing()
-
-
 @dataclass(frozen=True)
 class BuiltinParameter:
-    """One parameter of a built-in function."""
+    """One parameter of a built-in function; ABSENT as default marks a required one."""
 
     name: str
     kinds: ParameterKinds
-    default: SpecValue | Missing
+    default: SpecValue | Absent
     is_positional: bool
     is_variadic: bool = False
 
@@ -65,7 +59,7 @@ class BuiltinParameter:
 class Builtin:
     """A built-in function: its parameters and its implementation.
 
-    `weights` is true if the function has weights, so that a call takes `@ name`.
+    `has_weights` is true if a call takes `@ name`.
     """
 
     name: str
@@ -77,25 +71,26 @@ class Builtin:
     def format_signature(self) -> str:
         """Return the signature as documentation shows it: `linear(x, out=, bias=true) @ name`."""
         parts = []
-        for slot in self.parameters:
-            text = f"{slot.name}…" if slot.is_variadic else slot.name
-            if not slot.is_positional or slot.default is not MISSING:
-                default = slot.default
-                shown = "" if isinstance(default, Missing) else _format_default(default)
-                text = f"{slot.name}={shown}"
+        for parameter in self.parameters:
+            text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
+            default = parameter.default
+            if not isinstance(default, Absent):
+                text = f"{parameter.name}={_format_default(default)}"
+            elif not parameter.is_positional:
+                text = f"{parameter.name}="
             parts.append(text)
         return f"{self.name}({', '.join(parts)}){' @ name' if self.has_weights else ''}"
 
     @property
     def is_variadic(self) -> bool:
-        """Whether it takes any number of inputs."""
+        """Whether the function takes any number of inputs."""
         return any(s.is_variadic for s in self.parameters)
 
     def is_pairwise(self) -> bool:
-        """Return whether its only required arguments are two tensors, as for `dot`."""
-        needed = [s for s in self.parameters if s.default is MISSING]
-        return len(needed) == 2 and all(
-            s.kinds == (TENSOR_KIND,) and s.is_positional for s in needed
+        """Return whether exactly two tensors are required, as for `dot`."""
+        required = [p for p in self.parameters if isinstance(p.default, Absent)]
+        return len(required) == 2 and all(
+            p.kinds == (TENSOR_KIND,) and p.is_positional for p in required
         )
 
 
@@ -104,29 +99,27 @@ F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
 def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
-    """Register the decorated function as a built-in of the language, under its own name
-    unless `name` is given.
+    """Register the decorated function as a built-in of the language, by default under its
+    Python name.
     """
 
-    def register(make: F) -> F:
-        called = name or make.__name__.rstrip("_")
-        assert called not in BUILTINS, f"two built-in functions are called {called}"
-        slots = []
+    def register(function: F) -> F:
+        builtin_name = name or function.__name__.rstrip("_")
+        assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
         # the first parameter is the call site, which no spec passes
-        for p in list(signature(make).parameters.values())[1:]:
-            default = MISSING if p.default is inspect.Parameter.empty else p.default
-            many = p.kind is inspect.Parameter.VAR_POSITIONAL
-            slots.append(
-                BuiltinParameter(
-                    p.name.rstrip("_"),
-                    get_annotated_kinds(p.annotation),
-                    default,
-                    p.kind is not inspect.Parameter.KEYWORD_ONLY,
-                    many,
-                )
+        parameters = tuple(
+            BuiltinParameter(
+                p.name.rstrip("_"),
+                get_annotated_kinds(p.annotation),
+                ABSENT if p.default is Parameter.empty else p.default,
+                is_positional=p.kind is not Parameter.KEYWORD_ONLY,
+                is_variadic=p.kind is Parameter.VAR_POSITIONAL,
             )
-        BUILTINS[called] = Builtin(called, tuple(slots), make, weights, getdoc(make) or "")
-        return make
+            for p in list(signature(function).parameters.values())[1:]
+        )
+        doc = getdoc(function) or ""
+        BUILTINS[builtin_name] = Builtin(builtin_name, parameters, function, weights, doc)
+        return function
 
     return register
 
@@ -167,7 +160,7 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, sizes: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. `sizes` names the option behind each dimension, for
+        """Return the weight `scope.leaf`. `sizes` are the options that set the dimensions, for
         messages.
         """
         name = join_weight_path(self.scope, leaf)
@@ -188,7 +181,7 @@ class CallSite:
         stacks = self.context.weights.expert_stacks
         whole = get_stacked_shape(stacks, dims)
         check_weight_size(self.context, whole, name, self.span)
-        wanted = Parameter(
+        weight = graph.Parameter(
             name=name,
             type=Type("f32", tuple(dims)),
             initial=initial,
@@ -198,14 +191,12 @@ class CallSite:
         known = self.context.builder.parameter_facts.get(name)
         # checked before sharing: calls with different shapes cannot share one weight
         if known and known.type.shape != whole:
-            _raise_shape_conflict(known, replace(wanted, type=Type("f32", whole)))
+            _raise_shape_conflict(known, replace(weight, type=Type("f32", whole)))
         self.context.weights.sharing.register_weight(name)
-        return Tensor(get_expert_weight(self.context.builder, stacks, wanted), self.span)
+        return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_count(self, value: Dim, option: str) -> int:
-        """Return a count between 1 and 4096 that is known at compile time. Raise E0216
-        otherwise.
-        """
+        """Return a count known at compile time. Raise E0216 unless it is 1 to 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
@@ -225,11 +216,10 @@ class CallSite:
         number = get_known_float(value)
         if number is None or (math.isfinite(number) and least <= number <= most):
             return
-        wanted = f"from {least:g} to {most:g}"
+        expected = f"from {least:g} to {most:g}"
         if most == math.inf:
-            wanted = "finite" if least == -math.inf else f"at least {least:g}, and finite"
-        word = self.call.function.path
-        title = f"`{option}` of `{word}` is {number:g}, expected {wanted}"
+            expected = "finite" if least == -math.inf else f"at least {least:g}, and finite"
+        title = f"`{option}` of `{self.call.function.path}` is {number:g}, expected {expected}"
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
@@ -266,17 +256,15 @@ class CallSite:
         raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
 
 
-def _raise_shape_conflict(known: Parameter, wanted: Parameter) -> NoReturn:
+def _raise_shape_conflict(known: graph.Parameter, new: graph.Parameter) -> NoReturn:
     """Raise E0519: two calls give one name to weights of different shapes."""
-    others = (Label(known.span, f"{known.type} here"),) if known.span else ()
-    raise Failed(
-        Diagnostic(
-            "E0519",
-            f"two weights of different shapes are called `{wanted.name}`",
-            Label(wanted.span, f"{wanted.type} here") if wanted.span else None,
-            others,
-            helps=("give each its own `@` name; calls that share weights need equal sizes",),
-        )
+    raise_error(
+        "E0519",
+        f"two weights of different shapes are called `{new.name}`",
+        new.span,
+        f"{new.type} here",
+        others=[Label(known.span, f"{known.type} here")] if known.span else [],
+        helps=["give each its own `@` name; calls that share weights need equal sizes"],
     )
 
 
@@ -315,9 +303,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x` after checking that it is at least `least`: a check for arguments of
-    definitions.
-    """
+    """Return `x`, or raise E0417 if it is below `least`: a check for arguments of definitions."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least` takes two numbers, not {describe_value(x)}", "x")
     number, lowest = get_known_float(x), get_known_float(least)
@@ -330,8 +316,7 @@ def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
 def float_(site: CallSite, x: Anything) -> EvalResult:
     """Convert a number, or the elements of a tensor, to floating point."""
     if isinstance(x, Tensor):
-        from_ = {"i64": "f32", "bool": "f32"}.get(x.type.dtype)
-        return site.add_cast(x, from_) if from_ else x
+        return site.add_cast(x, "f32") if x.type.dtype in ("i64", "bool") else x
     if not isinstance(x, Number):
         site.raise_error(
             "E0203", f"`float` takes a number or a tensor, not {describe_value(x)}", "x"
