@@ -233,7 +233,7 @@ Sample: TypeAlias = Mapping[str, Array]
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """Restarts the iteration over samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""Opens a session of a graph with its weights; everything is released afterwards."""
+"""BlockPredicate a session of a graph with its weights; everything is released afterwards."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
 """Quantizes a weight with the Cholesky factor of its Gram matrix (one per stacked matrix) into
 named files."""

@@ -20,65 +20,67 @@ def add_check_arguments(parser: ArgumentParser) -> None:
     add_spec_arguments(parser)
 
 
-def run_check(given: Namespace) -> int:
+def run_check(args: Namespace) -> int:
     """Print what holds; warnings go to stderr."""
-    spec = open_spec_from_arguments(given)
-    found = check_spec(spec, given.graph)
-    model = found.model or found.trials[0].model
-    proved = _proved(model)
-    if proved.errors:
-        raise Failed(*proved.errors)
-    terminal.print_diagnostics([*found.warnings, *proved.warnings], given.format, given.color)
-    if terminal.print_json_result("check", _told(spec, found, proved)):
+    spec = open_spec_from_arguments(args)
+    checked = check_spec(spec, args.graph)
+    model = checked.model or checked.trials[0].model
+    report = _analyze_model(model)
+    if report.errors:
+        raise Failed(*report.errors)
+    terminal.print_diagnostics([*checked.warnings, *report.warnings], args.format, args.color)
+    if terminal.print_json_result("check", _report_as_json(spec, checked, report)):
         return 0
     terminal.print_done(f"{spec.program.name}: ok")
-    for line in (*_tried(spec, found), *proved.lines(), *_other_graphs(spec, model)):
+    for line in (*_format_trials(spec, checked), *report.lines(), *_list_other_graphs(spec, model)):
         terminal.print_done(f"  {line}")
     return 0
 
 
-def _told(spec: OpenedSpec, found: CheckedSpec, proved: AnalysisReport) -> dict[str, object]:
+def _report_as_json(
+    spec: OpenedSpec, checked: CheckedSpec, report: AnalysisReport
+) -> dict[str, object]:
     """Return the proved facts as JSON values."""
-    axes = [{"axis": each.symbol, "causal": each.causal, "why": each.why} for each in proved.others]
-    if proved.growing:
-        axes.insert(0, {"axis": proved.growing, "causal": proved.causal, "why": ""})
+    axes = [{"axis": each.symbol, "causal": each.causal, "why": each.why} for each in report.others]
+    if report.growing:
+        axes.insert(0, {"axis": report.growing, "causal": report.causal, "why": ""})
     return {
         "model": spec.program.name,
-        "tried": _trials(found),
-        "parameters": _parameters(spec, found),
-        "missing": [missing.title for missing in found.missing],
+        "tried": _list_trial_values(checked),
+        "parameters": _count_parameters(spec, checked),
+        "missing": [missing.title for missing in checked.missing],
         "notes": list(spec.remarks),
         "axes": axes,
-        "batch": proved.batch,
-        "apart": proved.apart,
-        "padding": list(proved.padded),
+        "batch": report.batch,
+        "apart": report.apart,
+        "padding": list(report.padded),
     }
 
 
-def _other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
+def _list_other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
     """Name the graphs of the spec that are not checked."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
-def _trials(found: CheckedSpec) -> list[str]:
+def _list_trial_values(checked: CheckedSpec) -> list[str]:
     """List the trial values, `layers = 2`."""
-    return sorted({f"{k} = {v}" for t in found.trials for k, v in t.trial_values.items()})
+    return sorted({f"{k} = {v}" for t in checked.trials for k, v in t.trial_values.items()})
 
 
-def _parameters(spec: OpenedSpec, found: CheckedSpec) -> int | None:
+def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
     """Count the parameters for this config, or None if it is incomplete."""
-    if found.model is None:
+    if checked.model is None:
         return None
-    model = mark_ties(spec.program, spec.library, spec.reader, found.model)
+    model = mark_ties(spec.program, spec.library, spec.reader, checked.model)
     return count_own_parameters(model.graph).number or 0
 
 
-def _proved(model: ModelDefinition) -> AnalysisReport:
+def _analyze_model(model: ModelDefinition) -> AnalysisReport:
     """Analyze a model in its use: generation, streaming, or a full forward."""
-    if (written := model.generation) is not None:
-        return analyze_graph(model.graph, written.growing, written.source, model.defaults)
+    if (generation := model.generation) is not None:
+        return analyze_graph(model.graph, generation.growing, generation.source, model.defaults)
     if (stream := model.streaming) is not None:
         return analyze_graph(
             model.graph, stream.growing, defaults=model.defaults, streamed=stream.sources
@@ -86,11 +88,14 @@ def _proved(model: ModelDefinition) -> AnalysisReport:
     return analyze_graph(model.graph)
 
 
-def _tried(spec: OpenedSpec, found: CheckedSpec) -> list[str]:
-    tried = _trials(found)
-    lines = ["shapes are valid for all sizes" + (f" (tried {', '.join(tried)})" if tried else "")]
-    if (count := _parameters(spec, found)) is not None:
+def _format_trials(spec: OpenedSpec, checked: CheckedSpec) -> list[str]:
+    trial_values = _list_trial_values(checked)
+    lines = [
+        "shapes are valid for all sizes"
+        + (f" (tried {', '.join(trial_values)})" if trial_values else "")
+    ]
+    if (count := _count_parameters(spec, checked)) is not None:
         lines.append(f"with this config: {group_thousands(count)} parameters")
-    for missing in found.missing:
+    for missing in checked.missing:
         lines.append(f"not checked with numbers: {missing.title}")
     return lines

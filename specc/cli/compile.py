@@ -6,9 +6,9 @@ from specc.cli import terminal
 from specc.cli.options import (
     add_sampling_arguments,
     add_spec_arguments,
+    get_setting_flag,
     open_spec_from_arguments,
     parse_generation_settings,
-    setting_flag,
 )
 from specc.cli.terminal import show_write_progress
 from specc.diagnostics.diagnostic import raise_error
@@ -40,35 +40,35 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     add_sampling_arguments(parser, "defaults of a standalone generator (--graphs generate)")
 
 
-def run_compile(given: Namespace) -> int:
+def run_compile(args: Namespace) -> int:
     """Compile, and print the files."""
-    _check_belonging(given)
+    _check_option_combinations(args)
     with show_write_progress("writing weights"):
-        made = _compiled(given)
-    terminal.print_diagnostics(made.warnings, given.format, given.color)
-    told = {
-        "files": [{"path": str(path), "bytes": size} for path, size in made.files],
-        "notes": list(made.remarks),
-        "forms": list(made.forms),
+        report = _compile(args)
+    terminal.print_diagnostics(report.warnings, args.format, args.color)
+    result = {
+        "files": [{"path": str(path), "bytes": size} for path, size in report.files],
+        "notes": list(report.remarks),
+        "forms": list(report.forms),
     }
-    if terminal.print_json_result("compile", told):
+    if terminal.print_json_result("compile", result):
         return 0
-    for form in made.forms if given.explain else ():
+    for form in report.forms if args.explain else ():
         print(form)
-    for remark in made.remarks:
-        if remark != format_shadow_note(given.spec):  # printed when the spec was opened
+    for remark in report.remarks:
+        if remark != format_shadow_note(args.spec):  # printed when the spec was opened
             terminal.print_note(remark)
-    for path, size in made.files:
+    for path, size in report.files:
         terminal.print_done(f"{escape_text(path)}  {format_size(size)}")
     return 0
 
 
-def _compiled(given: Namespace) -> CompileReport:
+def _compile(args: Namespace) -> CompileReport:
     """Compile a model, or a package if graphs are named."""
-    settings = {"generation_config": parse_generation_settings(given)}
+    settings = {"generation_config": parse_generation_settings(args)}
     return compile_model(
-        open_spec_from_arguments(given, given.weights),
-        build_compile_options({**vars(given), **settings}),
+        open_spec_from_arguments(args, args.weights),
+        build_compile_options({**vars(args), **settings}),
     )
 
 
@@ -79,29 +79,32 @@ def parse_output_path(text: str) -> str:
     return text
 
 
-def _check_belonging(given: Namespace) -> None:
+def _check_option_combinations(args: Namespace) -> None:
     """Raise E0753 for options that do not apply."""
     # Other names are those of caches, which the full graph has none of.
-    if given.io_names != "specc" and not {"encode", "step"} & set(given.graphs):
+    if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",
-            f"`--io-names {given.io_names}` is for packages with a step",
+            f"`--io-names {args.io_names}` is for packages with a step",
             helps=["add `--graphs step`"],
         )
-    decoding = [*map(setting_flag, parse_generation_settings(given))]
-    if decoding and "generate" not in given.graphs:
+    generation_flags = [*map(get_setting_flag, parse_generation_settings(args))]
+    if generation_flags and "generate" not in args.graphs:
         raise_error(
             "E0753",
-            f"`{decoding[0]}` configures a standalone generator, and none is compiled",
-            helps=["add `--graphs generate`", f"or use `{decoding[0]}` when the model is run"],
+            f"`{generation_flags[0]}` configures a standalone generator, and none is compiled",
+            helps=[
+                "add `--graphs generate`",
+                f"or use `{generation_flags[0]}` when the model is run",
+            ],
         )
     # Only the graph with the decoding loop can be a file by itself.
-    if given.graphs and given.graphs != ("generate",) and given.output.endswith(".onnx"):
+    if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",
-            f"`--graphs {','.join(given.graphs)}` writes a directory of several files, "
-            f"`{given.output}` is a file name",
-            helps=[f"write `-o {given.output.removesuffix('.onnx')}`"],
+            f"`--graphs {','.join(args.graphs)}` writes a directory of several files, "
+            f"`{args.output}` is a file name",
+            helps=[f"write `-o {args.output.removesuffix('.onnx')}`"],
         )
 
 

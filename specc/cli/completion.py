@@ -18,7 +18,7 @@ class CompletionChoice:
     """Candidates at a place: `words`, those that `specc _complete` prints, and files."""
 
     words: tuple[str, ...] = ()
-    asked: str = ""
+    dynamic_kind: str = ""
     files: bool = True
 
 
@@ -26,16 +26,16 @@ class CompletionChoice:
 class CommandCompletion:
     """Options of a command with help and candidates (None: no value), and its arguments."""
 
-    about: str
+    summary: str
     options: Mapping[str, tuple[str, CompletionChoice | None]]
     arguments: CompletionChoice
 
 
-def _any_of(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
+def _merge_choices(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
     """Merge the candidates of several positional arguments."""
     words = tuple(word for each in arguments for word in each.words)
-    asked = next((each.asked for each in arguments if each.asked), "")
-    return CompletionChoice(words, asked, files=any(each.files for each in arguments))
+    dynamic_kind = next((each.dynamic_kind for each in arguments if each.dynamic_kind), "")
+    return CompletionChoice(words, dynamic_kind, files=any(each.files for each in arguments))
 
 
 def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
@@ -45,39 +45,41 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
         options: dict[str, tuple[str, CompletionChoice | None]] = {}
         arguments: list[CompletionChoice] = []
         for action in parser._actions:
-            said = plain_help(action.help or "")
+            help_text = format_plain_help(action.help or "")
             if not action.option_strings:
-                arguments.append(_choice(action))
+                arguments.append(_build_choice(action))
             for option in action.option_strings:
-                options[option] = said, None if action.nargs == 0 else _choice(action)
+                options[option] = help_text, None if action.nargs == 0 else _build_choice(action)
         found[name] = CommandCompletion(
-            plain_help(parser.description or ""), options, _any_of(arguments)
+            format_plain_help(parser.description or ""), options, _merge_choices(arguments)
         )
     return found
 
 
-def _choice(action: Action) -> CompletionChoice:
+def _build_choice(action: Action) -> CompletionChoice:
     words = tuple(map(str, action.choices or ()))
-    asked = COMPLETED_KINDS.get(action.dest, "")
-    return CompletionChoice(words, asked, files=not words and asked in ("", "specs"))
+    dynamic_kind = COMPLETED_KINDS.get(action.dest, "")
+    return CompletionChoice(words, dynamic_kind, files=not words and dynamic_kind in ("", "specs"))
 
 
-def plain_help(text: str) -> str:
+def format_plain_help(text: str) -> str:
     """Return a help text on one line, without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
 
 
-def completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
+def render_completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
     """Return the completion script of a shell."""
-    return {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[shell](commands)
+    return {"bash": render_bash_script, "zsh": render_zsh_script, "fish": render_fish_script}[
+        shell
+    ](commands)
 
 
 COMPLETE_COMMAND = "$(specc _complete {} 2>/dev/null)"
 SPEC_OF = {"bash": '"${COMP_WORDS[2]}"', "zsh": '"${words[3]}"'}
 
 
-def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
+def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a bash function that fills COMPREPLY."""
     first = " ".join([*commands, "--help", "--version"])
     lines = [
@@ -94,15 +96,15 @@ def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
         "  [[ $before == '=' || $word == '=' ]] && { compopt -o default; return; }",
         '  case "${COMP_WORDS[1]}" in',
     ]
-    for name, takes in commands.items():
+    for name, completion in commands.items():
         lines += [f"    {name})", '      case "$before" in']
-        for option, (_, choice) in takes.options.items():
+        for option, (_, choice) in completion.options.items():
             if choice is not None:
                 lines.append(f"        {option}) {_bash_words(choice)} ;;")
         lines += [
             "        *)",
-            f"          if [[ $word == -* ]]; then words='{' '.join(takes.options)}'",
-            f"          else {_bash_words(takes.arguments)}; fi ;;",
+            f"          if [[ $word == -* ]]; then words='{' '.join(completion.options)}'",
+            f"          else {_bash_words(completion.arguments)}; fi ;;",
             "      esac ;;",
         ]
     lines += [
@@ -122,18 +124,18 @@ def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
 
 def _bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.words)}'"
-    if choice.asked:
-        words = f'words="{COMPLETE_COMMAND.format(_asked(choice, "bash"))}"'
+    if choice.dynamic_kind:
+        words = f'words="{COMPLETE_COMMAND.format(_format_dynamic_kind(choice, "bash"))}"'
     return words + ("; files=1" if choice.files else "")
 
 
-def _asked(choice: CompletionChoice, shell: str) -> str:
+def _format_dynamic_kind(choice: CompletionChoice, shell: str) -> str:
     """Return the arguments of `specc _complete`; config keys need the spec on the command line."""
-    of = f" {SPEC_OF[shell]}" if choice.asked == "set" else ""
-    return f"{choice.asked}{of}"
+    of = f" {SPEC_OF[shell]}" if choice.dynamic_kind == "set" else ""
+    return f"{choice.dynamic_kind}{of}"
 
 
-def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
+def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a zsh function that calls `_arguments`."""
     lines = [
         "#compdef specc",
@@ -146,7 +148,7 @@ def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
         "_specc() {",
         "  if (( CURRENT == 2 )); then",
         "    local -a commands=(",
-        *(f"      '{name}:{takes.about}'" for name, takes in commands.items()),
+        *(f"      '{name}:{completion.summary}'" for name, completion in commands.items()),
         "    )",
         "    _describe command commands",
         "    return",
@@ -156,12 +158,12 @@ def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
         "  shift words; (( CURRENT-- ))",
         '  case "$command" in',
     ]
-    for name, takes in commands.items():
+    for name, completion in commands.items():
         lines += [f"    {name}) _arguments \\"]
-        for option, (about, choice) in takes.options.items():
+        for option, (summary, choice) in completion.options.items():
             value = "" if choice is None else f":value:{_zsh_words(choice)}"
-            lines.append(f"      '*{option}[{about}]{value}' \\")
-        lines.append(f"      '*:argument:{_zsh_words(takes.arguments)}' ;;")
+            lines.append(f"      '*{option}[{summary}]{value}' \\")
+        lines.append(f"      '*:argument:{_zsh_words(completion.arguments)}' ;;")
     lines += [
         "  esac",
         "}",
@@ -173,14 +175,14 @@ def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
 def _zsh_words(choice: CompletionChoice) -> str:
     if choice.words:
         return f"({' '.join(choice.words)})"
-    if not choice.asked:
+    if not choice.dynamic_kind:
         return "_files"
-    of = ' "$spec"' if choice.asked == "set" else ""
-    asked = f"_specc_asked {choice.asked}{of}"
-    return f"{{_files; {asked}}}" if choice.files else f"{{{asked}}}"
+    of = ' "$spec"' if choice.dynamic_kind == "set" else ""
+    dynamic_kind = f"_specc_asked {choice.dynamic_kind}{of}"
+    return f"{{_files; {dynamic_kind}}}" if choice.files else f"{{{dynamic_kind}}}"
 
 
-def fish_script(commands: Mapping[str, CommandCompletion]) -> str:
+def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
     """Return one fish line per option."""
     lines = [
         "# specc completion fish > ~/.config/fish/completions/specc.fish",
@@ -191,31 +193,33 @@ def fish_script(commands: Mapping[str, CommandCompletion]) -> str:
         "complete -c specc -n __fish_use_subcommand -l help -d 'what it does'",
         "complete -c specc -n __fish_use_subcommand -l version -d 'its version'",
     ]
-    for name, takes in commands.items():
-        lines.append(f"complete -c specc -n __fish_use_subcommand -a {name} -d '{takes.about}'")
+    for name, completion in commands.items():
+        lines.append(
+            f"complete -c specc -n __fish_use_subcommand -a {name} -d '{completion.summary}'"
+        )
         here = f"complete -c specc -n '__fish_seen_subcommand_from {name}'"
-        lines += _fish_arguments(here, takes.arguments)
-        for option, (about, choice) in takes.options.items():
+        lines += _fish_arguments(here, completion.arguments)
+        for option, (summary, choice) in completion.options.items():
             dashes = "-l" if option.startswith("--") else "-s"
             value = "" if choice is None else f" -r{_fish_words(choice)}"
-            lines.append(f"{here} {dashes} {option.lstrip('-')} -d '{about}'{value}")
+            lines.append(f"{here} {dashes} {option.lstrip('-')} -d '{summary}'{value}")
     return "\n".join(lines) + "\n"
 
 
 def _fish_arguments(here: str, choice: CompletionChoice) -> Iterator[str]:
     if choice.files:
         yield f"{here} -F"
-    if choice.words or choice.asked:
+    if choice.words or choice.dynamic_kind:
         yield f"{here}{_fish_words(choice)}"
 
 
 def _fish_words(choice: CompletionChoice) -> str:
     if choice.words:
         return f" -a '{' '.join(choice.words)}'"
-    if not choice.asked:
+    if not choice.dynamic_kind:
         return " -F"
-    of = " (__specc_words)[3]" if choice.asked == "set" else ""
-    return f" -a '(specc _complete {choice.asked}{of} 2>/dev/null)'"
+    of = " (__specc_words)[3]" if choice.dynamic_kind == "set" else ""
+    return f" -a '(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)'"
 
 
 WORD_KINDS = ("specs", "codes", "set")
@@ -227,16 +231,16 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
 
 
-def run_complete(given: Namespace) -> int:
+def run_complete(args: Namespace) -> int:
     """Print the candidates; none if the spec does not exist, since messages are invisible during
     completion.
     """
-    for word in _words(given.kind, given.spec):
+    for word in _list_candidates(args.kind, args.spec):
         print(word)
     return 0
 
 
-def _words(kind: str, spec: str) -> list[str]:
+def _list_candidates(kind: str, spec: str) -> list[str]:
     if kind == "specs":
         return sorted(list_builtin_specs())
     if kind == "codes":
@@ -257,10 +261,12 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
-def run_completion(given: Namespace) -> int:
+def run_completion(args: Namespace) -> int:
     """Print the script, made of what the commands declare now."""
     # imported here: `whole_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
-    print(completion_script(given.shell, collect_completions(build_command_parsers())), end="")
+    print(
+        render_completion_script(args.shell, collect_completions(build_command_parsers())), end=""
+    )
     return 0

@@ -35,28 +35,30 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
         add_options(parser, {name: SPEC_OPTIONS[name]._replace(help=help)})
 
 
-def run_diff(given: Namespace) -> int:
+def run_diff(args: Namespace) -> int:
     """Print the differences, one per line. Return 0 if there are none, else 4."""
-    a = _side(given.a, given.graph)
-    b = _side(given.b, given.graph, given.config, given.set)
-    found = diff_architectures(a, b)
-    if not print_json_result("diff", _told(a, b, found)):
-        print("\n".join(map(escape_text, format_difference(a, b, found))))
-    return 0 if found.same else DIFFERENCE_STATUS
+    a = _load_side(args.a, args.graph)
+    b = _load_side(args.b, args.graph, args.config, args.set)
+    difference = diff_architectures(a, b)
+    if not print_json_result("diff", _difference_as_json(a, b, difference)):
+        print("\n".join(map(escape_text, format_difference(a, b, difference))))
+    return 0 if difference.same else DIFFERENCE_STATUS
 
 
-def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, object]:
+def _difference_as_json(
+    a: DiffSide, b: DiffSide, difference: ArchitectureDifference
+) -> dict[str, object]:
     """Return the difference as JSON values."""
     return {
         "a": a.name,
         "b": b.name,
-        "same": found.same,
-        "unlike": found.unlike,
-        "changes": [*map(vars, found.changes)],
+        "same": difference.same,
+        "unlike": difference.reason,
+        "changes": [*map(vars, difference.changes)],
     }
 
 
-def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
+def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
     """Return one side. Raise E0956 for a standalone generator, E0957 for config values."""
     name = Path(path).name or path
     if is_compiled(path):

@@ -18,7 +18,7 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import SPEC_OUTPUT, resolve_output_path
 from specc.ir.graph import Graph
-from specc.ir.ir_printer import format_ir as as_text
+from specc.ir.ir_printer import format_ir as format_ir
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.yaml.yaml_printer import print_yaml
@@ -58,7 +58,7 @@ def _graphs_as_text(spec: OpenedSpec) -> list[str]:
     values are missing. Raise the errors of `check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
-        return [*map(as_text, graphs)]
+        return [*map(format_ir, graphs)]
     trials = check_spec_symbolically(spec.program, spec.library, "")
     return [_outline_graph(trial.model.graph) for trial in trials]
 
@@ -66,15 +66,15 @@ def _graphs_as_text(spec: OpenedSpec) -> list[str]:
 def _outline_graph(graph: Graph) -> str:
     """Return the operations, shapes and weights of a graph with symbolic sizes as text."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
-    nodes = [f"{n.op.name} {[str(r.type) for r in made]}" for n, made in graph.nodes]
+    nodes = [f"{n.op.name} {[str(r.type) for r in content]}" for n, content in graph.nodes]
     return "\n".join((*weights, *nodes))
 
 
 def _graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
     """Return the graphs of `file` at the path of `spec`; empty if it is invalid."""
-    home = spec.program.module.path
+    path = spec.program.module.path
     try:
-        return _graphs_as_text(open_spec(Source(home, print_dsl(file)), library=spec.library))
+        return _graphs_as_text(open_spec(Source(path, print_dsl(file)), library=spec.library))
     except Failed:
         return []
 
@@ -92,23 +92,23 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
     add_options(parser, FORCE_OPTION)
 
 
-def run_expand(given: Namespace) -> int:
+def run_expand(args: Namespace) -> int:
     """Print it, or write it with -o."""
-    spec = open_spec_from_arguments(given)
-    file, told = expand_spec(spec)
-    for line in told:
+    spec = open_spec_from_arguments(args)
+    file, notes = expand_spec(spec)
+    for line in notes:
         print_note(line)
-    yaml = given.output.endswith((".yaml", ".yml"))
+    yaml = args.output.endswith((".yaml", ".yml"))
     text = print_yaml(file) if yaml else print_dsl(file)
-    if not given.output:
-        if not print_json_result("expand", {"file": None, "text": text, "notes": told}):
+    if not args.output:
+        if not print_json_result("expand", {"file": None, "text": text, "notes": notes}):
             print(text, end="")
         return 0
-    made = text.encode()
-    named = [*map(str, spec.library.modules)]
-    target = resolve_output_path(
-        given.output, SPEC_OUTPUT, inputs=named, force=given.force, content=made
+    content = text.encode()
+    input_paths = [*map(str, spec.library.modules)]
+    output_path = resolve_output_path(
+        args.output, SPEC_OUTPUT, inputs=input_paths, force=args.force, content=content
     )
-    write_file_atomically(target, [made])
-    print_json_result("expand", {"file": given.output, "text": None, "notes": told})
+    write_file_atomically(output_path, [content])
+    print_json_result("expand", {"file": args.output, "text": None, "notes": notes})
     return 0

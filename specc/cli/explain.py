@@ -15,21 +15,21 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
 
 
-def run_explain(given: Namespace) -> int:
+def run_explain(args: Namespace) -> int:
     """Print the page of a code."""
-    code = normalize_code(given.code)
+    code = normalize_code(args.code)
     if code not in DIAGNOSTIC_CODES:
-        near = did_you_mean(code, DIAGNOSTIC_CODES)
+        suggestion = did_you_mean(code, DIAGNOSTIC_CODES)
         hint = (
-            f"did you mean {near}?"
-            if near
+            f"did you mean {suggestion}?"
+            if suggestion
             else f"codes run from {min(DIAGNOSTIC_CODES)} to {max(DIAGNOSTIC_CODES)}"
         )
-        raise_error("E0200", f"unknown code `{escape_text(given.code)[:40]}`", helps=[hint])
+        raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])
     page = list_error_pages()[code].read_text(encoding="utf-8").rstrip()
-    known = DIAGNOSTIC_CODES[code]
-    told = {"code": code, "title": known.line, "status": known.status, "page": page}
-    if not print_json_result("explain", told):
+    entry = DIAGNOSTIC_CODES[code]
+    result = {"code": code, "title": entry.line, "status": entry.status, "page": page}
+    if not print_json_result("explain", result):
         print(page)
     return 0
 

@@ -35,13 +35,13 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     add_options(parser, OPTIONS)
 
 
-def run_export(given: Namespace) -> int:
+def run_export(args: Namespace) -> int:
     """Write the directory, and print its files."""
-    refuse_uncompiled(given.model)
-    model = open_compiled(given.model, graph=given.graph).whole
-    name = given.name or model.manifest.name
-    directory, most = Path(given.output), given.max_batch_size
-    files = list(write_triton_repository(model, name, directory, most, force=given.force))
+    refuse_uncompiled(args.model)
+    model = open_compiled(args.model, graph=args.graph).whole
+    name = args.name or model.manifest.name
+    directory, max_batch_size = Path(args.output), args.max_batch_size
+    files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))
     if not print_json_result("export", {"files": [*map(str, files)]}):
         for path in files:
             print_done(escape_text(path))

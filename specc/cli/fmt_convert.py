@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specc.cli.terminal import (
     STDIN_NAME,
-    output_style,
+    get_output_style,
     print_done,
     print_json_result,
     read_spec_from_stdin,
@@ -45,47 +45,47 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--diff", action="store_true", help="change nothing; print the differences")
 
 
-def print_difference(called: str, old: str, new: str) -> None:
+def print_difference(name_shown: str, old: str, new: str) -> None:
     """Print what formatting would change in a file, as a unified diff."""
     lines = (old.splitlines(True), new.splitlines(True))
-    sys.stdout.writelines(difflib.unified_diff(*lines, called, called))
+    sys.stdout.writelines(difflib.unified_diff(*lines, name_shown, name_shown))
 
 
-def run_fmt(given: Namespace) -> int:
+def run_fmt(args: Namespace) -> int:
     """Format each file; print which changed. Standard input is formatted to standard output."""
     changed, text = [], None
-    written = not (given.check or given.diff)
-    for name in given.files:
-        old, new = _formatted(name)
+    written = not (args.check or args.diff)
+    for name in args.files:
+        old, new = _format_file(name)
         if name == STDIN_NAME and written:
             text = new
         elif new != old:
             changed.append(name)
-            _tell(name, old, new, given)
-    faults = list(map(_uneven, changed)) if given.check else []
-    told = {
+            _write_or_diff(name, old, new, args)
+    errors = list(map(_build_format_error, changed)) if args.check else []
+    result = {
         "changed": changed,
         "written": written,
         "text": text,
-        "faults": [*map(diagnostic_to_json, faults)],
+        "faults": [*map(diagnostic_to_json, errors)],
     }
-    if print_json_result("fmt", told):
-        return compute_exit_status(fault.code for fault in faults)
-    if faults:
-        raise Failed(*faults)
+    if print_json_result("fmt", result):
+        return compute_exit_status(fault.code for fault in errors)
+    if errors:
+        raise Failed(*errors)
     if text is not None:
         sys.stdout.write(text)
     return 0
 
 
-def _uneven(name: str) -> Diagnostic:
+def _build_format_error(name: str) -> Diagnostic:
     """Return the E0984 diagnostic of `--check` for a file that would change."""
-    called = escape_text(name)
-    fix = f"run `specc fmt {called}`"
-    return Diagnostic("E0984", f"`{called}` is not in its canonical form", helps=(fix,))
+    name_shown = escape_text(name)
+    fix = f"run `specc fmt {name_shown}`"
+    return Diagnostic("E0984", f"`{name_shown}` is not in its canonical form", helps=(fix,))
 
 
-def _formatted(name: str) -> tuple[str, str]:
+def _format_file(name: str) -> tuple[str, str]:
     """Return the text of a file, and its canonical form."""
     tree = (
         parse_spec(read_spec_from_stdin())
@@ -98,14 +98,14 @@ def _formatted(name: str) -> tuple[str, str]:
     return source.text, print_dsl(tree) if is_dsl else print_yaml(tree)
 
 
-def _tell(name: str, old: str, new: str, given: Namespace) -> None:
+def _write_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
     """Rewrite a file, or print its formatted content."""
-    called = escape_text(name)
-    if given.diff and not output_style().for_programs:
-        print_difference(called, old, new)
-    elif not (given.check or given.diff):
+    name_shown = escape_text(name)
+    if args.diff and not get_output_style().is_machine_readable:
+        print_difference(name_shown, old, new)
+    elif not (args.check or args.diff):
         write_file_atomically(Path(name), [new.encode()])
-        print_done(f"{called} reformatted", aside=True)
+        print_done(f"{name_shown} reformatted", aside=True)
 
 
 def add_convert_arguments(parser: ArgumentParser) -> None:
@@ -121,34 +121,34 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help=FORCE_HELP)
 
 
-def run_convert(given: Namespace) -> int:
+def run_convert(args: Namespace) -> int:
     """Convert DSL to YAML and back; with -o, by the file suffix."""
-    if given.file.endswith(".txt"):
-        return convert_glove_vectors(given.file, given.output, force=given.force)
-    from_stdin = given.file == STDIN_NAME
+    if args.file.endswith(".txt"):
+        return convert_glove_vectors(args.file, args.output, force=args.force)
+    from_stdin = args.file == STDIN_NAME
     tree = (
         parse_spec(read_spec_from_stdin())
         if from_stdin
-        else read_spec_file(Path(given.file), given.file)
+        else read_spec_file(Path(args.file), args.file)
     )
     assert tree.span is not None
     is_dsl = detect_syntax(tree.span.source) == "specc"
-    target = given.output or ("x.yaml" if is_dsl else "x.specc")
+    target = args.output or ("x.yaml" if is_dsl else "x.specc")
     text = print_dsl(tree) if target.endswith(".specc") else print_yaml(tree)
-    if given.output:
-        inputs = () if from_stdin else (given.file,)
-        _write_spec(text.encode(), given.output, inputs, force=given.force)
-    files = [given.output] if given.output else []
-    told = {"files": files, "text": None if files else text}
-    if not print_json_result("convert", told) and not files:
+    if args.output:
+        inputs = () if from_stdin else (args.file,)
+        _write_spec(text.encode(), args.output, inputs, force=args.force)
+    files = [args.output] if args.output else []
+    result = {"files": files, "text": None if files else text}
+    if not print_json_result("convert", result) and not files:
         print(text, end="")
     return 0
 
 
-def _write_spec(made: bytes, output: str, inputs: Sequence[str], *, force: bool) -> None:
+def _write_spec(content: bytes, output: str, inputs: Sequence[str], *, force: bool) -> None:
     """Write a spec to its output, never over its source."""
-    path = resolve_output_path(output, SPEC_OUTPUT, inputs=inputs, force=force, content=made)
-    write_file_atomically(path, [made])
+    path = resolve_output_path(output, SPEC_OUTPUT, inputs=inputs, force=force, content=content)
+    write_file_atomically(path, [content])
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
@@ -162,16 +162,16 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
             f"specc convert {escape_text(source)} -o {escape_text(Path(source).stem)}.safetensors"
         ]
         raise_error("E0816", "word vectors are converted to a safetensors file", helps=helps)
-    found = read_glove(source)
+    vectors = read_glove(source)
     words = Path(target).with_suffix(".vocab")
-    said = "".join(f"{word}\n" for word in found.words).encode()
+    vocabulary = "".join(f"{word}\n" for word in vectors.words).encode()
     resolve_output_path(target, WEIGHTS_OUTPUT, inputs=[source], force=force)
     list_of_words = resolve_output_path(
-        words, VOCABULARY_OUTPUT, inputs=[source], force=force, content=said
+        words, VOCABULARY_OUTPUT, inputs=[source], force=force, content=vocabulary
     )
-    write_file_atomically(list_of_words, [said])
-    write_safetensors(target, {DEFAULT_TENSOR: found.array}, force=force)
-    shape = list(found.array.shape)
+    write_file_atomically(list_of_words, [vocabulary])
+    write_safetensors(target, {DEFAULT_TENSOR: vectors.array}, force=force)
+    shape = list(vectors.array.shape)
     if not print_json_result("convert", {"files": [target, str(words)], "text": None}):
         print_done(
             f"{escape_text(target)}: `{DEFAULT_TENSOR}` {shape}; "

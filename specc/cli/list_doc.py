@@ -32,9 +32,9 @@ def add_list_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", choices=LISTED_KINDS)
 
 
-def run_list(given: Namespace) -> int:
+def run_list(args: Namespace) -> int:
     """Print one line each."""
-    kinds = [given.kind] if given.kind else LISTED_KINDS
+    kinds = [args.kind] if args.kind else LISTED_KINDS
     listed = {kind: dict(sorted(_list_rows(kind).items())) for kind in kinds}
     items = [
         {"kind": kind, "name": name, "doc": doc}
@@ -60,26 +60,26 @@ def _list_rows(kind: str) -> dict[str, str]:
         return {kind: f"read by {name}" for kind, name in supported_model_types().items()}
     if kind == "words":
         return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
-    return _of_std(kind)
+    return _list_std_definitions(kind)
 
 
 def read_title(path: Path) -> str:
     """Return the title of a spec. Only a spec whose header is not written plainly is parsed."""
-    found = PLAIN_TITLE.search(path.read_text(encoding="utf-8"))
-    return found[1] or found[2] if found else read_spec_file(path, path.name).doc
+    meanings = PLAIN_TITLE.search(path.read_text(encoding="utf-8"))
+    return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
 
 
-def _of_std(kind: str) -> dict[str, str]:
+def _list_std_definitions(kind: str) -> dict[str, str]:
     """Return the blocks of std, or its definitions of a kind, with their docstrings."""
     library = SpecLibrary()
-    found = {}
+    meanings = {}
     for name in library.list_standard_names():
         item = library.find_standard_item(name)
         assert item is not None
         is_block = isinstance(item[0], ast.Block)
         if kind == ("blocks" if is_block else DEFINITION_PLURALS[item[0].kind]):
-            found[name] = item[0].doc
-    return found
+            meanings[name] = item[0].doc
+    return meanings
 
 
 READING_DOCS = {
@@ -176,16 +176,16 @@ def add_doc_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run_doc(given: Namespace) -> int:
+def run_doc(args: Namespace) -> int:
     """Print its signature and text."""
     library = SpecLibrary()
-    if given.source and _spec_alone(given.name, library):
-        found = [_of_spec(given.name)]
+    if args.source and _is_only_spec_name(args.name, library):
+        meanings = [_document_spec(args.name)]
     else:
-        found = find_meanings(given.name, library, source=given.source)
-    items = [*map(vars, found)]
-    if not print_json_result("doc", {"name": given.name, "meanings": items}):
-        print("\n\n".join(one.format_text() for one in found))
+        meanings = find_meanings(args.name, library, source=args.source)
+    items = [*map(vars, meanings)]
+    if not print_json_result("doc", {"name": args.name, "meanings": items}):
+        print("\n\n".join(meaning.format_text() for meaning in meanings))
     return 0
 
 
@@ -207,7 +207,7 @@ class NameDocumentation:
         return "\n\n".join([self.text, *filter(None, behind)])
 
 
-def _of_spec(name: str) -> NameDocumentation:
+def _document_spec(name: str) -> NameDocumentation:
     """Return the whole text of a built-in spec."""
     text = list_builtin_specs()[name].read_text(encoding="utf-8")
     return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
@@ -215,27 +215,27 @@ def _of_spec(name: str) -> NameDocumentation:
 
 def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[NameDocumentation]:
     """Return everything that a spec can call by this name. Raise E0204 if there is nothing."""
-    word, found = BUILTINS.get(name), library.find_standard_item(name)
-    made = (
+    word, meanings = BUILTINS.get(name), library.find_standard_item(name)
+    meanings_found = (
         [NameDocumentation(kind="word", text=word.format_signature(), doc=word.doc)] if word else []
     )
-    if found is not None:
-        item, module = found
+    if meanings is not None:
+        item, module = meanings
         kind = "block" if isinstance(item, ast.Block) else item.kind
         if isinstance(item, ast.Block) and not source:
             item = replace(item, body=(), end=())
         text = "\n".join(print_statement(item, 0))
-        made.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
+        meanings_found.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
             text, doc = docs[name]
-            made.append(NameDocumentation(kind=kind, text=text, doc=doc))
-    if not made:
-        _fail_unknown(name, library)
-    return made
+            meanings_found.append(NameDocumentation(kind=kind, text=text, doc=doc))
+    if not meanings_found:
+        _raise_unknown_name(name, library)
+    return meanings_found
 
 
-def _fail_unknown(name: str, library: SpecLibrary) -> NoReturn:
+def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204, suggesting a similar name."""
     known = [
         *BUILTINS,
@@ -250,7 +250,7 @@ def _fail_unknown(name: str, library: SpecLibrary) -> NoReturn:
     raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
 
-def _spec_alone(name: str, library: SpecLibrary) -> bool:
+def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
     """Return whether only a built-in spec has this name, and nothing that a spec can call."""
     other = name in BUILTINS or name in library.list_standard_names()
     return name in list_builtin_specs() and not other

@@ -20,9 +20,9 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run_lsp(given: Namespace) -> int:
+def run_lsp(args: Namespace) -> int:
     """Serve until the editor disconnects."""
-    if given.schema:
+    if args.schema:
         print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
         return 0
     if find_spec("pygls") is None:
@@ -38,10 +38,10 @@ def run_lsp(given: Namespace) -> int:
         # this protocol is not typed by hand
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
-    given_by, taken = sys.stdin.buffer, sys.stdout.buffer
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     # printed text must not mix with protocol messages
     sys.stdout = sys.stderr
-    if gone := SpeccLanguageServer().serve(given_by, taken):
-        print(gone, file=sys.stderr)
+    if error := SpeccLanguageServer().serve(stdin, stdout):
+        print(error, file=sys.stderr)
     # the exit status that the protocol requires without a shutdown request
-    return 1 if gone else 0
+    return 1 if error else 0

@@ -114,39 +114,39 @@ class ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise E0983 for an invalid command line."""
         command = self.prog.split()[-1]
-        wrong = message.removeprefix("unrecognized arguments: ").split()
-        if message.startswith("unrecognized") and wrong[0].startswith("-"):
+        error_ = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized") and error_[0].startswith("-"):
             others = {
                 name: parser._option_string_actions
                 for name, parser in build_command_parsers().items()
             }
-            message = describe_unknown_option(wrong[0], self._option_string_actions, others)
+            message = describe_unknown_option(error_[0], self._option_string_actions, others)
         raise UsageError(self.prog, message, EXAMPLES.get(command, ""))
 
 
 def build_parser() -> ArgumentParser:
     """Build the parser of commands and common options."""
-    made = ArgumentParser(
+    parser = ArgumentParser(
         prog="specc",
         description="Compile specs of attention models and the weights of checkpoints to ONNX.",
         epilog="`specc COMMAND --help` describes a command. Start with: specc list specs",
     )
-    made.add_argument("--version", action="version", version=f"specc {__version__}")
-    commands = made.add_subparsers(dest="command", metavar="COMMAND", parser_class=ArgumentParser)
+    parser.add_argument("--version", action="version", version=f"specc {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=ArgumentParser)
     for name, (_, text) in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
-    return made
+    return parser
 
 
-def _find_group(made: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+def _find_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
     """Return the group of options with this title; a new one if the command has none."""
-    found = (group for group in made._action_groups if group.title == title)
-    return next(found, None) or made.add_argument_group(title)
+    found = (group for group in parser._action_groups if group.title == title)
+    return next(found, None) or parser.add_argument_group(title)
 
 
-def add_common_options(made: argparse.ArgumentParser) -> None:
+def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command."""
-    group = _find_group(made, "diagnostics")
+    group = _find_group(parser, "diagnostics")
     group.add_argument(
         "--format",
         choices=MESSAGE_FORMATS,
@@ -173,8 +173,8 @@ def entry() -> NoReturn:
     """Run the `specc` command; names that the terminal cannot show are escaped."""
     # closed by the parent process; output is lost
     if sys.stdout is None or sys.stderr is None:
-        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+        null_output = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or null_output, sys.stderr or null_output
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -182,21 +182,21 @@ def entry() -> NoReturn:
     raise SystemExit(main(sys.argv[1:]))
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        command, arguments = _parse_arguments(words)
-    except UsageError as wrong:
-        return _fail_usage(wrong, words)
+        command, arguments = _parse_arguments(argv)
+    except UsageError as error_:
+        return _fail_usage(error_, argv)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is imported
         return _handle_interrupt(stop)
     except Exception:
-        if asked := get_pending_termination():
-            return _handle_interrupt(asked)
+        if termination := get_pending_termination():
+            return _handle_interrupt(termination)
         raise
-    said = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet))
+    token = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet))
     try:
         if arguments.debug:
             _verify_passes()
@@ -208,16 +208,16 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         return _handle_interrupt(stop)
     except BrokenPipeError:
-        _drop_output()
+        _discard_output()
         return 141
     except Exception as error:
-        if asked := get_pending_termination():
-            return _handle_interrupt(asked)
+        if termination := get_pending_termination():
+            return _handle_interrupt(termination)
         if arguments.debug:
             raise
         return _print_failure(error, arguments)
     finally:
-        terminal.OUTPUT_STYLE.reset(said)
+        terminal.OUTPUT_STYLE.reset(token)
 
 
 def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
@@ -226,32 +226,32 @@ def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return exit_code_for(error.diagnostics)
     if isinstance(error, OSError | MemoryError):
-        _drop_output()
+        _discard_output()
         print_diagnostics([_describe_environment_error(error)], arguments.format, arguments.color)
         return 3
-    print_diagnostics([_our_own(error)], arguments.format, arguments.color)
+    print_diagnostics([_describe_internal_error(error)], arguments.format, arguments.color)
     return ErrorFamily.BUG.value
 
 
-def _fail_usage(wrong: UsageError, words: Sequence[str]) -> int:
+def _fail_usage(error_: UsageError, argv: Sequence[str]) -> int:
     """Print a usage error in the requested format."""
-    print_diagnostics(wrong.diagnostics, _form_asked(words), "auto")
-    return exit_code_for(wrong.diagnostics)
+    print_diagnostics(error_.diagnostics, _get_requested_format(argv), "auto")
+    return exit_code_for(error_.diagnostics)
 
 
-def _form_asked(words: Sequence[str]) -> str:
+def _get_requested_format(argv: Sequence[str]) -> str:
     """Return `--format` of a command line that could not be parsed."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # arguments after `--` are not options
-    options = words[: words.index("--")] if "--" in words else words
+    options = argv[: argv.index("--")] if "--" in argv else argv
     try:
         return str(finder.parse_known_args(options)[0].format)
     except argparse.ArgumentError:  # the format option itself is invalid
         return MESSAGE_FORMATS[0]
 
 
-def _our_own(error: Exception) -> Diagnostic:
+def _describe_internal_error(error: Exception) -> Diagnostic:
     """Return the diagnostic of an internal error."""
     return Diagnostic(
         "E0986",
@@ -267,10 +267,10 @@ INTERRUPTED = "interrupted", 130
 
 def _handle_interrupt(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
-    who, status = (
+    reason, status = (
         ("terminated", stop.status) if isinstance(stop, ProcessTerminated) else INTERRUPTED
     )
-    print(f"{who}; no further output was written", file=sys.stderr)
+    print(f"{reason}; no further output was written", file=sys.stderr)
     return status
 
 
@@ -281,7 +281,7 @@ def _verify_passes() -> None:
     VERIFY_AFTER_PASSES.set(True)
 
 
-def _drop_output() -> None:
+def _discard_output() -> None:
     """Discard buffered output that cannot be written, else Python retries at exit and complains."""
     with suppress(OSError):  # an output that is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -293,32 +293,32 @@ def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)
     what = f" `{escape_text(error.filename)}`" if error.filename else ""
-    words = error.strerror or str(error)
-    return Diagnostic("E0805", f"operating system error{what}: {words[:1].lower()}{words[1:]}")
+    argv = error.strerror or str(error)
+    return Diagnostic("E0805", f"operating system error{what}: {argv[:1].lower()}{argv[1:]}")
 
 
 def _parse_arguments(
-    words: Sequence[str],
+    argv: Sequence[str],
 ) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
-    if not words:
+    if not argv:
         build_parser().print_help(sys.stderr)
         raise SystemExit(2)
-    name = words[0]
+    name = argv[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
         # these print and exit; the parser of all commands is only needed here
         if name in ("-h", "--help", "--version"):
-            build_parser().parse_args(words[:1])
+            build_parser().parse_args(argv[:1])
         if name.startswith("-"):
             build_parser().error(f"the command comes first: specc COMMAND {escape_text(name)} …")
-        near = did_you_mean(name, COMMANDS)
-        hint = f"; {format_suggestion(near)}" if near else ""
+        suggestion = did_you_mean(name, COMMANDS)
+        hint = f"; {format_suggestion(suggestion)}" if suggestion else ""
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
     module = import_module(HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][0])
-    made = _parser_of(name, module)
+    parser = _build_command_parser(name, module)
     command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_get_command_name(name)}"]
     # arguments after `--` are not options; only the full parser handles that
-    parse = made.parse_args if "--" in words else made.parse_intermixed_args
-    return command, parse(words[1:])
+    parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
+    return command, parse(argv[1:])
 
 
 def _get_command_name(name: str) -> str:
@@ -326,24 +326,27 @@ def _get_command_name(name: str) -> str:
     return name.removeprefix("_")
 
 
-def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
+def _build_command_parser(name: str, module: ModuleType) -> ArgumentParser:
     """Build the parser of a command."""
     summary = COMMANDS[name][1] if name in COMMANDS else ""
-    made = ArgumentParser(
+    parser = ArgumentParser(
         prog=f"specc {name}", description=summary[:1].upper() + summary[1:], allow_abbrev=False
     )
-    vars(module)[f"add_{_get_command_name(name)}_arguments"](made)
-    add_common_options(made)
+    vars(module)[f"add_{_get_command_name(name)}_arguments"](parser)
+    add_common_options(parser)
     if name in EXAMPLES:
-        made.epilog = f"Example: specc {EXAMPLES[name]}" + (
-            f". {made.epilog}" if made.epilog else ""
+        parser.epilog = f"Example: specc {EXAMPLES[name]}" + (
+            f". {parser.epilog}" if parser.epilog else ""
         )
-    return made
+    return parser
 
 
 def build_command_parsers() -> dict[str, ArgumentParser]:
     """Return every command with its options, for completion and the reference."""
-    return {name: _parser_of(name, import_module(path)) for name, (path, _) in COMMANDS.items()}
+    return {
+        name: _build_command_parser(name, import_module(path))
+        for name, (path, _) in COMMANDS.items()
+    }
 
 
 def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:

@@ -12,15 +12,15 @@ from specc.batch_inference.job import ENGINES, ERRORS_FILE, JobReport, run_job
 from specc.batch_inference.job_planner import BLOCK_ROWS, JobRequest
 from specc.batch_inference.plan_file import OUTPUT_FORMATS, BatchLimits, JobPlan
 from specc.cli.options import (
-    CHOICE_DECLARATION,
     COUNT_OPTION,
     FLOAT_OPTION,
+    NO_DEFAULT,
     PROVIDER_OPTION,
     add_generation_arguments,
     add_sampling_arguments,
     parse_generation_settings,
 )
-from specc.cli.terminal import output_style, print_done, print_json_result, print_note
+from specc.cli.terminal import get_output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import group_thousands
 from specc.driver.option_kinds import (
@@ -41,7 +41,7 @@ OPTIONS: Mapping[str, Option] = {
         TEXT_OPTION,
         "NAMES",
         "columns to copy to the output, comma-separated (default: all)",
-        more=CHOICE_DECLARATION,
+        more=NO_DEFAULT,
     ),
     "raw": Option(
         TEXTS_OPTION, "NAME", "write this output as numbers, in addition to its display form"
@@ -103,39 +103,39 @@ def add_map_arguments(parser: ArgumentParser) -> None:
     add_generation_arguments(parser)
 
 
-def run_map(given: Namespace) -> int:
+def run_map(args: Namespace) -> int:
     """Run the job, and print its report."""
-    refuse_uncompiled(given.model)
+    refuse_uncompiled(args.model)
     job = JobRequest(
-        model=given.model,
-        data=given.data,
-        out=given.output,
-        columns=_columns(given.column),
+        model=args.model,
+        data=args.data,
+        out=args.output,
+        columns=_parse_columns(args.column),
         keep=None
-        if given.keep_columns is None
-        else list(filter(None, given.keep_columns.split(","))),
-        settings=parse_generation_settings(given),
-        raw=given.raw,
-        graph=given.graph,
-        provider=given.execution_provider,
-        to=given.output_format,
-        rows=given.rows_per_part,
+        if args.keep_columns is None
+        else list(filter(None, args.keep_columns.split(","))),
+        settings=parse_generation_settings(args),
+        raw=args.raw,
+        graph=args.graph,
+        provider=args.execution_provider,
+        to=args.output_format,
+        rows=args.rows_per_part,
         limits=BatchLimits(
-            cap=given.batch_size, tokens=given.max_batch_tokens, memory=given.max_batch_memory << 20
+            cap=args.batch_size, tokens=args.max_batch_tokens, memory=args.max_batch_memory << 20
         ),
-        workers=given.workers,
-        engine=given.engine,
-        address=given.address,
-        gpus=given.gpus,
-        most_errors=given.max_errors,
+        workers=args.workers,
+        engine=args.engine,
+        address=args.address,
+        gpus=args.gpus,
+        most_errors=args.max_errors,
     )
-    wanted = output_style()
-    quiet = wanted.quiet or wanted.for_programs
-    shows = _Line(sys.stderr.isatty() and not quiet)
+    style = get_output_style()
+    quiet = style.quiet or style.is_machine_readable
+    progress_line = _JobProgressLine(sys.stderr.isatty() and not quiet)
     try:
-        report = run_job(job, shows.show)
+        report = run_job(job, progress_line.show)
     finally:
-        shows.end()
+        progress_line.end()
     status = int(bool(report.rows) and report.errors == report.rows)
     if print_json_result("map", report_as_json(report)):
         return status
@@ -164,19 +164,19 @@ def report_as_json(report: JobReport) -> dict[str, object]:
     }
 
 
-def _columns(words: list[str]) -> dict[str, str]:
+def _parse_columns(words: list[str]) -> dict[str, str]:
     """Parse `COLUMN=INPUT` as input to column. E0880 if invalid."""
     found: dict[str, str] = {}
     for word in words:
         column, equals, name = word.rpartition("=")
         if not equals or not column or not name or name in found:
-            why = "twice" if name in found else "expected `COLUMN=INPUT`"
+            problem = "twice" if name in found else "expected `COLUMN=INPUT`"
             raise_error(
                 "E0880",
                 f"`--column {escape_text(word)}` does not map a column to an input",
                 notes=[f"the input `{escape_text(name)}` is mapped twice"]
-                if why == "twice"
-                else [why],
+                if problem == "twice"
+                else [problem],
                 helps=["for example --column text=source"],
             )
         found[name] = column
@@ -184,7 +184,7 @@ def _columns(words: list[str]) -> dict[str, str]:
 
 
 @dataclass
-class _Line:
+class _JobProgressLine:
     """A progress line on a terminal. `begun`: notes were printed."""
 
     terminal: bool

@@ -49,23 +49,23 @@ def add_new_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help=FORCE_HELP)
 
 
-def run_new(given: Namespace) -> int:
+def run_new(args: Namespace) -> int:
     """Write the file, and say what to do next."""
-    names, path = given.words[:-1], given.words[-1]
-    if len(names) != (0 if given.directory else 1):
-        _wrong_words(bool(given.directory))
-    resolve_output_path(path, NEW_SPEC_OUTPUT, force=given.force)  # before any work
+    names, path = args.words[:-1], args.words[-1]
+    if len(names) != (0 if args.directory else 1):
+        _raise_wrong_arguments(bool(args.directory))
+    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work
     yaml = not path.lower().endswith(".specc")
     name = spec_name(Path(path).stem)
-    above = (SCHEMA_MODELINE,) if yaml and not given.no_schema else ()
+    above = (SCHEMA_MODELINE,) if yaml and not args.no_schema else ()
     sign = ": " if yaml else " = "
     draft = None
-    if given.directory:
-        draft = draft_spec(given.directory, name, sign, above)
+    if args.directory:
+        draft = draft_spec(args.directory, name, sign, above)
         file = draft.file
     else:
         base = names[0]
-        beginning = SpecInstance(
+        instance = SpecInstance(
             name=name,
             extends=base,
             above=(
@@ -77,8 +77,8 @@ def run_new(given: Namespace) -> int:
             below=_format_next_steps(yaml),
             sign=sign,
         )
-        file = write_instance(beginning)
-    _write(path, file, yaml, given.force)
+        file = write_instance(instance)
+    _write_spec(path, file, yaml, args.force)
     if above:
         _write_schema(Path(path).parent / SCHEMA_FILE)
     if print_json_result(
@@ -87,7 +87,7 @@ def run_new(given: Namespace) -> int:
         return 0
     print_done(f"{escape_text(path)}: an instance of {file.extends}")
     if draft is not None:
-        _tell(draft)
+        _print_draft(draft)
     print_done(f"next: specc check {escape_text(path)}")
     return 0
 
@@ -112,13 +112,13 @@ def spec_name(stem: str) -> str:
 
 def _format_next_steps(yaml: bool) -> tuple[str, ...]:
     """Return the next steps as comments."""
-    said = "Path of the trained weights, next to this file, for `specc compile`:"
+    comment = "Path of the trained weights, next to this file, for `specc compile`:"
     if yaml:
-        return (said, "weights:", "  - from: my.safetensors")
-    return (said, 'weights { from "my.safetensors" }')
+        return (comment, "weights:", "  - from: my.safetensors")
+    return (comment, 'weights { from "my.safetensors" }')
 
 
-def _write(path: str, file: ast.File, yaml: bool, force: bool) -> None:
+def _write_spec(path: str, file: ast.File, yaml: bool, force: bool) -> None:
     text = (print_yaml(file) if yaml else print_dsl(file)).encode()
     write_file_atomically(
         resolve_output_path(path, NEW_SPEC_OUTPUT, force=force, content=text), [text]
@@ -131,7 +131,7 @@ def _write_schema(path: Path) -> None:
         write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
 
-def _tell(draft: SpecDraft) -> None:
+def _print_draft(draft: SpecDraft) -> None:
     """Print a draft's sources, and the unplaced config keys."""
     print_done(
         f"graph: {draft.graph}; {draft.values} values of config.json differ from the defaults"
@@ -148,7 +148,7 @@ def _tell(draft: SpecDraft) -> None:
         print_done("every key and every tensor has its place")
 
 
-def _wrong_words(drafting: bool) -> None:
+def _raise_wrong_arguments(drafting: bool) -> None:
     wanted = "one file with --from-checkpoint" if drafting else "a built-in spec and a file"
     raise_error(
         "E0407",

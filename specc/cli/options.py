@@ -35,7 +35,7 @@ INTEGER_OPTION = OPTIONAL_INTEGER._replace(
 )
 FLOAT_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": float})
 COUNT_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_count})
-CHOICE_DECLARATION: Mapping[str, Any] = {"default": None}
+NO_DEFAULT: Mapping[str, Any] = {"default": None}
 PROVIDER_OPTION = Option(
     TEXT_OPTION,
     "NAME",
@@ -46,7 +46,7 @@ FORCE_OPTION = {"force": Option(BOOLEAN_OPTION, "", FORCE_HELP)}
 
 SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
-        one_of(STRATEGIES), "", "decoding strategy (default: the spec's)", more=CHOICE_DECLARATION
+        one_of(STRATEGIES), "", "decoding strategy (default: the spec's)", more=NO_DEFAULT
     ),
     "max_tokens": Option(
         INTEGER_OPTION, "N", "maximum number of generated tokens (default: the spec's, or 256)"
@@ -77,17 +77,10 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "stop_strings": Option(
-        TEXTS_OPTION,
-        "TEXT",
-        "stop before this string; may be repeated",
-        "--stop",
-        more=CHOICE_DECLARATION,
+        TEXTS_OPTION, "TEXT", "stop before this string; may be repeated", "--stop", more=NO_DEFAULT
     ),
     "log_probs": Option(
-        BOOLEAN_OPTION,
-        "",
-        "with -o: also write the log-probability of each token",
-        more=CHOICE_DECLARATION,
+        BOOLEAN_OPTION, "", "with -o: also write the log-probability of each token", more=NO_DEFAULT
     ),
 }
 
@@ -104,13 +97,13 @@ def add_generation_arguments(parser: ArgumentParser) -> None:
     add_sampling_arguments(parser, "generation (docs/generation.md)", GENERATION_OPTIONS)
 
 
-def parse_generation_settings(given: Namespace) -> dict[str, Any]:
+def parse_generation_settings(args: Namespace) -> dict[str, Any]:
     """Return the given options, named as in `specc.decode.generation_settings`."""
-    found = vars(given)
-    return {name: found[name] for name in GENERATION_OPTIONS if found.get(name) is not None}
+    values = vars(args)
+    return {name: values[name] for name in GENERATION_OPTIONS if values.get(name) is not None}
 
 
-def setting_flag(name: str) -> str:
+def get_setting_flag(name: str) -> str:
     """Return the flag of a generation setting: `top_k` is `--top-k`."""
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
@@ -211,22 +204,22 @@ def describe_unknown_option(
     """
     word = word.split("=")[0]
     name = word.replace("_", "-")
-    meant = OTHER_TOOLS.get(name, name)
-    ours = meant.split(" ")[0]
-    near = meant if ours in options else _find_option(name, options)
-    if near:
-        return f"unknown option `{escape_text(word)}`; {format_suggestion(near)}"
-    return f"there is no option `{escape_text(word)}`{_format_commands(ours, others)}"
+    equivalent = OTHER_TOOLS.get(name, name)
+    flag = equivalent.split(" ")[0]
+    similar = equivalent if flag in options else _find_option(name, options)
+    if similar:
+        return f"unknown option `{escape_text(word)}`; {format_suggestion(similar)}"
+    return f"there is no option `{escape_text(word)}`{_format_commands(flag, others)}"
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:
     """Return the option that was probably meant: similar, or the only one that begins so."""
-    longer = [option for option in options if option.startswith(f"{name}-")]
-    return did_you_mean(name, options) or (longer[0] if len(longer) == 1 else None)
+    candidates = [option for option in options if option.startswith(f"{name}-")]
+    return did_you_mean(name, options) or (candidates[0] if len(candidates) == 1 else None)
 
 
 def _format_commands(option: str, others: Mapping[str, Collection[str]]) -> str:
     """Return which commands have an option; empty if none has."""
-    having = [f"`specc {command}`" for command, theirs in others.items() if option in theirs]
-    has = "have" if len(having) > 1 else "has"
-    return f" here; {', '.join(having)} {has} `{option}`" if having else ""
+    commands = [f"`specc {command}`" for command, flags in others.items() if option in flags]
+    verb = "have" if len(commands) > 1 else "has"
+    return f" here; {', '.join(commands)} {verb} `{option}`" if commands else ""

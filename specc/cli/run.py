@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specc.cli.options import (
-    CHOICE_DECLARATION,
     COUNT_OPTION,
     FORCE_OPTION,
+    NO_DEFAULT,
     PROVIDER_OPTION,
     add_generation_arguments,
     add_sampling_arguments,
@@ -25,7 +25,7 @@ from specc.cli.run_outputs import (
     text_as_json,
 )
 from specc.cli.run_task_inputs import add_run_example, reads_arrays
-from specc.cli.terminal import output_style, print_json_result, print_note
+from specc.cli.terminal import get_output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options, one_of
 from specc.driver.uncompiled_model import refuse_uncompiled
@@ -57,13 +57,13 @@ TASK_OPTIONS: Mapping[str, Option] = {
         one_of(AGGREGATION_STRATEGIES),
         "",
         "token classification: how tokens are grouped into spans (default: simple)",
-        more=CHOICE_DECLARATION,
+        more=NO_DEFAULT,
     ),
     "function_to_apply": Option(
         one_of(PROBABILITY_FUNCTIONS),
         "",
         "text classification: activation of the logits (default: from config.json)",
-        more=CHOICE_DECLARATION,
+        more=NO_DEFAULT,
     ),
     "hypothesis_template": Option(
         TEXT_OPTION,
@@ -81,7 +81,7 @@ RUN_OPTIONS: Mapping[str, Option] = {
         TEXT_OPTION,
         "TEXT|@FILE",
         "generate with the chat template: a user message, or a JSON file of messages",
-        more=CHOICE_DECLARATION,
+        more=NO_DEFAULT,
     ),
     "chunk_size": Option(
         COUNT_OPTION,
@@ -123,73 +123,75 @@ def add_run_arguments(parser: ArgumentParser) -> None:
     add_generation_arguments(parser)
 
 
-def run_run(given: Namespace) -> int:
+def run_run(args: Namespace) -> int:
     """Print the results, and write the requested files."""
-    refuse_uncompiled(given.model)
-    opened = open_compiled(given.model, graph=given.graph, provider=given.execution_provider)
-    input_signature, settings = opened.input_signature, parse_generation_settings(given)
+    refuse_uncompiled(args.model)
+    opened = open_compiled(args.model, graph=args.graph, provider=args.execution_provider)
+    input_signature, settings = opened.input_signature, parse_generation_settings(args)
     if opened.random_init is not None:
         print_note(str(opened.random_init))
-    task = model_task(opened) if given.chat is None and not given.chunk_size else None
+    task = model_task(opened) if args.chat is None and not args.chunk_size else None
     try:
-        return _run_opened(opened, task, given, settings)
+        return _run_opened(opened, task, args, settings)
     except Failed as failed:
-        if given.inputs:
+        if args.inputs:
             raise
-        raise add_run_example(failed, given.model, input_signature, task) from None
+        raise add_run_example(failed, args.model, input_signature, task) from None
 
 
 def _run_opened(
-    opened: OpenedModel, task: Task | None, given: Namespace, settings: Mapping[str, object]
+    opened: OpenedModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run an opened model for its task, as a stream, to generate, or once."""
     input_signature = opened.input_signature
-    if task and not reads_arrays(task, given.inputs, [*input_signature.graph.inputs]):
-        return run_for_task(opened, task, given, settings)
-    read = read_arguments(input_signature, given.inputs)
-    outputs = parse_run_outputs(given, [*list_model_files(opened), *map(Path, read.files)])
-    outputs.check()
-    if given.chunk_size or (opened.streamer is not None and opened.scoring is None):
-        _stream_chunks(opened, read.inputs, outputs, given.chunk_size)
-    elif given.chat is not None:
-        said = {
-            **read.inputs,
-            input_signature.growing: [encode_chat(input_signature, _read_messages(given.chat))],
+    if task and not reads_arrays(task, args.inputs, [*input_signature.graph.inputs]):
+        return run_for_task(opened, task, args, settings)
+    run_inputs = read_arguments(input_signature, args.inputs)
+    outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, run_inputs.files)])
+    outputs.check_paths()
+    if args.chunk_size or (opened.streamer is not None and opened.scoring is None):
+        _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
+    elif args.chat is not None:
+        inputs = {
+            **run_inputs.inputs,
+            input_signature.growing: [encode_chat(input_signature, _read_messages(args.chat))],
         }
-        _write(opened, opened.begin(said, settings), outputs)
-    elif is_single_pass(opened, read.inputs, settings):
-        _run_graph(opened, read, outputs)
+        _generate(opened, opened.begin(inputs, settings), outputs)
+    elif is_single_pass(opened, run_inputs.inputs, settings):
+        _run_graph(opened, run_inputs, outputs)
     else:
-        _write(opened, opened.begin(read.inputs, settings), outputs)
+        _generate(opened, opened.begin(run_inputs.inputs, settings), outputs)
     return 0
 
 
-def _read_messages(given: str) -> object:
+def _read_messages(args: str) -> object:
     """Parse a chat of the command line: a text, or a file of messages. E0802 and E0425."""
-    if not given.startswith("@"):
-        return given
-    what = f"the chat `{escape_text(given[1:])}`"
+    if not args.startswith("@"):
+        return args
+    what = f"the chat `{escape_text(args[1:])}`"
     try:
-        text = read_required_file(given[1:], MAX_TEXT, what).decode("utf-8-sig")
+        text = read_required_file(args[1:], MAX_TEXT, what).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         # invalid UTF-8, invalid JSON, a duplicate key
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
-def _run_graph(opened: OpenedModel, read: RunInputs, outputs: RunOutputs) -> None:
+def _run_graph(opened: OpenedModel, run_inputs: RunInputs, outputs: RunOutputs) -> None:
     """Run a full forward and show the postprocessed results."""
     model = opened.whole
     if outputs.attention:
-        seen = run_with_attention(model, read.inputs, scope=outputs.choice.scope)
-        outputs.write_attention_plot(seen)
-        results = seen.results
+        attention_results = run_with_attention(
+            model, run_inputs.inputs, scope=outputs.selection.scope
+        )
+        outputs.write_attention_plot(attention_results)
+        results = attention_results.results
     else:
-        results = model.run(**read.inputs)
-    _show(model.manifest.reading, results, outputs, read.sizes)
+        results = model.run(**run_inputs.inputs)
+    _print_outputs(model.manifest.reading, results, outputs, run_inputs.sizes)
 
 
-def _show(
+def _print_outputs(
     reading: PreprocessingConfig,
     results: Mapping[str, Array],
     outputs: RunOutputs,
@@ -197,14 +199,14 @@ def _show(
 ) -> None:
     """Print postprocessed results, or raw ones for programs."""
     found = show_results(reading, results, sizes)
-    told = {
+    result = {
         "shown": list(found.lines),
         "results": {name: array_as_json(array) for name, array in results.items()},
     }
-    lines = () if print_json_result("run", told) else found.lines
+    lines = () if print_json_result("run", result) else found.lines
     print(*lines, sep="\n", end="\n" if lines else "")
-    outputs.images(found.images)
-    outputs.save(results)
+    outputs.write_images(found.images)
+    outputs.save_arrays(results)
 
 
 def _stream_chunks(
@@ -217,43 +219,43 @@ def _stream_chunks(
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, rows)
-    _show(streamer.input_signature.reading, results, outputs)
+    _print_outputs(streamer.input_signature.reading, results, outputs)
 
 
-def _print_pieces(writing: GenerationStream) -> None:
+def _print_pieces(stream: GenerationStream) -> None:
     """Print a text while it is generated, in complete characters."""
-    for piece in writing.pieces():
+    for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
 
 
-def _comes_in_pieces(writing: GenerationStream) -> bool:
+def _is_printed_in_pieces(stream: GenerationStream) -> bool:
     """Return whether to print text during generation: one sequence, for people."""
-    at_once = writing.settings.num_return_sequences == 1 and len(writing.prompt) == 1
-    is_text = writing.writer.decode is not None
-    return at_once and is_text and not output_style().for_programs
+    at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
+    is_text = stream.writer.decode is not None
+    return at_once and is_text and not get_output_style().is_machine_readable
 
 
-def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) -> None:
+def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
     """Generate and print: a single text as it is generated, others at the end."""
     if outputs.attention:
         require_attention_model(opened)  # a missing package is reported before anything is written
-    as_it_comes = _comes_in_pieces(writing)
-    if as_it_comes:
-        _print_pieces(writing)
-    results = writing.results()
-    told = {"texts": [[*map(text_as_json, row)] for row in results]}
-    if not print_json_result("run", told) and not as_it_comes:
+    prints_pieces = _is_printed_in_pieces(stream)
+    if prints_pieces:
+        _print_pieces(stream)
+    results = stream.results()
+    result = {"texts": [[*map(text_as_json, row)] for row in results]}
+    if not print_json_result("run", result) and not prints_pieces:
         print_results(results)
     # only one is drawn: the best sequence of the first prompt
     best = results[0][0]
-    if why := writing.cut_off(best):
-        print_note(f"truncated after {len(best.tokens)} tokens, {why}")
-    seen: dict[str, Array] = {}
+    if reason := stream.cut_off(best):
+        print_note(f"truncated after {len(best.tokens)} tokens, {reason}")
+    attention_results: dict[str, Array] = {}
     if outputs.attention:
-        looked = attention_of_generation(
-            require_attention_model(opened), writing, best, outputs.choice.scope
+        attention_run = attention_of_generation(
+            require_attention_model(opened), stream, best, outputs.selection.scope
         )
-        outputs.write_attention_plot(looked)
-        seen = looked.results
-    outputs.save({**seen, **results_as_arrays(writing, results)})
+        outputs.write_attention_plot(attention_run)
+        attention_results = attention_run.results
+    outputs.save_arrays({**attention_results, **results_as_arrays(stream, results)})

@@ -46,18 +46,18 @@ class RunInputs:
 
 
 @dataclass
-class _Rows:
+class _BatchRows:
     """Texts, lists of ids, or a text's images, each for one batch element."""
 
     rows: list[Array]
 
 
-Piece = Array | _Rows
+Piece = Array | _BatchRows
 """The value of one argument: an array, or one value per batch element."""
 
 
 @dataclass
-class _Words:
+class _InputCollector:
     """Command-line inputs parsed so far: pieces of a batch by input, the files read, and the sizes
     of images.
     """
@@ -67,7 +67,7 @@ class _Words:
     files: list[str] = field(default_factory=list)
     sizes: list[ImageSize] = field(default_factory=list)
 
-    def take(self, name: str, word: str) -> None:
+    def add_argument(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may serve several."""
         record = self.model.reading.of_input(name)
         # The suffix decides, never whether such a file exists: the same arguments must mean the
@@ -77,16 +77,16 @@ class _Words:
         if isinstance(record, TEXT_READINGS):
             return self._add_value(name, self._read_text(word, record))
         if isinstance(record, ImageRecord):
-            return self._add_value(name, self._pictures(name, word, record))
+            return self._add_value(name, self._read_images(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
             return self._add_value(name, _read_audio(word, record))
         given = self.model.graph.inputs[name].type
         # ids are tokenized text: text given here needs a reading in the spec
         ids = given.dtype == "i64" and len(given.shape) == 2
-        otherwise = READ_AS_TEXT.format(name) if ids else ""
+        text_hint = READ_AS_TEXT.format(name) if ids else ""
         left = self.model.pads_left(name)
-        numbers = _read_numbers(word, name, otherwise, left=left)
+        numbers = _read_numbers(word, name, text_hint, left=left)
         if numbers is None:
             return self._read_arrays(name, word)
         return self._add_value(name, numbers)
@@ -98,7 +98,7 @@ class _Words:
         """Add the arrays of a file: named ones to their inputs, an unnamed one to `name`."""
         self.files.append(word)
         try:
-            found = dict(_read_values(word))
+            arrays_found = dict(_read_values(word))
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802" or not isinstance(
                 self.model.reading.of_input(name), TEXT_READINGS
@@ -106,24 +106,24 @@ class _Words:
                 raise
             fail_missing_file(word)
         # Keys that name inputs go there, whichever input the file was given for.
-        for key in [k for k in found if k in self.model.graph.inputs]:
-            self._add_value(key, self._read_piece(key, found.pop(key), word))
-        if len(found) > 1:
+        for key in [k for k in arrays_found if k in self.model.graph.inputs]:
+            self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
+        if len(arrays_found) > 1:
             helps = [f"the inputs are {', '.join(self.model.graph.inputs)}"]
             raise_error(
                 "E0910",
                 f"`{escape_text(word)}` contains arrays for unknown inputs: "
-                f"{escape_text(', '.join(found))}",
+                f"{escape_text(', '.join(arrays_found))}",
                 helps=helps,
             )
-        for value in found.values():
+        for value in arrays_found.values():
             self._add_value(name, self._read_piece(name, value, word))
 
     def _read_piece(self, name: str, value: object, word: str) -> "Piece":
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.of_input(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
-            return _Rows(_encode_rows(value, record, escape_text(word)))
+            return _BatchRows(_encode_rows(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
@@ -133,25 +133,25 @@ class _Words:
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_READINGS) or not of_ids:
             return array
-        return _Rows([array] if array.ndim == 1 else list(array))
+        return _BatchRows([array] if array.ndim == 1 else list(array))
 
-    def _read_text(self, word: str, record: TextReading) -> _Rows:
+    def _read_text(self, word: str, record: TextReading) -> _BatchRows:
         """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
         itself.
         """
         if word == STDIN_NAME or word.startswith("@"):
-            return _Rows([encode_text_ids(line, record) for line in self._read_lines(word)])
+            return _BatchRows([encode_text_ids(line, record) for line in self._read_lines(word)])
         listed = parse_json_items(word, ("[",))
         if listed is None:
-            return _Rows([encode_text_ids(word, record)])
-        return _Rows(_encode_rows(listed, record, escape_text(word)[:60]))
+            return _BatchRows([encode_text_ids(word, record)])
+        return _BatchRows(_encode_rows(listed, record, escape_text(word)[:60]))
 
-    def _pictures(self, name: str, word: str, record: ImageRecord) -> "Piece":
+    def _read_images(self, name: str, word: str, record: ImageRecord) -> "Piece":
         """Load an image by its path, or a JSON list of paths: those of one text."""
-        listed = parse_json_items(word, ("[",)) if _takes_several(self.model, name) else None
-        told = [word] if listed is None else listed
-        paths = [path for path in told if isinstance(path, str)]
-        if not paths or len(paths) < len(told):
+        listed = parse_json_items(word, ("[",)) if _takes_image_lists(self.model, name) else None
+        listed_paths = [word] if listed is None else listed
+        paths = [path for path in listed_paths if isinstance(path, str)]
+        if not paths or len(paths) < len(listed_paths):
             raise_error(
                 "E0906",
                 f"`{escape_text(word)[:60]}` is not a list of image paths",
@@ -161,38 +161,40 @@ class _Words:
         decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
         self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
         read = np.concatenate([normalize_image(pixels, record) for pixels in decoded])
-        return read if listed is None else _Rows([read])
+        return read if listed is None else _BatchRows([read])
 
     def _read_lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
             raise_error("E0910", "standard input can be read for one input only")
-        found = read_lines(word)
+        arrays_found = read_lines(word)
         self.files.append(word.removeprefix("@"))
-        return found
+        return arrays_found
 
 
 def _read_audio(word: str, record: Sound) -> "Piece":
     """Load audio: samples, which may differ in length from others, or a spectrogram."""
-    heard = read_sound(word, record)
-    return _Rows([heard]) if isinstance(record, Waveform) else heard[None]
+    audio = read_sound(word, record)
+    return _BatchRows([audio]) if isinstance(record, Waveform) else audio[None]
 
 
 def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     """Parse `name=word`, or words in the order of the inputs; several for one form a batch."""
     names = [s.name for s in model.specs]
-    taken = _Words(model)
+    collector = _InputCollector(model)
     named = [_split_name(word, names) for word in arguments]
-    said = {name for name, _ in named}
-    asked = [name for name in model.asked if name not in said]
+    named_inputs = {name for name, _ in named}
+    missing = [name for name in model.asked if name not in named_inputs]
     # several positional texts are a batch if only one input is missing
-    batch = asked[0] if len(asked) == 1 else ""
-    waiting = iter(asked)
+    batch = missing[0] if len(missing) == 1 else ""
+    remaining = iter(missing)
     for name, word in named:
-        target = name or next(waiting, batch)
+        target = name or next(remaining, batch)
         if not target or not (name or _fits_input(model, target, word)):
-            fail_too_many_arguments(word, model.asked, many=len(asked) > 1)
-        taken.take(target, word)
-    return RunInputs(_split_batches(model, taken.pieces), tuple(taken.files), tuple(taken.sizes))
+            fail_too_many_arguments(word, model.asked, is_batch=len(missing) > 1)
+        collector.add_argument(target, word)
+    return RunInputs(
+        _split_batches(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
+    )
 
 
 def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
@@ -209,12 +211,12 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 
 def _split_batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
     """Return an array per input; a given mask takes precedence over one from padding."""
-    found: dict[str, Array] = {}
+    arrays_found: dict[str, Array] = {}
     for name, parts in pieces.items():
         for key, array in _batch_values(model, name, parts).items():
-            if key == name or key not in found:
-                found[key] = array
-    return found
+            if key == name or key not in arrays_found:
+                arrays_found[key] = array
+    return arrays_found
 
 
 def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
@@ -223,15 +225,15 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
     if equals and name in names:
         return name, rest
     # Text may contain `=`; only a name similar to an input's is reported as misspelled.
-    slip = equals and name.isidentifier() and len(name) < 100
-    near = did_you_mean(name, names) if slip else None
-    if near and not exists(word):
-        helps = [format_suggestion(near), "write text that starts with this to a file: @FILE"]
+    looks_like_name = equals and name.isidentifier() and len(name) < 100
+    suggestion = did_you_mean(name, names) if looks_like_name else None
+    if suggestion and not exists(word):
+        helps = [format_suggestion(suggestion), "write text that starts with this to a file: @FILE"]
         raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
     return "", word
 
 
-def _text_batch(model: ModelInputs, name: str, texts: Sequence["_Rows"]) -> dict[str, Array]:
+def _batch_texts(model: ModelInputs, name: str, texts: Sequence["_BatchRows"]) -> dict[str, Array]:
     """Batch texts; padded, with a padding mask, if there are several."""
     rows = [row for text in texts for row in text.rows]
     if len(rows) == 1:
@@ -241,12 +243,12 @@ def _text_batch(model: ModelInputs, name: str, texts: Sequence["_Rows"]) -> dict
 
 def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
     """Batch the pieces of an input, with a padding mask if there is padding."""
-    texts = [piece for piece in pieces if isinstance(piece, _Rows)]
-    if texts and _takes_several(model, name):
+    texts = [piece for piece in pieces if isinstance(piece, _BatchRows)]
+    if texts and _takes_image_lists(model, name):
         return {name: merge_images(model.graph, name, [*_iterate_values(pieces)])}
-    arrays = [piece for piece in pieces if not isinstance(piece, _Rows)]
+    arrays = [piece for piece in pieces if not isinstance(piece, _BatchRows)]
     if not arrays:
-        return _text_batch(model, name, texts)
+        return _batch_texts(model, name, texts)
     if len(pieces) == 1:
         return {name: arrays[0]}
     return {name: _concatenate_values(name, arrays, bool(texts))}
@@ -256,21 +258,21 @@ def _concatenate_values(name: str, arrays: Sequence[Array], with_texts: bool) ->
     """Concatenate the arrays of an input along the batch axis. Raise E0912 if they do not fit."""
     shapes = sorted({a.shape[1:] for a in arrays})
     if with_texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
-        _no_batch(name, shapes)
+        _raise_unbatchable(name, shapes)
     return np.concatenate(arrays)
 
 
-def _takes_several(model: ModelInputs, name: str) -> bool:
+def _takes_image_lists(model: ModelInputs, name: str) -> bool:
     return is_multi_image_input(model.graph, model.reading, name)
 
 
 def _iterate_values(pieces: Sequence["Piece"]) -> Iterator[Array]:
     """Yield the images of every text: if some are lists, a single one is a text's too."""
     for piece in pieces:
-        yield from piece.rows if isinstance(piece, _Rows) else [piece]
+        yield from piece.rows if isinstance(piece, _BatchRows) else [piece]
 
 
-def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
+def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
     """Raise E0912 for arrays mixed with texts, of different shapes, or without a batch axis."""
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
@@ -301,14 +303,14 @@ def _read_values(path: str) -> Mapping[str, object]:
 READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
-def _read_numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Array | None:
+def _read_numbers(word: str, name: str, text_hint: str, *, left: bool = False) -> Array | None:
     """Parse numbers as JSON, a list or one; None for a file name. E0906 for anything else, with
     `otherwise` as a further fix.
     """
     try:
-        found = parse_strict_json(word, NO_LIMITS)
-        if isinstance(found, list | int | float):
-            return nested_array(found, f"the JSON text in {name}", left=left)
+        arrays_found = parse_strict_json(word, NO_LIMITS)
+        if isinstance(arrays_found, list | int | float):
+            return nested_array(arrays_found, f"the JSON text in {name}", left=left)
     except ValueError:
         pass
     # An argument with a suffix, or an existing path, is a file.
@@ -321,6 +323,6 @@ def _read_numbers(word: str, name: str, otherwise: str, *, left: bool = False) -
         notes=["the spec does not declare it as text"],
         helps=[
             'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
-            *([otherwise] if otherwise else []),
+            *([text_hint] if text_hint else []),
         ],
     )

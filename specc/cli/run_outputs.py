@@ -75,10 +75,10 @@ class RunOutputs:
     arrays: str
     inputs: Sequence[Path]
     force: bool
-    choice: AttentionSelection = field(default_factory=AttentionSelection)
-    log: bool = False
+    selection: AttentionSelection = field(default_factory=AttentionSelection)
+    log_scale: bool = False
 
-    def check(self) -> None:
+    def check_paths(self) -> None:
         """Reject invalid output paths before anything is computed."""
         for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
             if path:
@@ -86,20 +86,20 @@ class RunOutputs:
         if self.attention.lower().endswith(".png"):
             require_pillow()
 
-    def images(self, named: Iterable[tuple[str, bytes]]) -> None:
+    def write_images(self, named: Iterable[tuple[str, bytes]]) -> None:
         """Write result images to the current directory."""
         for name, png in named:
             self._write(name, IMAGE_OUTPUT, png)
 
-    def write_attention_plot(self, seen: AttentionRun) -> None:
+    def write_attention_plot(self, run: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
-        form = Path(self.attention).suffix.lower()
-        image = render_attention(seen, form, self.choice, log=self.log)
+        suffix = Path(self.attention).suffix.lower()
+        image = render_attention(run, suffix, self.selection, log=self.log_scale)
         for note in image.remarks:
             print_note(note)
         self._write(self.attention, ATTENTION_PLOT_OUTPUT, image.content)
 
-    def save(self, results: Mapping[str, Any]) -> None:
+    def save_arrays(self, results: Mapping[str, Any]) -> None:
         """Write an .npz with a fixed date, so that equal results are equal files, and
         specc's mark.
         """
@@ -120,27 +120,27 @@ class RunOutputs:
         print_done(f"{escape_text(path)} written", aside=True)
 
 
-def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
+def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
     """Parse the output options. E0753 for plot options without a plot."""
-    which = ("scope", "layers", "heads", "log_scale")
-    told = [name for name in which if vars(given)[name]]
-    if told and not given.attention:
+    plot_options = ("scope", "layers", "heads", "log_scale")
+    options = [name for name in plot_options if vars(args)[name]]
+    if options and not args.attention:
         raise_error(
             "E0753",
-            f"`--{told[0].replace('_', '-')}` configures attention plots, and none is requested",
+            f"`--{options[0].replace('_', '-')}` configures attention plots, and none is requested",
             helps=["add --attention OUT.html"],
         )
     return RunOutputs(
-        attention=given.attention,
-        arrays=given.output,
+        attention=args.attention,
+        arrays=args.output,
         inputs=inputs,
-        force=given.force,
-        choice=AttentionSelection(
-            scope=given.scope,
-            layers=parse_number_list(given.layers, "--layers") if given.layers else (),
-            heads=parse_number_list(given.heads, "--heads") if given.heads else (),
+        force=args.force,
+        selection=AttentionSelection(
+            scope=args.scope,
+            layers=parse_number_list(args.layers, "--layers") if args.layers else (),
+            heads=parse_number_list(args.heads, "--heads") if args.heads else (),
         ),
-        log=given.log_scale,
+        log_scale=args.log_scale,
     )
 
 
@@ -173,35 +173,33 @@ EMBEDDING_OUTPUT = "sentence_embedding"
 
 
 def run_for_task(
-    opened: OpenedModel, task: Task, given: Namespace, settings: Mapping[str, object]
+    opened: OpenedModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run the model for its task and print predictions. Raise E0753 for other tasks' options."""
-    read, files = read_task_words(task, given.inputs)
-    outputs = parse_run_outputs(given, [*list_model_files(opened), *files])
-    outputs.check()
+    inputs, files = read_task_words(task, args.inputs)
+    outputs = parse_run_outputs(args, [*list_model_files(opened), *files])
+    outputs.check_paths()
     if outputs.attention:
         helps = [f"pass token ids: {task.text}=[[1, 2, 3]]"]
         raise_error("E0753", "`--attention` supports only token ids here", helps=helps)
-    told = {**settings, **{n: vars(given)[n] for n in POSTPROCESSING_OPTIONS if vars(given)[n]}}
-    for name in told:
+    options = {**settings, **{n: vars(args)[n] for n in POSTPROCESSING_OPTIONS if vars(args)[n]}}
+    for name in options:
         if name not in task.options:
             flag = "--" + name.replace("_", "-")
             _no_option(flag, task)
-    if given.similarity and task.kind != "sentence-similarity":
+    if args.similarity and task.kind != "sentence-similarity":
         _no_option("--similarity", task)
-    made = run_task(opened.whole, {**_convert_inputs(read), **told})
-    if made.truncated:
-        print_note(
-            f"{made.truncated} texts are longer than {task.max_length} tokens and were truncated"
-        )
-    _print_results(made, compare=given.similarity)
-    outputs.save(made)
+    predictions = run_task(opened.whole, {**_convert_inputs(inputs), **options})
+    if predictions.truncated:
+        print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
+    _print_results(predictions, compare=args.similarity)
+    outputs.save_arrays(predictions)
     return 0
 
 
-def _convert_inputs(read: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
+def _convert_inputs(inputs: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
     """Convert the values by slot; images as a list of paths."""
-    return {name: list(values) for name, values in read.items()}
+    return {name: list(values) for name, values in inputs.items()}
 
 
 def _no_option(flag: str, task: Task) -> None:
@@ -210,17 +208,17 @@ def _no_option(flag: str, task: Task) -> None:
     )
 
 
-def _print_results(made: Predictions, *, compare: bool) -> None:
+def _print_results(predictions: Predictions, *, compare: bool) -> None:
     """Print the predictions as one JSON line, or as text."""
-    lines = [*predicted_lines(made.task, made.predictions)]
+    lines = [*predicted_lines(predictions.task, predictions.predictions)]
     found: dict[str, object] = {
-        "task": made.task,
-        "predictions": made.predictions,
+        "task": predictions.task,
+        "predictions": predictions.predictions,
         "shown": lines,
-        "results": {name: array_as_json(array) for name, array in made.items()},
+        "results": {name: array_as_json(array) for name, array in predictions.items()},
     }
     if compare:
-        table = cosine_similarities(made[EMBEDDING_OUTPUT])
+        table = cosine_similarities(predictions[EMBEDDING_OUTPUT])
         found["cosines"] = table.tolist()
         lines = [*_cosine_lines(table)]
         found["shown"] = lines

@@ -19,11 +19,11 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """Suffixes of array files."""
 
 
-def fail_too_many_arguments(word: str, asked: Sequence[str], *, many: bool) -> NoReturn:
+def fail_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
     """Raise E0910 for a surplus argument."""
-    helps = [f"the inputs are {', '.join(asked)}"]
-    if many:
-        helps.append(f"pass a batch by name: {asked[0]}=… {asked[0]}=…")
+    helps = [f"the inputs are {', '.join(input_names)}"]
+    if is_batch:
+        helps.append(f"pass a batch by name: {input_names[0]}=… {input_names[0]}=…")
     raise_error("E0910", f"`{escape_text(word)[:200]}` is one argument too many", helps=helps)
 
 
@@ -84,7 +84,7 @@ def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> boo
         name, equals, _ = word.partition("=")
         if (equals and name in inputs) or word.lower().endswith(NUMPY_SUFFIXES):
             return True
-        if _holds_numbers(parse_json_items(word)):
+        if _is_number_list(parse_json_items(word)):
             return True
     return not words
 
@@ -97,13 +97,13 @@ def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]
     found: Words = {}
     slots = {slot.name: slot for slot in task.slots}
     named = [_split_named_inputs(word, slots) for word in words]
-    waiting = [s for s in task.slots if s.name not in {n for n, _ in named}]
+    remaining = [s for s in task.slots if s.name not in {n for n, _ in named}]
     for name, word in named:
-        slot = slots[name] if name else _next_slot(waiting, found)
+        slot = slots[name] if name else _next_slot(remaining, found)
         if slot is None:
-            fail_too_many_arguments(word, [*slots], many=True)
+            fail_too_many_arguments(word, [*slots], is_batch=True)
         for value in _list_values(slot, word, files):
-            for key, item in _by_name(slot, value, slots):
+            for key, item in _assign_value(slot, value, slots):
                 found.setdefault(key, []).append(item)
     return found, files
 
@@ -114,9 +114,9 @@ def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, 
     return (name, rest) if equals and name in slots else ("", word)
 
 
-def _next_slot(waiting: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
+def _next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
     """Return the slot of an unnamed argument: the first empty one, or one that takes many."""
-    required = [slot for slot in waiting if not slot.optional]
+    required = [slot for slot in remaining if not slot.optional]
     for slot in required:
         if slot.many or slot.name not in found:
             return slot
@@ -154,14 +154,14 @@ def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[V
     return found if isinstance(found, list) else [found]
 
 
-def _holds_numbers(value: object) -> bool:
+def _is_number_list(value: object) -> bool:
     """Return whether a value is a nested list of numbers."""
     while isinstance(value, list) and value:
         value = value[0]
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _by_name(
+def _assign_value(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
     """Assign a value: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair, or a text. E0906

@@ -46,84 +46,84 @@ from specc.visualize.architecture_page import (
 from specc.visualize.block_tree import WHOLE_MODEL, list_model_graphs
 
 
-def check_drawing_options(given: Namespace) -> bool:
+def check_drawing_options(args: Namespace) -> bool:
     """Return whether a diagram is requested. E0955 if combined with text output."""
-    if not given.html and not given.svg:
+    if not args.html and not args.svg:
         return False
-    if given.ir or given.print_after:
-        option = "--ir" if given.ir else "--print-after"
+    if args.ir or args.print_after:
+        option = "--ir" if args.ir else "--print-after"
         raise_error(
             "E0955",
             f"`{option}` prints a graph as text, and a diagram is requested",
             helps=[f"leave out `{option}`, or `--html` and `--svg`"],
         )
-    for path, kind in ((given.html, HTML_OUTPUT), (given.svg, DRAWING_OUTPUT)):
+    for path, kind in ((args.html, HTML_OUTPUT), (args.svg, DRAWING_OUTPUT)):
         if path:
-            resolve_output_path(path, kind, inputs=_list_input_files(given), force=given.force)
+            resolve_output_path(path, kind, inputs=_list_input_files(args), force=args.force)
     return True
 
 
-def write_drawings(given: Namespace, architecture: ArchitectureView) -> None:
+def write_drawings(args: Namespace, architecture: ArchitectureView) -> None:
     """Write the requested files."""
-    makers = (
-        (given.html, HTML_OUTPUT, render_architecture_page),
-        (given.svg, DRAWING_OUTPUT, render_architecture_svg),
+    outputs = (
+        (args.html, HTML_OUTPUT, render_architecture_page),
+        (args.svg, DRAWING_OUTPUT, render_architecture_svg),
     )
-    for path, kind, make in makers:
+    for path, kind, make in outputs:
         if not path:
             continue
         content = make(architecture).encode("utf-8")
-        at = resolve_output_path(path, kind, inputs=_list_input_files(given), force=given.force)
-        write_file_atomically(at, [content])
+        sizes = resolve_output_path(path, kind, inputs=_list_input_files(args), force=args.force)
+        write_file_atomically(sizes, [content])
         print_done(f"{escape_text(path)} written", aside=True)
 
 
-def _list_input_files(given: Namespace) -> Sequence[Path]:
+def _list_input_files(args: Namespace) -> Sequence[Path]:
     """Return the input files, which outputs must not overwrite."""
-    return [Path(p) for p in (given.spec, given.own, given.config) if p]
+    return [Path(p) for p in (args.spec, args.own, args.config) if p]
 
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
 
 
-def graph_as_json(graph: Graph, at: Mapping[str, int], own: Dim) -> dict[str, object]:
+def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str, object]:
     """Convert a graph with inputs, results and parts; `own` is its parameter count.
 
     Known lengths and counts are integers, others formulas such as `4*seq^2`.
     """
     return {
         "graph": graph.name,
-        "inputs": [_format_typed(n, v.type, at) for n, v in graph.inputs.items()],
-        "results": [_format_typed(n, v.type, at) for n, v in graph.outputs.items()],
+        "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
+        "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
         "parameters": own.number,
-        "tree": _convert_part(summarize_graph(graph, at), at),
+        "tree": _convert_part(summarize_graph(graph, sizes), sizes),
     }
 
 
-def _convert_part(part: SummaryNode, at: Mapping[str, int]) -> dict[str, object]:
+def _convert_part(part: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope; its totals count `repeats` repeated layers."""
     work = part.all_work()
     return {
         "name": part.name,
         "op": part.op if not part.parts else "",
         "times": part.repeats,
-        "shape": [_format_dim(d, at) for d in part.type.shape] if part.type else None,
-        "weights": _format_dim(part.all_weights(), at),
-        "multiply_adds": _format_dim(work - part.all_spared(), at),
-        "all_at_once": _format_dim(work, at),
-        "parts": [_convert_part(inner, at) for inner in part.parts.values()],
+        "shape": [_format_dim(d, sizes) for d in part.type.shape] if part.type else None,
+        "weights": _format_dim(part.all_weights(), sizes),
+        "multiply_adds": _format_dim(work - part.all_spared(), sizes),
+        "all_at_once": _format_dim(work, sizes),
+        "parts": [_convert_part(inner, sizes) for inner in part.parts.values()],
     }
 
 
-def _format_typed(name: str, type: Type, at: Mapping[str, int]) -> dict[str, object]:
-    shape = [_format_dim(dim, at) for dim in type.shape]
+def _format_typed(name: str, type: Type, sizes: Mapping[str, int]) -> dict[str, object]:
+    shape = [_format_dim(dim, sizes) for dim in type.shape]
     return {"name": name, "dtype": type.dtype, "shape": shape}
 
 
-def _format_dim(dim: Dim, at: Mapping[str, int]) -> int | str:
+def _format_dim(dim: Dim, sizes: Mapping[str, int]) -> int | str:
     """Convert to an integer, or a formula in the notation of the language."""
-    dim = dim.substitute(at)
+    dim = dim.substitute(sizes)
     return str(dim) if dim.number is None else dim.number
 
 
@@ -154,36 +154,36 @@ def add_show_arguments(parser: ArgumentParser) -> None:
     add_options(parser, OPTIONS)
 
 
-def run_show(given: Namespace) -> int:
+def run_show(args: Namespace) -> int:
     """Print the tree, or with `--ir` the graph as text; for a package without `--graph`, its
     overview. `--html` and `--svg` write a file.
     """
-    if check_drawing_options(given):
-        return _draw_architecture(given)
-    as_ir = given.ir or given.print_after
-    if _is_whole_package(given) and not as_ir:
+    if check_drawing_options(args):
+        return _draw_architecture(args)
+    as_ir = args.ir or args.print_after
+    if _is_whole_package(args) and not as_ir:
         from specc.runtime.model_package import format_package_overview, open_package
 
-        return _print_text("\n".join(format_package_overview(open_package(given.spec))))
-    manifest = _manifest_of(given)
+        return _print_text("\n".join(format_package_overview(open_package(args.spec))))
+    manifest = _read_manifest(args)
     if manifest is not None and manifest.decodes is not None:
-        if given.print_after:
-            _no_pass(given.print_after, "none runs on a standalone generator")
+        if args.print_after:
+            _raise_unknown_pass(args.print_after, "none runs on a standalone generator")
         return _print_text("\n".join(_describe_generator(manifest)))
     if as_ir:
-        return _print_text(format_ir(*_behind(given, manifest).graphs()).rstrip("\n"))
-    graph, own = load_graph(given, manifest)
-    at = parse_sizes(given.dims, graph)
-    lines = format_tree(graph, at, _count(graph, own))
-    if not print_json_result("show", graph_as_json(graph, at, own)):
+        return _print_text(format_ir(*_run_requested_passes(args, manifest).graphs()).rstrip("\n"))
+    graph, own = load_graph(args, manifest)
+    sizes = parse_sizes(args.dims, graph)
+    lines = format_tree(graph, sizes, _format_parameter_count(graph, own))
+    if not print_json_result("show", graph_as_json(graph, sizes, own)):
         print("\n".join(lines))
     return 0
 
 
-def _draw_architecture(given: Namespace) -> int:
+def _draw_architecture(args: Namespace) -> int:
     """Write the requested diagrams."""
-    write_drawings(given, _load_architecture(given))
-    written = [*filter(None, (given.html, given.svg))]
+    write_drawings(args, _load_architecture(args))
+    written = [*filter(None, (args.html, args.svg))]
     print_json_result("show", {"written": written})
     return 0
 
@@ -195,38 +195,42 @@ def _print_text(text: str) -> int:
     return 0
 
 
-def _load_architecture(given: Namespace) -> ArchitectureView:
+def _load_architecture(args: Namespace) -> ArchitectureView:
     """Return the architecture to draw, of a spec or of a compiled model."""
-    if _is_whole_package(given):
-        manifests = _load_manifests(given.spec)
+    if _is_whole_package(args):
+        manifests = _load_manifests(args.spec)
         first = next(iter(manifests.values()))
         graphs = {role: each.graph for role, each in manifests.items()}
-        return _load_drawn_graph(given, first.name, first.doc, graphs, _counted(given, first))
-    manifest = _manifest_of(given)
+        return _load_drawn_graph(
+            args, first.name, first.doc, graphs, _format_compiled_count(args, first)
+        )
+    manifest = _read_manifest(args)
     if manifest is None:
-        model = elaborate_spec(open_spec_from_arguments(given), given.graph)
-        count = _count(model.graph, count_own_parameters(model.graph))
-        return _load_drawn_graph(given, model.name, model.doc, list_model_graphs(model), count)
+        model = elaborate_spec(open_spec_from_arguments(args), args.graph)
+        count = _format_parameter_count(model.graph, count_own_parameters(model.graph))
+        return _load_drawn_graph(args, model.name, model.doc, list_model_graphs(model), count)
     if manifest.decodes is not None:
         raise_error(
             "E0956",
-            f"`{escape_text(given.spec)}` is a standalone generator and has no graph to draw",
+            f"`{escape_text(args.spec)}` is a standalone generator and has no graph to draw",
             helps=["draw its spec, or a package of it, compiled with `--graphs all`"],
         )
     graphs = {WHOLE_MODEL: manifest.graph}
-    return _load_drawn_graph(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
+    return _load_drawn_graph(
+        args, manifest.name, manifest.doc, graphs, _format_compiled_count(args, manifest)
+    )
 
 
-def _counted(given: Namespace, manifest: "Manifest") -> str:
+def _format_compiled_count(args: Namespace, manifest: "Manifest") -> str:
     """Format the parameter count of a compiled model."""
-    return _count(*load_graph(given, manifest))
+    return _format_parameter_count(*load_graph(args, manifest))
 
 
 def _load_drawn_graph(
-    given: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
+    args: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
 ) -> ArchitectureView:
-    at = parse_sizes(given.dims, next(iter(graphs.values())))
-    return ArchitectureView(name=name, doc=doc, graphs=graphs, count=count, at=at)
+    sizes = parse_sizes(args.dims, next(iter(graphs.values())))
+    return ArchitectureView(name=name, doc=doc, graphs=graphs, count=count, sizes=sizes)
 
 
 def _load_manifests(path: str) -> "dict[str, Manifest]":
@@ -235,9 +239,9 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
     package = open_package(path)
     roles = [role for role in package.roles if package.has_manifest(role)]
-    found = {role: package.manifest(role) for role in roles}
-    whole = {n: m for n, m in found.items() if m.decodes is None and n == "score"}
-    shows = whole | {n: m for n, m in found.items() if m.decodes is None}
+    sizes_by_name = {role: package.manifest(role) for role in roles}
+    whole = {n: m for n, m in sizes_by_name.items() if m.decodes is None and n == "score"}
+    shows = whole | {n: m for n, m in sizes_by_name.items() if m.decodes is None}
     if not shows:
         raise_error(
             "E0956",
@@ -247,28 +251,30 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
     return shows
 
 
-def _behind(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
+def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
     """Return the graphs after the requested pass, or as elaborated or stored."""
     names = [each.name for each in pass_pipeline.ALL_PASSES]
-    if given.print_after and given.print_after not in names:
+    if args.print_after and args.print_after not in names:
         listed = f"the passes are {', '.join(names)}"
-        _no_pass(given.print_after, *suggest_similar_name(given.print_after, names, listed))
-    work = _work_of(given, manifest)
+        _raise_unknown_pass(
+            args.print_after, *suggest_similar_name(args.print_after, names, listed)
+        )
+    work = _build_pass_state(args, manifest)
     return (
-        pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(given.print_after))
-        if given.print_after
+        pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(args.print_after))
+        if args.print_after
         else work
     )
 
 
-def _no_pass(name: str, *helps: str) -> NoReturn:
+def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
     raise_error("E0890", f"unknown pass `{escape_text(name)[:60]}`", helps=helps)
 
 
-def _work_of(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
+def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
     """Return the elaborated graph with its related graphs."""
     if manifest is None:
-        model = elaborate_spec(open_spec_from_arguments(given), given.graph)
+        model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         return pass_pipeline.PassState(
             graph=model.graph,
             defaults=model.defaults,
@@ -288,40 +294,42 @@ Row = tuple[str, str, str, str, str]
 attention without blocks."""
 
 
-def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
+def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
     """Format a graph: its inputs, the tree of its scopes, its results."""
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
-    tree = summarize_graph(graph, at)
-    rows += [_row(graph, depth, part, at) for depth, part in walk_summary(tree)]
+    tree = summarize_graph(graph, sizes)
+    rows += [_format_row(graph, depth, part, sizes) for depth, part in walk_summary(tree)]
     if not tree.all_spared().terms:
         rows = [(*row[:4], "") for row in rows]
-    lines = [f"input   {n}: {format_type_with_sizes(v.type, at)}" for n, v in graph.inputs.items()]
+    lines = [
+        f"input   {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.inputs.items()
+    ]
     lines += align_columns(rows)
     lines += [
-        f"result  {n}: {format_type_with_sizes(v.type, at)}" for n, v in graph.outputs.items()
+        f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
-    done = evaluate_dim_at(tree.all_work() - tree.all_spared(), at).number
+    done = evaluate_dim_at(tree.all_work() - tree.all_spared(), sizes).number
     # with a unit only for numbers: a formula is shown as it is
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
 
-def _row(graph: Graph, depth: int, part: SummaryNode, at: Mapping[str, int]) -> Row:
+def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str, int]) -> Row:
     op = f" ({part.op})" if part.op and not part.parts else ""
     repeats = f" × {part.repeats}" if part.repeats > 1 else ""
     shape = ""
     if part.type is not None:
-        shape = f"[{', '.join(format_dim_formula(d, at) for d in part.type.shape)}]"
+        shape = f"[{', '.join(format_dim_formula(d, sizes) for d in part.type.shape)}]"
     weights, work, saved_work = part.all_weights(), part.all_work(), part.all_spared()
     return (
         f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",
         shape,
         format_dim_formula(weights, {}) if weights.terms else "",
-        format_dim_formula(work - saved_work, at) if work.terms else "",
-        format_dim_formula(work, at) if saved_work.terms else "",
+        format_dim_formula(work - saved_work, sizes) if work.terms else "",
+        format_dim_formula(work, sizes) if saved_work.terms else "",
     )
 
 
-def _count(graph: Graph, own: Dim) -> str:
+def _format_parameter_count(graph: Graph, own: Dim) -> str:
     both = count_parameters(graph)
     shared = (
         f", {group_digits(both.number or 0)} counting tied weights twice" if both != own else ""
@@ -329,17 +337,17 @@ def _count(graph: Graph, own: Dim) -> str:
     return f"{group_digits(own.number or 0)} parameters{shared}"
 
 
-def _is_whole_package(given: Namespace) -> bool:
+def _is_whole_package(args: Namespace) -> bool:
     """Return whether a package is shown, rather than one graph of it."""
-    package = is_compiled(given.spec) and not given.spec.endswith(".onnx")
-    return package and not given.graph
+    package = is_compiled(args.spec) and not args.spec.endswith(".onnx")
+    return package and not args.graph
 
 
-def _manifest_of(given: Namespace) -> "Manifest | None":
+def _read_manifest(args: Namespace) -> "Manifest | None":
     """Return the manifest of a compiled model; None for a spec."""
-    if not is_compiled(given.spec):
+    if not is_compiled(args.spec):
         return None
-    return read_compiled_manifest(given.spec, given.graph)
+    return read_compiled_manifest(args.spec, args.graph)
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
@@ -347,28 +355,30 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
-    said = {n: v for n, v in known.items() if beam or n not in BEAM_SETTINGS}
-    settled = [f"{name} {value}" for name, value in said.items() if value not in (None, [], ())]
-    lines = [f"{manifest.name}: standalone generator ({', '.join(settled)})"]
+    relevant = {n: v for n, v in known.items() if beam or n not in BEAM_SETTINGS}
+    settings_text = [
+        f"{name} {value}" for name, value in relevant.items() if value not in (None, [], ())
+    ]
+    lines = [f"{manifest.name}: standalone generator ({', '.join(settings_text)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
     return [*lines, "compile a package to see its graphs: --graphs step"]
 
 
-def load_graph(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
+def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
     """Return the graph of a spec or of a compiled model, and its parameter count."""
     if manifest is not None:
         stored = set(manifest.stored.values())
-        held = [
+        facts = [
             f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored
         ]
-        own = {manifest.stored[f.name]: multiply_dims(f.type.shape) for f in held}
+        own = {manifest.stored[f.name]: multiply_dims(f.type.shape) for f in facts}
         return manifest.graph, sum_dims(own.values())
-    spec = open_spec_from_arguments(given)
-    graph = elaborate_spec(spec, given.graph).graph
+    spec = open_spec_from_arguments(args)
+    graph = elaborate_spec(spec, args.graph).graph
     return graph, count_own_parameters(graph)
 
 
-def _lengths_of(graph: Graph) -> set[str]:
+def _list_dynamic_lengths(graph: Graph) -> set[str]:
     """Return the dynamic lengths of a graph."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {symbol for dim in dims for symbol in dim.symbols()}
@@ -376,9 +386,9 @@ def _lengths_of(graph: Graph) -> set[str]:
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """Parse `batch=8,seq=4096`. E0407 for anything else."""
-    known = _lengths_of(graph)
-    most = find_length_limits(graph)
-    found: dict[str, int] = {}
+    known = _list_dynamic_lengths(graph)
+    limits = find_length_limits(graph)
+    sizes_by_name: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
         # `isdecimal` alone accepts digits of every script
@@ -388,11 +398,11 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
                 f"`--dims {part}` is not a dimension of this model",
                 helps=[f"it has {', '.join(sorted(known))}"],
             )
-        found[name] = int(number)
-        if name in most and found[name] > most[name].most:
+        sizes_by_name[name] = int(number)
+        if name in limits and sizes_by_name[name] > limits[name].most:
             raise_error(
                 "E0407",
-                f"`--dims {part}`: this model takes at most {most[name].most}",
-                notes=[most[name].reason],
+                f"`--dims {part}`: this model takes at most {limits[name].most}",
+                notes=[limits[name].reason],
             )
-    return found
+    return sizes_by_name

@@ -26,7 +26,7 @@ MAX_STDIN_BYTES = 2**20
 """Maximum size in bytes of a spec from standard input, as for files."""
 
 
-def read_standard_input(most: int) -> bytes:
+def read_standard_input(max_bytes: int) -> bytes:
     """Return standard input. Raise E0802 if it cannot be read, E0904 above `most` bytes."""
     stream = sys.stdin
     if stream is None or stream.closed:
@@ -34,12 +34,12 @@ def read_standard_input(most: int) -> bytes:
             "E0802", "cannot read standard input: it is closed", helps=["pass text, or @FILE"]
         )
     try:
-        data = stream.buffer.read(most + 1)
+        data = stream.buffer.read(max_bytes + 1)
     except OSError as error:
         raise_error("E0802", f"cannot read the standard input: {str(error.strerror).lower()}")
-    if len(data) > most:
+    if len(data) > max_bytes:
         helps = ["pass less input, or split it into several runs"]
-        raise_error("E0904", f"the standard input is larger than {most} bytes", helps=helps)
+        raise_error("E0904", f"the standard input is larger than {max_bytes} bytes", helps=helps)
     return data
 
 
@@ -60,32 +60,32 @@ MACHINE_FORMATS = ("json", "sarif")
 class OutputStyle:
     """Output settings: the `form` of messages, and whether only requested output is printed."""
 
-    form: str = "full"
+    format: str = "full"
     quiet: bool = False
 
     @property
-    def for_programs(self) -> bool:
+    def is_machine_readable(self) -> bool:
         """Return whether stdout is read by a program."""
-        return self.form in MACHINE_FORMATS
+        return self.format in MACHINE_FORMATS
 
 
 OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("manner")
 
 
-def output_style() -> OutputStyle:
+def get_output_style() -> OutputStyle:
     """Return the output settings of this command."""
     return OUTPUT_STYLE.get(OutputStyle())
 
 
-def print_diagnostics(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
+def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
     """Print diagnostics on stderr; JSON and SARIF on stdout, even if there are none.
 
     Identical ones are merged with a count. Fixes are shown in the syntax of the file.
     """
-    if output_style().quiet:
+    if get_output_style().quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
     diagnostics = translate_advice(merge_duplicate_diagnostics(diagnostics))
-    match form:
+    match format:
         case "json":
             sys.stdout.write(format_json_lines(diagnostics))
         case "sarif":
@@ -98,22 +98,22 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], form: str, color: str) 
 
 def print_note(text: str) -> None:
     """Print a note on stderr, unless quiet."""
-    if not output_style().quiet and not output_style().for_programs:
+    if not get_output_style().quiet and not get_output_style().is_machine_readable:
         print(f"note: {text}", file=sys.stderr)
 
 
 def print_done(text: str, *, aside: bool = False) -> None:
     """Print what a command has done, unless quiet; to stderr if stdout has a result."""
-    if not output_style().quiet and not output_style().for_programs:
+    if not get_output_style().quiet and not get_output_style().is_machine_readable:
         print(text, file=sys.stderr if aside else sys.stdout)
 
 
 def print_json_result(command: str, found: Mapping[str, object]) -> bool:
     """Print a result as one JSON line if that format is selected; return whether it was."""
-    if output_style().form != "json":
+    if get_output_style().format != "json":
         return False
-    told = {"command": command, **found}
-    text = json.dumps(replace_non_finite(told), ensure_ascii=False, allow_nan=False)
+    result = {"command": command, **found}
+    text = json.dumps(replace_non_finite(result), ensure_ascii=False, allow_nan=False)
     # lone surrogates become JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     return True
@@ -142,10 +142,10 @@ PROGRESS_DELAY = 0.5
 class ProgressLine:
     """A count of bytes, its speed and the time left, at most ten times a second."""
 
-    what: str
+    title: str
     total: int = 0
     count: int = 0
-    begun: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     shown: float = 0.0
 
     def expect(self, size: int) -> None:
@@ -156,7 +156,7 @@ class ProgressLine:
         """Add to the number of bytes written."""
         self.count += size
         now = time.monotonic()
-        if now - self.begun > PROGRESS_DELAY and now - self.shown > REDRAW_INTERVAL:
+        if now - self.start_time > PROGRESS_DELAY and now - self.shown > REDRAW_INTERVAL:
             self._show_line(now)
 
     def end(self) -> None:
@@ -168,7 +168,7 @@ class ProgressLine:
     def _show_line(self, now: float) -> None:
         self.shown = now
         # return to the start of the line and erase it
-        sys.stderr.write(f"\r\x1b[K{self.text(now - self.begun)}")
+        sys.stderr.write(f"\r\x1b[K{self.text(now - self.start_time)}")
         sys.stderr.flush()
 
     def text(self, seconds: float) -> str:
@@ -180,27 +180,35 @@ class ProgressLine:
             left = int((self.total - self.count) / rate)
             parts[0] = f"{self.count / 1e9:.2f} of {self.total / 1e9:.2f} GB"
             parts.append(f"{left // 60}:{left % 60:02} left")
-        return f"{self.what}: {', '.join(parts)}"
+        return f"{self.title}: {', '.join(parts)}"
 
 
 @contextmanager
 def show_write_progress(what: str) -> Iterator[None]:
     """Show write progress on a terminal during the context."""
-    if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
+    if (
+        get_output_style().quiet
+        or get_output_style().is_machine_readable
+        or not sys.stderr.isatty()
+    ):
         yield
         return
     line = ProgressLine(what)
-    before = WRITE_PROGRESS.set(line)
+    previous = WRITE_PROGRESS.set(line)
     try:
         yield
     finally:
-        WRITE_PROGRESS.reset(before)
+        WRITE_PROGRESS.reset(previous)
         line.end()
 
 
 def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
     """Yield items; a terminal shows a progress count."""
-    if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
+    if (
+        get_output_style().quiet
+        or get_output_style().is_machine_readable
+        or not sys.stderr.isatty()
+    ):
         yield from lines
         return
     for count in itertools.count():

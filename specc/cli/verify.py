@@ -80,31 +80,33 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
     add_options(parser, OPTIONS)
 
 
-def run_verify(given: Namespace) -> int:
+def run_verify(args: Namespace) -> int:
     """Print one line per round; exit code 4 (E0930) if one differs, 5 (E0932) if rounding decides
     the result, or with `--strict` if a branch was not executed.
 
     For programs the output is one object, also on a difference.
     """
-    _check_options(given)
-    refuse_uncompiled(given.model)
+    _check_options(args)
+    refuse_uncompiled(args.model)
     opened = open_compiled(
-        given.model, graph=given.graph, provider=given.execution_provider, contents=True
+        args.model, graph=args.graph, provider=args.execution_provider, contents=True
     )
-    found = VerifyResults()
+    verify_results = VerifyResults()
     try:
-        _compare_rounds(given, opened, found)
-        if given.strict:
-            _check_covered(found)
-        if given.baseline:
-            _compare_baseline(given, opened, found)
+        _compare_rounds(args, opened, verify_results)
+        if args.strict:
+            _check_coverage(verify_results)
+        if args.baseline:
+            _compare_baseline(args, opened, verify_results)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        told = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
-        if not (told and terminal.print_json_result("verify", found.to_json(failed))):
+        is_difference = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
+        if not (
+            is_difference and terminal.print_json_result("verify", verify_results.to_json(failed))
+        ):
             raise
         return status
-    terminal.print_json_result("verify", found.to_json())
+    terminal.print_json_result("verify", verify_results.to_json())
     return 0
 
 
@@ -116,24 +118,24 @@ class VerifyResults:
 
     agrees: bool | None = None
     rounds: list[VerificationRound] = field(default_factory=list)
-    parts: list[tuple[str, float]] = field(default_factory=list)
-    lost: list[dict[str, object]] = field(default_factory=list)
+    layer_errors: list[tuple[str, float]] = field(default_factory=list)
+    output_errors: list[dict[str, object]] = field(default_factory=list)
 
     def to_json(self, failed: Failed | None = None) -> dict[str, object]:
         """Convert to JSON values, with the diagnostics of an error."""
         return {
             "agrees": self.agrees,
-            "rounds": [one.to_json() for one in self.rounds],
-            "parts": [{"part": name, "off": off} for name, off in self.parts],
-            "lost": self.lost,
+            "rounds": [round.to_json() for round in self.rounds],
+            "parts": [{"part": name, "off": off} for name, off in self.layer_errors],
+            "lost": self.output_errors,
             "faults": [*map(diagnostic_to_json, failed.diagnostics)] if failed else [],
         }
 
 
-def _check_options(given: Namespace) -> None:
+def _check_options(args: Namespace) -> None:
     """Raise E0753 for options that need a baseline model."""
-    for option, wanted in (("--threshold", given.threshold), ("--per-layer", given.per_layer)):
-        if wanted and not given.baseline:
+    for option, value in (("--threshold", args.threshold), ("--per-layer", args.per_layer)):
+        if value and not args.baseline:
             raise_error(
                 "E0753",
                 f"`{option}` requires a second model to compare with",
@@ -141,31 +143,33 @@ def _check_options(given: Namespace) -> None:
             )
 
 
-def _compare_rounds(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
+def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
     """Run the rounds, printing one line each."""
-    rounds = iterate_opened_rounds(opened, seed=given.seed, rounds=given.rounds)
+    rounds = iterate_opened_rounds(opened, seed=args.seed, rounds=args.rounds)
     try:
-        for one in count_lines(rounds, "comparing rounds"):
-            terminal.print_done(str(one))
-            found.rounds.append(one)
+        for round in count_lines(rounds, "comparing rounds"):
+            terminal.print_done(str(round))
+            verify_results.rounds.append(round)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        found.agrees = False if status == ErrorFamily.DIFFERENT.value else None
+        verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
     # a model of which nothing was compared is not reported as correct
-    found.agrees = True if any(one.compared for one in found.rounds) else None
+    verify_results.agrees = True if any(round.compared for round in verify_results.rounds) else None
 
 
-def _check_covered(found: VerifyResults) -> None:
+def _check_coverage(verify_results: VerifyResults) -> None:
     """Raise E0933 if no round executed a subgraph, or a graph was not compared."""
-    for one in found.rounds:
-        if not (one.compared or one.uncovered):
+    for round in verify_results.rounds:
+        if not (round.compared or round.uncovered):
             raise_error(
                 "E0933",
-                f"graph `{one.graph}` was not compared" if one.graph else "nothing was compared",
-                notes=[one.note.removeprefix("not compared, because ")],
+                f"graph `{round.graph}` was not compared"
+                if round.graph
+                else "nothing was compared",
+                notes=[round.note.removeprefix("not compared, because ")],
             )
-    missing = [name for one in found.rounds for name in one.uncovered]
+    missing = [name for round in verify_results.rounds for name in round.uncovered]
     if missing:
         count = "1 subgraph was" if len(missing) == 1 else f"{len(missing)} subgraphs were"
         raise_error(
@@ -176,15 +180,15 @@ def _check_covered(found: VerifyResults) -> None:
         )
 
 
-def _compare_baseline(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
+def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
     """Print the quantization error by layer and output. Raise E0856 above a threshold."""
-    full = open_compiled(given.baseline, graph=given.graph, provider=given.execution_provider)
-    compared = QuantizationComparison(opened.full, full.full)
-    compared.run(given.seed, given.rounds)
-    for name, off in compared.layers(given.seed) if given.per_layer else ():
+    full = open_compiled(args.baseline, graph=args.graph, provider=args.execution_provider)
+    comparison = QuantizationComparison(opened.full, full.full)
+    comparison.run(args.seed, args.rounds)
+    for name, off in comparison.layers(args.seed) if args.per_layer else ():
         terminal.print_done(f"`{escape_text(name)}` is off by {off:.1e} of its size")
-        found.parts.append((name, off))
-    found.lost = compared.to_json()
-    for line in compared.lines():
+        verify_results.layer_errors.append((name, off))
+    verify_results.output_errors = comparison.to_json()
+    for line in comparison.lines():
         terminal.print_done(line)
-    compared.check(dict(given.threshold))
+    comparison.check(dict(args.threshold))

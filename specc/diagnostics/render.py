@@ -73,11 +73,11 @@ ANSI_COLORS = {
 class Colorizer:
     """ANSI colors for a terminal."""
 
-    on: bool
+    enabled: bool
 
     def __call__(self, role: str, text: str) -> str:
         """Color a text by its role."""
-        return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.on and text else text
+        return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.enabled and text else text
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
@@ -109,12 +109,14 @@ def render_excerpt(
         skipped = number - previous - 1 if previous is not None else 0
         # `...` for one line would take as much space as the line
         if skipped == 1:
-            between = SourceLineView.of(source.line(number - 1), [(0, 0, 0)])
+            between = SourceLineView.from_line(source.line(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, rim, paint))
         elif skipped > 1:
             out.append(paint("rim", "..."))
         here = sorted(by_line[number], key=lambda label: locate_mark(label.span)[1])
-        view = SourceLineView.of(source.line(number), [locate_mark(label.span) for label in here])
+        view = SourceLineView.from_line(
+            source.line(number), [locate_mark(label.span) for label in here]
+        )
         out.append(render_numbered_line(number, view, rim, paint))
         out += [f"{rim} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
         previous = number
@@ -141,13 +143,13 @@ class SourceLineView:
     """
 
     text: str
-    places: list[int]
-    base: int
+    columns: list[int]
+    first_character: int
     start: int
-    more: bool
+    is_cut_after: bool
 
     @classmethod
-    def of(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
+    def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
         """Return a whole short line; of a long one, the part around the first mark."""
         first = min(a[1] for a in anchors)
         base = max(0, first - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
@@ -159,15 +161,17 @@ class SourceLineView:
 
     def column(self, character: int) -> int:
         """Return the column at which a character is shown, from 0."""
-        place = self.places[max(0, min(character - self.base, len(self.places) - 1))]
-        return max(0, min(place - self.start + (1 if self.cut else 0), MAX_EXCERPT_WIDTH + 1))
+        place = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
+        return max(
+            0, min(place - self.start + (1 if self.is_cut_before else 0), MAX_EXCERPT_WIDTH + 1)
+        )
 
     @property
-    def cut(self) -> bool:
+    def is_cut_before(self) -> bool:
         """Return whether text before the shown part is left out."""
-        return self.start > 0 or self.base > 0
+        return self.start > 0 or self.first_character > 0
 
-    def shown(self) -> str:
+    def render(self) -> str:
         """Return the visible text, with `…` for omitted parts."""
         at, out = 0, []
         # a wide character counts where it starts
@@ -176,15 +180,15 @@ class SourceLineView:
                 out.append(character)
             at += measure_display_width(character)
         return (
-            ("…" if self.cut else "")
+            ("…" if self.is_cut_before else "")
             + "".join(out)
-            + ("…" if self.more or at > self.start + MAX_EXCERPT_WIDTH else "")
+            + ("…" if self.is_cut_after or at > self.start + MAX_EXCERPT_WIDTH else "")
         )
 
 
 def render_numbered_line(number: int, view: SourceLineView, rim: str, paint: Colorizer) -> str:
     """Format a source line with its number."""
-    return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {view.shown()}"
+    return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {view.render()}"
 
 
 def render_underlines(

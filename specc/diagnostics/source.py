@@ -13,19 +13,19 @@ class Source:
     text: str = field(repr=False)
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def _line_starts(self) -> list[int]:
         """Return the offset of the first character of each line."""
         return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]
 
     def position(self, offset: int) -> tuple[int, int]:
         """Return the line and column of a character, both from 1."""
-        line = bisect_right(self._starts, offset)
-        return line, offset - self._starts[line - 1] + 1
+        line = bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1] + 1
 
     def line(self, number: int) -> str:
         """The text of line `number` (from 1), without its end."""
-        start = self._starts[number - 1]
-        end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+        start = self._line_starts[number - 1]
+        end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r")
 
 

@@ -182,7 +182,7 @@ function drawPicture() {
     image.data.set([...over.map((c) => c * cover + 0.8 * gray * (1 - cover)), 255], 4 * (y * canvas.width + x));
   }
   pen.putImageData(image, 0, 0);
-  const own = queries.role === "seen" && queries.grid ? row - queries.grid[2] : -1;
+  const own = queries.role === "image" && queries.grid ? row - queries.grid[2] : -1;
   if (own >= 0) {
     const [rows, columns] = queries.grid;
     pen.strokeStyle = color("--mark");
@@ -190,7 +190,7 @@ function drawPicture() {
     pen.strokeRect(((own % columns) * canvas.width) / columns, (Math.floor(own / columns) * canvas.height) / rows, canvas.width / columns, canvas.height / rows);
   }
   const name = own >= 0 ? `patch ${queries.labels[row]}` : queries.labels[row];
-  byId("who").textContent = `${name} looks at ${grid[0]} × ${grid[1]} patches; click on a patch to ask it`;
+  byId("who").textContent = `${name} attends to ${grid[0]} × ${grid[1]} patches; click on a patch to ask it`;
   canvas.setAttribute("aria-label", byId("who").textContent);
 }
 
@@ -198,10 +198,10 @@ function drawStrip() {
   const axis = axisOf("keys"), queries = axisOf("queries"), map = now();
   const row = state.row === null ? 0 : state.row;
   const weights = weightsOf(map, state.head).subarray(row * map.columns, (row + 1) * map.columns);
-  const text = axis.role === "read" || axis.role === "written";
+  const text = axis.role === "input" || axis.role === "generated";
   byId("strip").hidden = !text || data.step > 1;
   if (byId("strip").hidden) return;
-  byId("stripname").textContent = `“${queries.labels[row]}” (${row}) looks at`;
+  byId("stripname").textContent = `“${queries.labels[row]}” (${row}) attends to`;
   byId("tokens").replaceChildren(...axis.labels.map((label, n) => {
     const token = document.createElement("span");
     token.textContent = label;
@@ -218,7 +218,7 @@ function tell() {
   const map = now(), { row, column } = state;
   if (row === null || column === null) return;
   const value = weightsOf(map, state.head)[row * map.columns + column];
-  byId("told").textContent = `“${labelOf(axisOf("queries"), row)}” (${row * data.step}) looks at “${labelOf(axisOf("keys"), column)}” (${column * data.step}): ${number(value)}`;
+  byId("told").textContent = `“${labelOf(axisOf("queries"), row)}” (${row * data.step}) attends to “${labelOf(axisOf("keys"), column)}” (${column * data.step}): ${number(value)}`;
 }
 
 function thumbnails() {

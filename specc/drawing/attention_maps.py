@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from specc.drawing.drawing_marks import Bytes, Doubles
 
-Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
+Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
 """The role of the positions of an axis: generated tokens, input tokens, audio frames, patches, or
 unnamed."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
-    "written": "tokens",
-    "read": "tokens",
-    "heard": "steps",
-    "seen": "patches",
-    "rows": "rows",
+    "generated": "tokens",
+    "input": "tokens",
+    "audio": "steps",
+    "image": "patches",
+    "unnamed": "positions",
 }
 
 
@@ -27,7 +27,7 @@ class PatchGrid:
 
     rows: int
     columns: int
-    lead: int = 0
+    prefix_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +38,18 @@ class MapAxis:
 
     role: Role
     labels: tuple[str, ...]
-    lasts: float | None = None
+    seconds: float | None = None
     grid: PatchGrid | None = None
 
     @property
     def caption(self) -> str:
         """`written, 14 tokens`."""
         # a token before the patches is not one of them
-        count = len(self.labels) - (self.grid.lead if self.grid else 0)
-        name = "" if self.role == "rows" else f"{self.role}, "
+        count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
+        name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
         one = unit.removesuffix("es" if unit == "patches" else "s")
-        seconds = f", {self.lasts:.3g} s" if self.lasts is not None else ""
+        seconds = f", {self.seconds:.3g} s" if self.seconds is not None else ""
         number = f"{count:,}".replace(",", " ")
         return f"{name}{number} {one if count == 1 else unit}{seconds}"
 
@@ -62,7 +62,7 @@ class AttentionMap:
 
     scope: str
     weights: Doubles
-    hidden: NDArray[np.bool_]
+    masked: NDArray[np.bool_]
     heads: tuple[int, ...]
     queries: MapAxis
     keys: MapAxis
@@ -73,10 +73,10 @@ class AttentionMap:
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 
-    def marked(self) -> Doubles:
+    def masked_weights(self) -> Doubles:
         """Return the weights, with minus infinity for masked zeros."""
         # weights of the model are shown even where its mask disagrees
-        return np.where(self.hidden & (self.weights == 0), -np.inf, self.weights)
+        return np.where(self.masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
         self, weights: Doubles, hidden: NDArray[np.bool_], heads: tuple[int, ...]
@@ -85,7 +85,7 @@ class AttentionMap:
         return AttentionMap(
             scope=self.scope,
             weights=weights,
-            hidden=hidden,
+            masked=hidden,
             heads=heads,
             queries=self.queries,
             keys=self.keys,
@@ -97,21 +97,21 @@ class AttentionMaps:
     """The attention maps of one input, and the image `u8[rows, columns, 3]`, if there is one."""
 
     model: str
-    given: str
+    input_text: str
     maps: tuple[AttentionMap, ...]
     image: Bytes | None = None
 
 
-def max_pool_map(values: Doubles, most: int) -> tuple[Doubles, int]:
+def max_pool_map(values: Doubles, max_side: int) -> tuple[Doubles, int]:
     """Max-pool maps `f[heads, query, key]` to sides of at most `most`; return them with the block
     size.
     """
-    step = max(1, -(-max(values.shape[1:]) // most))
+    step = max(1, -(-max(values.shape[1:]) // max_side))
     if step == 1:
         return values, 1
     heads, rows, columns = values.shape
-    down, across = -(-rows // step), -(-columns // step)
+    row_blocks, column_blocks = -(-rows // step), -(-columns // step)
     # padding is never the maximum of a block, so the last block may be smaller
-    padded = np.full((heads, down * step, across * step), -np.inf)
+    padded = np.full((heads, row_blocks * step, column_blocks * step), -np.inf)
     padded[:, :rows, :columns] = values
-    return padded.reshape(heads, down, step, across, step).max((2, 4)), step
+    return padded.reshape(heads, row_blocks, step, column_blocks, step).max((2, 4)), step

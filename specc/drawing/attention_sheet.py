@@ -42,67 +42,65 @@ MAX_LEGIBLE = 48  # rows that get as much space as their labels need
 LABEL_SIZE = 10.5
 
 
-def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
+def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     """Draw all maps of `looks`, one block below the other, with a common color scale."""
     scale = ColorScale.over(
-        (w for m in looks.maps for w in _collect_visible_weights(m, looks)), log=log
+        (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
-    widest = max((len(m.heads) for m in looks.maps), default=1)
-    blocks = [_draw_block(m, looks, scale, widest) for m in looks.maps]
+    max_heads = max((len(m.heads) for m in plot.maps), default=1)
+    blocks = [_draw_block(m, plot, scale, max_heads) for m in plot.maps]
     heading = [
+        TextMark(x=MARGIN, y=MARGIN + 12, text=printable_label(plot.model, 60), size=14, bold=True),
         TextMark(
-            x=MARGIN, y=MARGIN + 12, text=printable_label(looks.model, 60), size=14, bold=True
-        ),
-        TextMark(
-            x=MARGIN, y=MARGIN + 27, text=printable_label(looks.given, 90), size=10, color=FAINT
+            x=MARGIN, y=MARGIN + 27, text=printable_label(plot.input_text, 90), size=10, color=FAINT
         ),
     ]
     marks: list[Mark] = [*heading]
     top = MARGIN + 44.0
-    right = max(_ends(mark) for mark in heading)
+    right = max(_get_right_edge(mark) for mark in heading)
     right = max(right, *(MARGIN + block.width for block in blocks), 200)
-    first = top + (blocks[0].head if blocks else 0)
+    first = top + (blocks[0].heading_height if blocks else 0)
     for block in blocks:
-        marks += block.at(MARGIN, top)
+        marks += block.moved_to(MARGIN, top)
         top += block.height + MARGIN
     # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
-    hidden = any(m.hidden.any() for m in looks.maps)
+    hidden = any(m.masked.any() for m in plot.maps)
     marks += _draw_color_bar(scale, right + MARGIN, first, hidden=hidden)
-    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(looks))
+    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(plot))
     drawing.add(marks)
     return drawing
 
 
-def _describe_plot(looks: AttentionMaps) -> str:
+def _describe_plot(plot: AttentionMaps) -> str:
     """Return the alternative text of the plot: the first maps, with their sizes."""
-    maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]]
-    return printable_label(f"{printable_label(looks.model, 60)}: {'; '.join(maps)}", 500)
+    maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in plot.maps[:8]]
+    return printable_label(f"{printable_label(plot.model, 60)}: {'; '.join(maps)}", 500)
 
 
-def _is_over(attention: AttentionMap, looks: AttentionMaps) -> bool:
+def _is_overlaid(attention: AttentionMap, plot: AttentionMaps) -> bool:
     """Return whether a map is overlaid on the image."""
-    return looks.image is not None and attention.keys.grid is not None
+    return plot.image is not None and attention.keys.grid is not None
 
 
-def _collect_visible_weights(attention: AttentionMap, looks: AttentionMaps) -> list[Doubles]:
+def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
     """Return the visible weights, which determine the color scale."""
-    if _is_over(attention, looks):
+    if _is_overlaid(attention, plot):
         return [weights for _, weights in attention_panels(attention)]
-    return [attention.marked()]
+    return [attention.masked_weights()]
 
 
-def _ends(mark: TextMark) -> float:
+def _get_right_edge(mark: TextMark) -> float:
     return mark.x + estimate_text_width(mark.text, mark.size)
 
 
 def _draw_block(
-    attention: AttentionMap, looks: AttentionMaps, scale: ColorScale, widest: int
+    attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelBlock:
     """Draw all heads of one attention, with its scope as heading."""
-    if looks.image is not None and _is_over(attention, looks):
-        return overlay_panels(attention, looks.image, scale)
-    return _heat_maps(attention, scale, widest)
+    if plot.image is not None and _is_overlaid(attention, plot):
+        return overlay_panels(attention, plot.image, scale)
+    return _draw_heat_maps(attention, scale, max_heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +131,12 @@ class _Side:
 
     def caption(self, what: str) -> str:
         """Return the caption of an axis."""
-        named = self.label_interval * self.step
-        some = f"; every {named}{_get_ordinal_suffix(named)} is named" if named > 1 else ""
+        panels_by_title = self.label_interval * self.step
+        some = (
+            f"; every {panels_by_title}{_get_ordinal_suffix(panels_by_title)} is named"
+            if panels_by_title > 1
+            else ""
+        )
         return f"{what}: {self.axis.caption}{some}"
 
     def measure_widest_label(self) -> float:
@@ -149,22 +151,22 @@ def _get_ordinal_suffix(number: int) -> str:
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
-def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> PanelBlock:
-    cells, step = max_pool_map(attention.marked(), MAX_CELLS)
-    cell = _get_cell_size(max(cells.shape[1:]), widest)
-    down = _Side(axis=attention.queries, cell=cell, step=step)
-    across = _Side(axis=attention.keys, cell=cell, step=step)
+def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelBlock:
+    cells, step = max_pool_map(attention.masked_weights(), MAX_CELLS)
+    cell = _get_cell_size(max(cells.shape[1:]), max_heads)
+    query_side = _Side(axis=attention.queries, cell=cell, step=step)
+    key_side = _Side(axis=attention.keys, cell=cell, step=step)
     # key labels are horizontal only if the widest fits above its own cells
-    upright = across.measure_widest_label() > cell * across.label_interval - 2
-    top_room = (across.measure_widest_label() if upright else across.size) + PANEL_GAP
-    left_room = 16 + down.measure_widest_label() + PANEL_GAP
+    upright = key_side.measure_widest_label() > cell * key_side.label_interval - 2
+    top_room = (key_side.measure_widest_label() if upright else key_side.size) + PANEL_GAP
+    left_room = 16 + query_side.measure_widest_label() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
     # a single head is named if it was selected among others
-    several = len(attention.heads) > 1 or attention.heads[0] != 0
+    has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = []
     for weights, name in zip(cells, attention.heads, strict=True):
         marks = list(_draw_map(weights, scale, width, height))
-        if several:
+        if has_head_titles:
             title = TextMark(y=-PANEL_GAP, text=f"head {name}", size=10, color=FAINT)
             marks.append(title)
         panels.append(marks)
@@ -173,35 +175,35 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
         (max(width, 40.0), height),
         left=left_room,
         top=top_room + 14,
-        title_room=16 if several else 0,
+        title_room=16 if has_head_titles else 0,
         title=attention.scope,
     )
-    _name_queries(block, down, height)
-    named_above = 18 if several else 0
+    _draw_query_axis(block, query_side, height)
+    head_title_height = 18 if has_head_titles else 0
     for x, y in block.first_row:
-        block.marks += _draw_above(across, x, y - named_above, upright=upright)
+        block.marks += _draw_key_labels(key_side, x, y - head_title_height, upright=upright)
     x, y = block.first_row[0]
-    caption = across.caption("key") + _of_blocks(step)
-    over = y - named_above - top_room - 3
+    caption = key_side.caption("key") + _format_pooling_note(step)
+    over = y - head_title_height - top_room - 3
     block.marks.append(TextMark(x=x, y=over, text=caption, size=9.5, color=FAINT))
     block.width = max(block.width, x + estimate_text_width(caption, 9.5))
     return block
 
 
-def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
+def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> None:
     """Draw the labels of queries next to each row of panels, their caption next to the first."""
     for x, y in block.first_column:
-        block.marks += _draw_beside(down, x, y, height)
+        block.marks += _draw_query_labels(query_side, x, y, height)
     x, y = block.first_column[0]
-    said = down.caption("query")
+    caption = query_side.caption("query")
     # A caption that is longer than the map continues below.
-    foot = y + max(height, estimate_text_width(said, 9.5))
-    left = x - PANEL_GAP - down.measure_widest_label() - 8
-    block.marks.append(TextMark(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True))
+    foot = y + max(height, estimate_text_width(caption, 9.5))
+    left = x - PANEL_GAP - query_side.measure_widest_label() - 8
+    block.marks.append(TextMark(x=left, y=foot, text=caption, size=9.5, color=FAINT, upright=True))
     block.height = max(block.height, foot)
 
 
-def _of_blocks(step: int) -> str:
+def _format_pooling_note(step: int) -> str:
     return f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
 
 
@@ -210,7 +212,7 @@ def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) 
     yield BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5)
 
 
-def _draw_beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
+def _draw_query_labels(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
     """Draw the labels of queries."""
     for n, label in side.labels():
         # a label for several cells is centered over them
@@ -220,7 +222,7 @@ def _draw_beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mar
         yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")
 
 
-def _draw_above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
+def _draw_key_labels(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
     for n, label in side.labels():
         middle = x + (n + 0.5) * side.cell
         base = middle + side.size * 0.35 if upright else middle
@@ -237,9 +239,9 @@ def _draw_above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[M
 def _get_cell_size(cells: int, heads: int) -> float:
     """Return the cell size in points that gives a good panel size and readable labels."""
     # width of a panel in points: the more heads, the less each gets
-    goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
-    fair = min(28.0, goal / max(1, cells))
-    return max(fair, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
+    target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
+    preferred = min(28.0, target_width / max(1, cells))
+    return max(preferred, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
 
 
 def _draw_color_bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
@@ -253,10 +255,10 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> S
     marks: list[Mark] = [
         CellsMark(x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.colors(values))
     ]
-    for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
+    for zoom, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
         # the lowest color of a logarithmic scale includes all smaller values
-        least = "≤ " if scale.log and share == 1 else ""
-        base = y + 4 + share * height
+        least = "≤ " if scale.log and zoom == 1 else ""
+        base = y + 4 + zoom * height
         marks.append(
             TextMark(
                 x=x + COLORBAR_WIDTH + 4, y=base, text=least + format_scale_number(value), size=9
@@ -281,14 +283,14 @@ def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> 
     """Draw the image and attention over it: per head of the class token or of the mean patch, or
     per generated token the mean of heads.
     """
-    named = list(attention_panels(attention))
-    goal = LARGE if len(named) <= 3 else SMALL
+    panels_by_title = list(attention_panels(attention))
+    target_width = LARGE if len(panels_by_title) <= 3 else SMALL
     shown = scale_image(image, 64, MAX_PIXELS)
-    share = goal / max(shown.shape[:2])
-    width, height = shown.shape[1] * share, shown.shape[0] * share
+    zoom = target_width / max(shown.shape[:2])
+    width, height = shown.shape[1] * zoom, shown.shape[0] * zoom
     # first the image alone, since overlaid colors hide its content
     panels = [_draw_panel(shown, "input", width, height)]
-    for title, weights in named:
+    for title, weights in panels_by_title:
         panels.append(_draw_panel(blend_over_image(shown, weights, scale), title, width, height))
     return arrange_panels(
         panels, (width, height), left=0, top=0, title_room=16, title=_overlay_title(attention)
@@ -296,17 +298,17 @@ def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> 
 
 
 def _overlay_title(attention: AttentionMap) -> str:
-    """Describe an attention: `vit.encoder.layer.3.attention: [CLS] looks at 4 × 4 patches`."""
+    """Describe an attention: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4 patches`."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"
-    if attention.queries.role != "seen":
-        who = f"each token {attention.queries.role}"
-    elif attention.queries.grid is not None and attention.queries.grid.lead:
-        who = attention.queries.labels[0]
+    if attention.queries.role != "image":
+        subject = f"each token {attention.queries.role}"
+    elif attention.queries.grid is not None and attention.queries.grid.prefix_tokens:
+        subject = attention.queries.labels[0]
     else:
-        who = "the average patch"
-    return f"{attention.scope}: {who} looks at {patches}"
+        subject = "the average patch"
+    return f"{attention.scope}: {subject} attends to {patches}"
 
 
 def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
@@ -321,15 +323,15 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
     """Yield every panel with its title and its weights f[rows, columns]."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
-    weights = attention.marked()
-    if attention.queries.role != "seen":
+    weights = attention.masked_weights()
+    if attention.queries.role != "image":
         # a panel per word: with a panel per head and word the page would be too large
         for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
     # a class token aggregates what classification uses; without one, patches do
     of_query = attention.queries.grid
-    rows = weights[:, 0] if of_query and of_query.lead else weights.mean(1)
+    rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
         yield "mean of heads", reshape_to_grid(rows.mean(0), grid)
     for head, row in zip(attention.heads, rows, strict=True):
@@ -338,4 +340,4 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
 
 def reshape_to_grid(row: Doubles, grid: PatchGrid) -> Doubles:
     """Reshape the weights of patches `f[lead + rows·columns]` to the image grid."""
-    return np.asarray(row[grid.lead :]).reshape(grid.rows, grid.columns)
+    return np.asarray(row[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

@@ -27,8 +27,8 @@ GOLDEN_RATIO_STEP = 0.61803398875
 def apply_colormap(values: NDArray[Any]) -> Bytes:
     """`f[*s]` from 0 to 1 → `u8[*s 3]`; what is not a number is gray."""
     position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
-    places = np.arange(len(COLOR_STOPS))
-    channels = [np.interp(position, places, COLOR_STOPS[:, c]) for c in range(3)]
+    stops = np.arange(len(COLOR_STOPS))
+    channels = [np.interp(position, stops, COLOR_STOPS[:, c]) for c in range(3)]
     result = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     result[np.isnan(values)] = 128
     return result
@@ -113,11 +113,11 @@ def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes
     return mixed.astype(np.uint8)
 
 
-def scale_image(image: Bytes, least: int, most: int) -> Bytes:
+def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
     """Return an image with sides from `least` to `most` pixels, scaled by integer factors."""
-    step = -(-max(image.shape[:2]) // most)
+    step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
-    zoom = max(1, -(-least // max(1, min(image.shape[:2]))))
+    zoom = max(1, -(-min_side // max(1, min(image.shape[:2]))))
     return image.repeat(zoom, 0).repeat(zoom, 1)
 
 
@@ -217,18 +217,19 @@ def _measure_ems(character: str) -> float:
     return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 
 
-def printable_label(text: str, most: int = MAX_LABEL) -> str:
+def printable_label(text: str, max_length: int = MAX_LABEL) -> str:
     """Return a label of at most `most` characters, with control characters and edge spaces
     visible.
     """
     shown = "".join(
-        "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1] for c in text[: most + 1]
+        "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
+        for c in text[: max_length + 1]
     )
     inner = shown.strip(" ")
     if inner != shown or not inner:
         left = len(shown) - len(shown.lstrip(" "))
         shown = "␣" * left + inner + "␣" * (len(shown) - left - len(inner))
-    return shown if len(shown) <= most else shown[: max(1, most - 1)] + "…"
+    return shown if len(shown) <= max_length else shown[: max(1, max_length - 1)] + "…"
 
 
 MARGIN = 18.0
@@ -242,12 +243,12 @@ class PanelBlock:
 
     width: float
     height: float
-    head: float = 0
+    heading_height: float = 0
     marks: list[Mark] = field(default_factory=list)
     first_column: list[tuple[float, float]] = field(default_factory=list)
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
-    def at(self, x: float, y: float) -> list[Mark]:
+    def moved_to(self, x: float, y: float) -> list[Mark]:
         """Return the marks moved to a corner."""
         return [move_mark(mark, x, y) for mark in self.marks]
 
@@ -271,27 +272,27 @@ def arrange_panels(
     """Return panels of one size (width, height) in rows under a title, with room `left` and
     `top`.
     """
-    across = _count_columns(len(panels))
+    columns = _count_columns(len(panels))
     width, height = size
-    down = math.ceil(len(panels) / across)
-    head = 22.0 + top
+    row_count = math.ceil(len(panels) / columns)
+    heading = 22.0 + top
     pitch = width + MARGIN * 0.7, height + title_room + MARGIN * 0.7
     block = PanelBlock(
-        width=left + across * pitch[0],
-        height=head + down * pitch[1] + title_room,
-        head=head + title_room,
+        width=left + columns * pitch[0],
+        height=heading + row_count * pitch[1] + title_room,
+        heading_height=heading + title_room,
     )
     name = printable_label(title, 80)
     block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
     # bold letters are wider than the measured ones
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
-    corners = list(_get_corners(len(panels), across, pitch))
+    corners = list(_get_corners(len(panels), columns, pitch))
     for marks, (x, y) in zip(panels, corners, strict=True):
-        x, y = x + left, y + head + title_room
+        x, y = x + left, y + heading + title_room
         block.marks += [move_mark(mark, x, y) for mark in marks]
         if x == left:
             block.first_column.append((x, y))
-        if y == head + title_room:
+        if y == heading + title_room:
             block.first_row.append((x, y))
     return block
 
@@ -302,7 +303,7 @@ def _count_columns(panels: int) -> int:
 
 
 def _get_corners(
-    panels: int, across: int, pitch: tuple[float, float]
+    panels: int, columns: int, pitch: tuple[float, float]
 ) -> Iterator[tuple[float, float]]:
     for n in range(panels):
-        yield (n % across) * pitch[0], (n // across) * pitch[1]
+        yield (n % columns) * pitch[0], (n // columns) * pitch[1]

@@ -30,31 +30,31 @@ from specc.drawing.png import encode_png
 from specc.io.json_io import Json
 
 GENERATOR_MARK = "<!-- specc -->"
-"""Text by which `specc.io.file_signatures` recognizes drawings and pages that specc wrote."""
+"""The marker by which `specc.io.file_signatures` recognizes files that specc has written."""
 
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MAX_PATHS = 40_000
-"""Maximum number of cells of a table that are drawn as paths; larger tables are embedded images."""
+"""Maximum number of cells that are drawn as paths; larger tables are embedded as a PNG."""
 
 
 def render_svg(drawing: Drawing) -> str:
     """Render an SVG file with a title for screen readers."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(drawing.width)}" '
-        f'height="{_n(drawing.height)}" {_render_drawing(drawing)}\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_format_number(drawing.width)}" '
+        f'height="{_format_number(drawing.height)}" {_render_drawing(drawing)}\n'
     )
 
 
 def render_inline_svg(drawing: Drawing, kind: str) -> str:
     """Render an SVG element of the class `kind` for a page, without background."""
-    width, height = _n(drawing.width), _n(drawing.height)
+    width, height = _format_number(drawing.width), _format_number(drawing.height)
     size = f'class="{escape(kind)}" width="{width}" height="{height}"'
     return f"<svg {size} {_render_drawing(drawing, paper=False)}"
 
 
 def _render_drawing(drawing: Drawing, *, paper: bool = True) -> str:
-    width, height = _n(drawing.width), _n(drawing.height)
+    width, height = _format_number(drawing.width), _format_number(drawing.height)
     title = escape(drawing.title)
     parts = [
         f'viewBox="0 0 {width} {height}" role="img" font-family="{escape(FONT_FAMILY)}">',
@@ -69,62 +69,82 @@ def _render_drawing(drawing: Drawing, *, paper: bool = True) -> str:
 
 @singledispatch
 def _render_mark(mark: Mark) -> str:
-    raise AssertionError(f"no rule draws {mark}")
+    raise AssertionError(f"no renderer for {mark}")
 
 
 @_render_mark.register
 def _(mark: TextMark) -> str:
-    turn = f' transform="rotate(-90 {_n(mark.x)} {_n(mark.y)})"' if mark.upright else ""
-    bold = ' font-weight="600"' if mark.bold else ""
-    anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
-    return (
-        f'<text x="{_n(mark.x)}" y="{_n(mark.y)}" font-size="{_n(mark.size)}" '
-        f'fill="{mark.color}"{anchor}{bold}{turn}>{escape(mark.text)}</text>'
+    x, y = _format_number(mark.x), _format_number(mark.y)
+    attributes = _format_attributes(
+        x=mark.x,
+        y=mark.y,
+        font_size=mark.size,
+        fill=mark.color,
+        text_anchor=mark.anchor if mark.anchor != "start" else "",
+        font_weight="600" if mark.bold else "",
+        transform=f"rotate(-90 {x} {y})" if mark.upright else "",
     )
+    return f"<text {attributes}>{escape(mark.text)}</text>"
 
 
 @_render_mark.register
 def _(mark: BoxMark) -> str:
-    round_ = f' rx="{_n(mark.radius)}"' if mark.radius else ""
-    line = f' stroke-width="{_n(mark.weight)}"' if mark.stroke != "none" else ""
-    part = f' data-part="{escape(mark.part)}"' if mark.part else ""
-    return (
-        f'<rect x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" '
-        f'height="{_n(mark.height)}" fill="{mark.fill}" '
-        f'stroke="{mark.stroke}"{line}{round_}{part}/>'
+    attributes = _format_attributes(
+        x=mark.x,
+        y=mark.y,
+        width=mark.width,
+        height=mark.height,
+        fill=mark.fill,
+        stroke=mark.stroke,
+        stroke_width=mark.weight if mark.stroke != "none" else "",
+        rx=mark.radius or "",
+        data_part=mark.part,
     )
+    return f"<rect {attributes}/>"
 
 
 @_render_mark.register
 def _(mark: LineMark) -> str:
-    dashes = ' stroke-dasharray="5 4"' if mark.dashed else ""
-    body = (
-        f'<path d="{_render_path(mark)}" fill="none" stroke="{mark.color}" '
-        f'stroke-width="{_n(mark.weight)}" stroke-linejoin="round"{dashes}/>'
+    attributes = _format_attributes(
+        d=_render_path(mark),
+        fill="none",
+        stroke=mark.color,
+        stroke_width=mark.weight,
+        stroke_linejoin="round",
+        stroke_dasharray="5 4" if mark.dashed else "",
     )
-    return body + (_draw_arrow(mark) if mark.arrow else "")
+    return f"<path {attributes}/>" + (_draw_arrow(mark) if mark.arrow else "")
+
+
+def _format_attributes(**values: float | str) -> str:
+    """Format SVG attributes, with `-` for `_`; empty ones are omitted."""
+    return " ".join(
+        f'{name.replace("_", "-")}="{escape(v) if isinstance(v, str) else _format_number(v)}"'
+        for name, v in values.items()
+        if v != ""
+    )
 
 
 def _render_path(mark: LineMark) -> str:
     """Render points as an SVG path with rounded corners of the given radius."""
     points = mark.points
-    commands = [f"M{_xy(points[0])}"]
+    commands = [f"M{_format_point(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         if not mark.radius:
-            commands.append(f"L{_xy(corner)}")
+            commands.append(f"L{_format_point(corner)}")
             continue
         into, out = (_point_towards(corner, end, mark.radius) for end in (before, after))
-        commands.append(f"L{_xy(into)}Q{_xy(corner)} {_xy(out)}")
-    return "".join([*commands, f"L{_xy(points[-1])}"])
+        commands.append(f"L{_format_point(into)}Q{_format_point(corner)} {_format_point(out)}")
+    return "".join([*commands, f"L{_format_point(points[-1])}"])
 
 
 def _point_towards(
-    start: tuple[float, float], end: tuple[float, float], by: float
+    start: tuple[float, float], end: tuple[float, float], distance: float
 ) -> tuple[float, float]:
-    """Return the point at distance `by` from `start` towards `end`, at most half the way."""
+    """Return the point at a distance from `start` towards `end`, at most the midpoint."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = (dx * dx + dy * dy) ** 0.5
-    share = min(by, length / 2) / length if length else 0.0
+    share = min(distance, length / 2) / length if length else 0.0
     return start[0] + dx * share, start[1] + dy * share
 
 
@@ -134,7 +154,8 @@ def _draw_arrow(mark: LineMark) -> str:
     back = _point_towards((x, y), before, 6)
     dx, dy = (x - back[0]) / 2, (y - back[1]) / 2
     left, right = (back[0] - dy, back[1] + dx), (back[0] + dy, back[1] - dx)
-    return f'<path d="M{_xy((x, y))}L{_xy(left)}L{_xy(right)}Z" fill="{mark.color}"/>'
+    corners = "L".join(map(_format_point, ((x, y), left, right)))
+    return f'<path d="M{corners}Z" fill="{mark.color}"/>'
 
 
 @_render_mark.register
@@ -142,19 +163,27 @@ def _(mark: CellsMark) -> str:
     rows, columns = mark.colors.shape[:2]
     if rows * columns > MAX_PATHS:
         data = b64encode(encode_png(mark.colors)).decode("ascii")
-        return (
-            f'<image x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" '
-            f'height="{_n(mark.height)}" preserveAspectRatio="none" '
-            f'image-rendering="pixelated" href="data:image/png;base64,{data}"/>'
+        attributes = _format_attributes(
+            x=mark.x,
+            y=mark.y,
+            width=mark.width,
+            height=mark.height,
+            preserveAspectRatio="none",
+            image_rendering="pixelated",
+            href=f"data:image/png;base64,{data}",
         )
-    across, down = mark.width / columns, mark.height / rows
-    place = f"translate({_n(mark.x)} {_n(mark.y)}) scale({across:.6g} {down:.6g})"
-    paths = "".join(f'<path fill="{color}" d="{path}"/>' for color, path in _by_color(mark.colors))
-    return f'<g transform="{place}" shape-rendering="crispEdges">{paths}</g>'
+        return f"<image {attributes}/>"
+    origin = _format_point((mark.x, mark.y))
+    scale = f"{mark.width / columns:.6g} {mark.height / rows:.6g}"
+    paths = "".join(
+        f'<path fill="{color}" d="{path}"/>' for color, path in _group_cells_by_color(mark.colors)
+    )
+    transform = f"translate({origin}) scale({scale})"
+    return f'<g transform="{transform}" shape-rendering="crispEdges">{paths}</g>'
 
 
-def _by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
-    """Return a path per color over its cells, with adjacent cells of a row merged."""
+def _group_cells_by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
+    """Yield each color with the SVG path of its cells; adjacent cells of a row are merged."""
     codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
     found: dict[int, list[str]] = {}
     for y, row in enumerate(codes):
@@ -167,11 +196,11 @@ def _by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
         yield f"#{code:06x}", "".join(pieces)
 
 
-def _xy(point: tuple[float, float]) -> str:
-    return f"{_n(point[0])} {_n(point[1])}"
+def _format_point(point: tuple[float, float]) -> str:
+    return f"{_format_number(point[0])} {_format_number(point[1])}"
 
 
-def _n(value: float) -> str:
+def _format_number(value: float) -> str:
     """Format a length with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
@@ -230,7 +259,7 @@ def _hash_source(text: str) -> str:
 def escape_json(data: Json) -> str:
     """Return JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    # `</script>` in a token would end the element; JSON reads the escapes as the same text
+    # `</script>` in a token would end the element; JSON escapes decode to the same text
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -243,24 +272,24 @@ MAX_LABEL_LENGTH = 120
 MAX_PIXELS = 512
 
 
-def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
-    """Render the HTML page; it shows the last attention first."""
-    step = _get_step(looks.maps)
+def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
+    """Render attention maps as an interactive HTML page, which opens at the last map."""
+    step = _get_step(plot.maps)
     axes: list[MapAxis] = []
-    maps: list[Json] = [_render_map(m, axes, step) for m in looks.maps]
+    maps: list[Json] = [_map_to_json(m, axes, step) for m in plot.maps]
     data: Json = {
         "maps": maps,
-        "axes": [_add_axis(axis) for axis in axes],
+        "axes": [_axis_to_json(axis) for axis in axes],
         "step": step,
         "log": log,
         "decades": LOG_DECADES,
         "colors": [[int(c) for c in row] for row in COLOR_STOPS],
-        "picture": _render_image(looks),
+        "picture": _image_to_json(plot),
     }
-    said = f"Attention: {printable_label(looks.model, 80)}"
+    title = f"Attention: {printable_label(plot.model, 80)}"
     return render_page(
-        said,
-        _render_body(looks, step),
+        title,
+        _render_body(plot, step),
         styles=[read_page_resource("page.css"), read_page_resource("attention.css")],
         programs=[read_page_resource("page.js"), read_page_resource("attention.js")],
         data=data,
@@ -268,35 +297,32 @@ def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the number of map cells per displayed cell and side, so that the map fits."""
-    # counted over all maps: a page of many small maps is as large as one of a single large map
+    """Return the side of the blocks to max-pool, so that all maps together fit in MAX_CELLS."""
     step = 1
-    while sum(_render_cells(m, step) for m in maps) > MAX_CELLS:
+    while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
     return step
 
 
-def _render_cells(attention: AttentionMap, step: int) -> int:
+def _count_cells(attention: AttentionMap, step: int) -> int:
     rows, columns = len(attention.queries.labels), len(attention.keys.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 
 
-def _render_map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
-    """Render one attention; its axes are added to the shared ones."""
-    places = []
+def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
+    """Convert one map to JSON; its axes are appended to `axes` unless equal to one of them."""
+    axis_indices = []
     for axis in (attention.queries, attention.keys):
-        # layers share their axes, whose labels are written once
         if axis not in axes:
             axes.append(axis)
-        places.append(axes.index(axis))
-    # each cell of the page covers `step` cells of the map per side
-    sides = max(attention.weights.shape[1:])
-    cells, _ = max_pool_map(attention.marked(), -(-sides // step))
+        axis_indices.append(axes.index(axis))
+    longest_side = max(attention.weights.shape[1:])
+    cells, _ = max_pool_map(attention.masked_weights(), -(-longest_side // step))
     return {
         "scope": printable_label(attention.scope, MAX_LABEL_LENGTH),
         "heads": list(attention.heads),
-        "queries": places[0],
-        "keys": places[1],
+        "queries": axis_indices[0],
+        "keys": axis_indices[1],
         "rows": cells.shape[1],
         "columns": cells.shape[2],
         "weights": encode_weights_base64(cells),
@@ -304,25 +330,25 @@ def _render_map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json
 
 
 def encode_weights_base64(weights: Doubles) -> str:
-    """Encode weights as base64 of little-endian float32; minus infinity marks hidden ones."""
+    """Encode weights as base64 of little-endian float32; minus infinity marks masked pairs."""
     return b64encode(weights.astype("<f4").tobytes()).decode("ascii")
 
 
-def _add_axis(axis: MapAxis) -> Json:
+def _axis_to_json(axis: MapAxis) -> Json:
     grid = axis.grid
     return {
         "role": axis.role,
         "caption": axis.caption,
         "labels": [printable_label(label, MAX_LABEL_LENGTH) for label in axis.labels],
-        "grid": [grid.rows, grid.columns, grid.lead] if grid else None,
+        "grid": [grid.rows, grid.columns, grid.prefix_tokens] if grid else None,
     }
 
 
-def _render_image(looks: AttentionMaps) -> Json:
-    """Return the image as RGB bytes, row by row."""
-    if looks.image is None:
+def _image_to_json(plot: AttentionMaps) -> Json:
+    """Convert the image to JSON: base64 of its RGB bytes; None without an image."""
+    if plot.image is None:
         return None
-    pixels = scale_image(looks.image, 1, MAX_PIXELS)
+    pixels = scale_image(plot.image, 1, MAX_PIXELS)
     return {
         "rows": pixels.shape[0],
         "columns": pixels.shape[1],
@@ -330,7 +356,7 @@ def _render_image(looks: AttentionMaps) -> Json:
     }
 
 
-def _render_body(looks: AttentionMaps, step: int) -> str:
+def _render_body(plot: AttentionMaps, step: int) -> str:
     pooled_note = (
         f"<p class=note>Downsampled: a cell is the maximum weight of {step} × {step}. "
         "Select fewer layers or heads (--layers, --heads) for full resolution.</p>"
@@ -338,7 +364,7 @@ def _render_body(looks: AttentionMaps, step: int) -> str:
         else ""
     )
     return read_page_resource("attention.html").format(
-        model=escape(printable_label(looks.model, 80)),
-        given=escape(printable_label(looks.given, 2000)),
+        model=escape(printable_label(plot.model, 80)),
+        given=escape(printable_label(plot.input_text, 2000)),
         note=pooled_note,
     )

@@ -89,13 +89,13 @@ def render_png(drawing: Drawing) -> bytes:
             helps=["pick some with --layers or --heads, or name it .svg or .html"],
         )
     image = Image.new("RGB", size, PAPER)
-    pen = ImageDraw.Draw(image)
+    canvas = ImageDraw.Draw(image)
     for mark in drawing.marks:
-        _draw_mark(mark, image, pen)
-    about = PngImagePlugin.PngInfo()
-    about.add_text("Software", "specc")
+        _draw_mark(mark, image, canvas)
+    metadata = PngImagePlugin.PngInfo()
+    metadata.add_text("Software", "specc")
     data = BytesIO()
-    image.save(data, "PNG", pnginfo=about, dpi=(72 * PIXELS_PER_POINT, 72 * PIXELS_PER_POINT))
+    image.save(data, "PNG", pnginfo=metadata, dpi=(72 * PIXELS_PER_POINT, 72 * PIXELS_PER_POINT))
     return data.getvalue()
 
 
@@ -115,26 +115,26 @@ def find_missing_glyphs(marks: Iterable[Mark]) -> str:
     """Return the characters that the PNG font lacks, without duplicates."""
     texts = (mark.text for mark in marks if isinstance(mark, TextMark))
     seen = dict.fromkeys(c for text in texts for c in text)
-    return "".join(c for c in seen if _font_of(c) is None)
+    return "".join(c for c in seen if _find_font(c) is None)
 
 
-def _draw_mark(mark: Mark, image: "Image", pen: "ImageDraw") -> None:
+def _draw_mark(mark: Mark, image: "Image", canvas: "ImageDraw") -> None:
     match mark:
         case TextMark():
-            _write(mark, image, pen)
+            _draw_text(mark, image, canvas)
         case BoxMark():
-            _draw_box(mark, pen)
+            _draw_box(mark, canvas)
         case LineMark():
             points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
-            pen.line(points, mark.color, max(1, round(mark.weight * PIXELS_PER_POINT)))
+            canvas.line(points, mark.color, max(1, round(mark.weight * PIXELS_PER_POINT)))
         case CellsMark():
             _draw_cells(mark, image)
 
 
-def _draw_box(mark: BoxMark, pen: "ImageDraw") -> None:
+def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
     ends = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
     left, top, right, bottom = (round(end * PIXELS_PER_POINT) for end in ends)
-    pen.rounded_rectangle(
+    canvas.rounded_rectangle(
         (left, top, max(left, right - 1), max(top, bottom - 1)),
         mark.radius * PIXELS_PER_POINT,
         None if mark.fill == "none" else mark.fill,
@@ -153,45 +153,45 @@ def _draw_cells(mark: CellsMark, image: "Image") -> None:
     image.paste(table.resize((width, height), Image.Resampling.NEAREST), (left, top))
 
 
-def _write(mark: TextMark, image: "Image", pen: "ImageDraw") -> None:
+def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
     runs = list(_split_runs(mark.text, mark.size))
     length = sum(font.getlength(text) for font, text in runs)
     share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
     if not mark.upright:
-        _in_line(
+        _draw_runs(
             runs,
             (mark.x * PIXELS_PER_POINT - length * share, mark.y * PIXELS_PER_POINT),
             mark.color,
-            pen,
+            canvas,
         )
         return
     from PIL import Image, ImageDraw
 
     base = round(mark.size * PIXELS_PER_POINT * 1.1)
     strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
-    _in_line(runs, (0, base), 255, ImageDraw.Draw(strip))
-    turned = strip.transpose(Image.Transpose.ROTATE_90)
+    _draw_runs(runs, (0, base), 255, ImageDraw.Draw(strip))
+    rotated = strip.transpose(Image.Transpose.ROTATE_90)
     # Rotated text starts at the bottom, so that its anchor is at the lower end.
     top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
-    image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), turned)
+    image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), rotated)
 
 
-def _in_line(
+def _draw_runs(
     runs: Iterable[tuple["FreeTypeFont", str]],
     place: tuple[float, float],
     color: str | int,
-    pen: "ImageDraw",
+    canvas: "ImageDraw",
 ) -> None:
     x, y = place
     for font, text in runs:
-        pen.text((x, y), text, color, font, "ls")
+        canvas.text((x, y), text, color, font, "ls")
         x += font.getlength(text)
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
     """Yield pieces of a text with a font that has them; characters without one as their number."""
     fonts = _load_fonts(size)
-    named = ((_font_of(c), c) for c in text)
+    named = ((_find_font(c), c) for c in text)
     each = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
     for n, run in groupby(each, key=itemgetter(0)):
         yield fonts[n], "".join(c for _, c in run)
@@ -202,9 +202,9 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
     """Return Pillow's font, followed by the installed system fonts."""
     from PIL import ImageFont
 
-    own = ImageFont.load_default(size * PIXELS_PER_POINT)
-    assert isinstance(own, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
-    found = [own]
+    default_font = ImageFont.load_default(size * PIXELS_PER_POINT)
+    assert isinstance(default_font, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
+    found = [default_font]
     for name in SYSTEM_FONTS:
         with suppress(OSError):  # a font that this machine does not have
             found.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
@@ -212,7 +212,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 
 @cache
-def _font_of(character: str) -> int | None:
+def _find_font(character: str) -> int | None:
     """Return the font that has a glyph for a character."""
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):

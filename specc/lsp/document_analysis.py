@@ -15,7 +15,7 @@ from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord,
 from specc.library.spec_reader import SpecLibrary, get_specs_directory, list_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
-from specc.syntax.parse import detect_syntax as syntax_of
+from specc.syntax.parse import detect_syntax as detect_syntax
 from specc.syntax.parse import parse_spec, translate_advice
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
@@ -36,7 +36,7 @@ class DocumentAnalysis:
     module: SpecModule | None = None
     spec: OpenedSpec | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
-    readings: tuple[ElaborationRecord, ...] = field(default=(), repr=False)
+    elaborations: tuple[ElaborationRecord, ...] = field(default=(), repr=False)
 
     @property
     def items(self) -> Sequence[ast.Item]:
@@ -49,7 +49,7 @@ class DocumentAnalysis:
         return self.module.extended if self.module else None
 
     @cached_property
-    def paths(self) -> Mapping[str, ast.Field]:
+    def config_paths(self) -> Mapping[str, ast.Field]:
         """Return every config field by its dotted path."""
         return self.spec.program.list_fields_by_path() if self.spec else {}
 
@@ -67,23 +67,25 @@ class DocumentAnalysis:
     @cached_property
     def shapes(self) -> Shapes:
         """Types at positions with symbolic lengths, from elaborations without errors first."""
-        symbolic = [r for r in self.readings if r.is_symbolic]
-        return self._said(sorted(symbolic, key=lambda r: not r.is_complete))
+        symbolic = [r for r in self.elaborations if r.is_symbolic]
+        return self._collect_types(sorted(symbolic, key=lambda r: not r.is_complete))
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
         """Return the shapes with config values, at their locations."""
-        return self._said([r for r in self.readings if not r.is_symbolic and r.is_complete])
+        return self._collect_types(
+            [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
+        )
 
-    def _said(self, readings: list[ElaborationRecord]) -> Shapes:
+    def _collect_types(self, readings: list[ElaborationRecord]) -> Shapes:
         found: dict[tuple[int, int], tuple[str, ...]] = {}
         for reading in readings:
-            for span, said in reading.values_by_span.items():
-                if self.is_here(span):
-                    found.setdefault((span.start, span.end), tuple(said))
+            for span, diagnostics in reading.values_by_span.items():
+                if self.is_in_document(span):
+                    found.setdefault((span.start, span.end), tuple(diagnostics))
         return found
 
-    def is_here(self, span: Span) -> bool:
+    def is_in_document(self, span: Span) -> bool:
         """Return whether a location is in this text, not in a file that it uses."""
         there = span.source
         # a cached tree has a separate source with the same name and text
@@ -93,7 +95,7 @@ class DocumentAnalysis:
 
     def get_path(self, span: Span) -> Path | None:
         """Return the path of the file that a span is in; None for text without a file."""
-        if self.is_here(span):
+        if self.is_in_document(span):
             return self.path
         name = span.source.name
         for path, module in self.library.modules.items():
@@ -114,18 +116,18 @@ def analyze_incrementally(
     library = SpecLibrary(unsaved={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)
     syntax = "specc" if path.suffix == ".specc" else "yaml"
-    known = DocumentAnalysis(path=path, source=source, syntax=syntax, library=library)
+    analysis = DocumentAnalysis(path=path, source=source, syntax=syntax, library=library)
     try:
-        known = replace(known, syntax=syntax_of(source), file=parse_spec(source))
-        known = replace(known, module=library.module(path, str(path)))
+        analysis = replace(analysis, syntax=detect_syntax(source), file=parse_spec(source))
+        analysis = replace(analysis, module=library.module(path, str(path)))
         spec = open_spec(str(path), library=library)
     except Failed as failed:
-        yield replace(known, diagnostics=tuple(translate_advice(failed.diagnostics)))
+        yield replace(analysis, diagnostics=tuple(translate_advice(failed.diagnostics)))
         return
-    known = replace(known, spec=spec)
+    analysis = replace(analysis, spec=spec)
     for graph in _list_graphs(spec):
-        known = _with_graph(known, spec, graph)
-        yield known
+        analysis = _add_graph(analysis, spec, graph)
+        yield analysis
 
 
 def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
@@ -135,42 +137,44 @@ def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
     yield from (block.name for block in graphs[1:])
 
 
-def _with_graph(known: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
+def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
     """Return the analysis extended by the check of one more graph."""
-    notes = RecordedValues()
-    before = RECORDED_VALUES.set(notes)
-    said: list[Diagnostic] = []
+    recorded = RecordedValues()
+    before = RECORDED_VALUES.set(recorded)
+    diagnostics: list[Diagnostic] = []
     try:
         found = check_spec(spec, graph)
         # warnings are about the graph that a command uses by default: some depend on values that
         # others would be given
-        said += [] if graph else _of_graph(found)
+        diagnostics += [] if graph else _list_graph_diagnostics(found)
     except Failed as failed:
-        said += failed.diagnostics
+        diagnostics += failed.diagnostics
     finally:
         RECORDED_VALUES.reset(before)
     new = [
-        d for d in translate_advice(merge_duplicate_diagnostics(said)) if d not in known.diagnostics
+        d
+        for d in translate_advice(merge_duplicate_diagnostics(diagnostics))
+        if d not in analysis.diagnostics
     ]
     return replace(
-        known,
-        diagnostics=(*known.diagnostics, *new),
-        readings=(*known.readings, *notes.elaborations),
+        analysis,
+        diagnostics=(*analysis.diagnostics, *new),
+        elaborations=(*analysis.elaborations, *recorded.elaborations),
     )
 
 
-def _of_graph(found: CheckedSpec) -> Iterator[Diagnostic]:
+def _list_graph_diagnostics(found: CheckedSpec) -> Iterator[Diagnostic]:
     """Return the warnings of a valid graph, and the proved errors."""
     model = found.model or found.trials[0].model
-    grows = model.generation
-    proved = (
-        analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
-        if grows
+    generation = model.generation
+    report = (
+        analyze_graph(model.graph, generation.growing, generation.source, model.defaults)
+        if generation
         else analyze_graph(model.graph)
     )
     yield from found.warnings
-    yield from proved.warnings
-    yield from proved.errors
+    yield from report.warnings
+    yield from report.errors
 
 
 def analyze_document(
@@ -181,11 +185,11 @@ def analyze_document(
 
 
 def resolve_used_file(
-    known: DocumentAnalysis, module: SpecModule, use: ast.Use
+    analysis: DocumentAnalysis, module: SpecModule, use: ast.Use
 ) -> SpecModule | None:
     """Return the path of the file that a `use` names; None if it cannot be read."""
     with suppress(Failed):
-        return known.library.load_used_module(use.path, module, None)
+        return analysis.library.load_used_module(use.path, module, None)
     return None
 
 
@@ -236,12 +240,12 @@ def bindings_at(item: ast.Node, before: int | None = None) -> Iterator[NameBindi
     given.
     """
     for node in walk_tree(item):
-        for found in _bound_by(node):
+        for found in _list_bindings(node):
             if before is None or found.span.start < before:
                 yield found
 
 
-def _bound_by(node: ast.Node) -> Iterator[NameBinding]:
+def _list_bindings(node: ast.Node) -> Iterator[NameBinding]:
     """Yield the names that a syntax node binds."""
     span = node_span(node)
     if span is None:
@@ -272,7 +276,7 @@ def config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
 
 
 def enclosing_item(
-    items: Iterable[ast.Item], offset: int, *, begun: bool = False
+    items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ast.Block | ast.Definition | None:
     """Return the block or definition around a character; in a text with newer changes
     (`begun`), the last one before it.
@@ -281,4 +285,4 @@ def enclosing_item(
     before = [item for item in blocks if item.span and item.span.start <= offset]
     if not before or before[-1].span is None:
         return None
-    return before[-1] if begun or offset <= before[-1].span.end else None
+    return before[-1] if is_incomplete or offset <= before[-1].span.end else None

@@ -12,7 +12,7 @@ from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
 MAX_FIXED_MESSAGES = 20
 """Maximum number of diagnostics of a document whose quick fixes are tried."""
 
-Mended = tuple[Diagnostic, tuple[FixEdit, ...]]
+FixedDiagnostic = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 
 @dataclass(kw_only=True)
@@ -23,17 +23,17 @@ class OpenDocument:
     path: Path
     text: str
     version: int
-    known: DocumentAnalysis | None = None
-    good: DocumentAnalysis | None = None
-    quick_fixes: list[Mended] = field(default_factory=list)
+    analysis: DocumentAnalysis | None = None
+    last_parsed: DocumentAnalysis | None = None
+    quick_fixes: list[FixedDiagnostic] = field(default_factory=list)
     is_complete: bool = False
     """Whether the analysis of this version is complete."""
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
         """Return the latest analysis, of this version if it could be parsed."""
-        readable = self.known is not None and self.known.module is not None
-        return self.known if readable else self.good or self.known
+        readable = self.analysis is not None and self.analysis.module is not None
+        return self.analysis if readable else self.last_parsed or self.analysis
 
 
 ResultsCallback = Callable[[str, int], None]
@@ -45,41 +45,41 @@ ErrorCallback = Callable[[str, int, Exception], None]
 class OpenDocuments:
     """The open documents of an editor. All methods are thread-safe."""
 
-    def __init__(self, told: ResultsCallback, broke: ErrorCallback) -> None:
-        self.told = told
-        self.broke = broke
+    def __init__(self, on_results: ResultsCallback, on_error: ErrorCallback) -> None:
+        self.on_results = on_results
+        self.on_error = on_error
         self._documents: dict[str, OpenDocument] = {}
-        self._waiting: dict[str, None] = {}
+        self._queue: dict[str, None] = {}
         self._closed = False
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         # a daemon thread: a running check does not keep the process alive
         self._thread = threading.Thread(target=self._run_worker, daemon=True)
         self._thread.start()
 
-    def put(self, uri: str, path: Path, text: str, version: int) -> None:
+    def set_text(self, uri: str, path: Path, text: str, version: int) -> None:
         """Store the current text of a document."""
-        with self._news:
+        with self._condition:
             old = self._documents.get(uri)
-            good = old.good if old else None
+            last_parsed = old.last_parsed if old else None
             self._documents[uri] = OpenDocument(
-                uri=uri, path=path, text=text, version=version, good=good
+                uri=uri, path=path, text=text, version=version, last_parsed=last_parsed
             )
             self._analyze_again(uri)
 
-    def drop(self, uri: str) -> None:
+    def remove(self, uri: str) -> None:
         """Remove a closed document."""
-        with self._news:
+        with self._condition:
             self._documents.pop(uri, None)
-            self._waiting.pop(uri, None)
+            self._queue.pop(uri, None)
 
     def get(self, uri: str) -> OpenDocument | None:
         """Return the analysis of a text; None if it is not open."""
-        with self._news:
+        with self._condition:
             return self._documents.get(uri)
 
-    def saved(self, uri: str) -> None:
+    def reanalyze_others(self, uri: str) -> None:
         """Reanalyze open documents that use a changed file."""
-        with self._news:
+        with self._condition:
             for other in self._documents:
                 if other != uri:
                     self._analyze_again(other)
@@ -93,23 +93,23 @@ class OpenDocuments:
             document = self._documents.get(uri)
             if self._closed or document is None or document.version != version:
                 return True
-            return document.is_complete if is_complete else document.known is not None
+            return document.is_complete if is_complete else document.analysis is not None
 
-        with self._news:
-            self._news.wait_for(is_analyzed, seconds)
+        with self._condition:
+            self._condition.wait_for(is_analyzed, seconds)
 
     def _analyze_again(self, uri: str) -> None:
         self._documents[uri].is_complete = False
-        self._waiting[uri] = None
-        self._news.notify_all()
+        self._queue[uri] = None
+        self._condition.notify_all()
 
     def _run_worker(self) -> None:
         """Read what waits, for ever."""
         while True:
-            with self._news:
-                self._news.wait_for(lambda: bool(self._waiting))
-                uri = next(iter(self._waiting))
-                del self._waiting[uri]
+            with self._condition:
+                self._condition.wait_for(lambda: bool(self._queue))
+                uri = next(iter(self._queue))
+                del self._queue[uri]
                 document = self._documents[uri]
                 others = {
                     _resolve_path(d.path): d.text
@@ -117,52 +117,52 @@ class OpenDocuments:
                     if d is not document
                 }
             try:
-                self._read(document, others)
+                self._analyze_document(document, others)
             except Exception as error:
-                self.broke(uri, document.version, error)
-            with self._news:
-                if uri not in self._waiting:
+                self.on_error(uri, document.version, error)
+            with self._condition:
+                if uri not in self._queue:
                     document.is_complete = True
-                self._news.notify_all()
+                self._condition.notify_all()
 
-    def _read(self, document: OpenDocument, others: dict[Path, str]) -> None:
+    def _analyze_document(self, document: OpenDocument, others: dict[Path, str]) -> None:
         """Analyze a text step by step; stop if a newer version arrives."""
         for found in analyze_incrementally(document.path, document.text, others):
-            if not self._found(document, found):
+            if not self._store_analysis(document, found):
                 return
-        known = document.known
-        for fault in known.diagnostics[:MAX_FIXED_MESSAGES] if known else ():
-            edits = tuple(find_quick_fixes(known, fault, others)) if known else ()
-            with self._news:
+        analysis = document.analysis
+        for diagnostic in analysis.diagnostics[:MAX_FIXED_MESSAGES] if analysis else ():
+            edits = tuple(find_quick_fixes(analysis, diagnostic, others)) if analysis else ()
+            with self._condition:
                 if not self._is_newest(document):
                     return
-                document.quick_fixes.append((fault, edits))
+                document.quick_fixes.append((diagnostic, edits))
 
-    def _found(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
+    def _store_analysis(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
         """Store the analysis. Return False if a newer version is waiting."""
-        with self._news:
+        with self._condition:
             newest = self._is_newest(document)
             if newest:
-                document.known = found
+                document.analysis = found
                 document.quick_fixes = []
                 if found.module is not None:
-                    document.good = found
-                self._news.notify_all()
+                    document.last_parsed = found
+                self._condition.notify_all()
         if newest:
-            self.told(document.uri, document.version)
+            self.on_results(document.uri, document.version)
         return newest
 
     def _is_newest(self, document: OpenDocument) -> bool:
         current = self._documents.get(document.uri)
-        return current is document and document.uri not in self._waiting
+        return current is document and document.uri not in self._queue
 
     def close(self) -> None:
         """Cancel waiting work; a running analysis ends with the process."""
-        with self._news:
+        with self._condition:
             self._closed = True
             self._documents.clear()
-            self._waiting.clear()
-            self._news.notify_all()
+            self._queue.clear()
+            self._condition.notify_all()
 
 
 def _resolve_path(path: Path) -> Path:

@@ -41,22 +41,22 @@ class CompletionItem:
     doc: str = ""
 
 
-def complete_dsl(known: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
+def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
     """Complete at a character; the text may be newer than its analysis."""
     start = offset
     while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
         start -= 1
     if start and text[start - 1] == ".":
-        return list(_complete_members(known, _get_dotted_name(text, start - 1)))
+        return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
     here = find_expected_tokens(text, start)
     if here is None:
         return list(_complete_quoted(text, start))
     inside = any(token.kind == "LBRACE" for token in _find_unclosed(here.preceding))
-    return expected_terminals(known, here, start, begun=inside)
+    return complete_terminals(analysis, here, start, is_incomplete=inside)
 
 
-def expected_terminals(
-    known: DocumentAnalysis, here: ExpectedTokens, offset: int, *, begun: bool
+def complete_terminals(
+    analysis: DocumentAnalysis, here: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
     """Yield completions for terminals of the grammar; `begun`: the block may be longer than its
     tree.
@@ -64,10 +64,10 @@ def expected_terminals(
     found: list[CompletionItem] = []
     last = here.preceding[-1].kind if here.preceding else ""
     if here.terminals >= MAY_BE_VALUES:
-        found += _words(here.preceding)
-        found += _complete_options(known, here.preceding)
-        found += _of_definition(here.preceding)
-        found += _list_scope(known, offset, begun=begun)
+        found += _complete_option_words(here.preceding)
+        found += _complete_options(analysis, here.preceding)
+        found += _complete_definition_names(here.preceding)
+        found += _list_scope(analysis, offset, is_incomplete=is_incomplete)
     elif last in ("COLON", "ARROW") and "NAME" in here.terminals:
         found += [
             CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
@@ -75,7 +75,7 @@ def expected_terminals(
     elif last == "EXTENDS":
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in here.terminals:
-        found += _complete_entries(known, here.preceding)
+        found += _complete_entries(analysis, here.preceding)
     # keywords last: where a name is allowed, one is meant more often
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(here.keywords)]
     return _deduplicate(found)
@@ -98,12 +98,12 @@ def _get_dotted_name(text: str, end: int) -> str:
     return text[start:end]
 
 
-def _complete_members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
+def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
     """Complete after a dot: blocks of a used file, members of values."""
-    used = known.find_used(head)
+    used = analysis.find_used(head)
     for name, item in used.items.items() if used else ():
         yield CompletionItem(name, "function", doc=item.doc)
-    for path, field in known.paths.items():
+    for path, field in analysis.config_paths.items():
         above, _, name = path.rpartition(".")
         if above and above == head.removeprefix("config."):
             yield CompletionItem(name, "property", print_type(field.type), field.doc)
@@ -118,30 +118,32 @@ def _complete_quoted(text: str, offset: int) -> Iterator[CompletionItem]:
         )
 
 
-def _complete_options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_options(
+    analysis: DocumentAnalysis, tokens: Sequence[Token]
+) -> Iterator[CompletionItem]:
     """Complete the remaining options of the call at a character."""
-    opened = _open_bracket(tokens)
-    if opened is None or tokens[opened].kind != "LPAR" or opened == 0:
+    bracket = _open_bracket(tokens)
+    if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return
     # after `name =` a value is expected, not an option
     if tokens[-1].kind == "EQUAL":
         return
     given = {
         token.text
-        for token, after in zip(tokens[opened:], tokens[opened + 1 :], strict=False)
+        for token, after in zip(tokens[bracket:], tokens[bracket + 1 :], strict=False)
         if after.kind == "EQUAL"
     }
-    for offer in call_options(known, tokens[opened - 1].text):
+    for offer in call_options(analysis, tokens[bracket - 1].text):
         if offer.text.removesuffix("=") not in given:
             yield offer
 
 
-def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Complete the words of the option after `name =` in a call."""
-    opened = _open_bracket(tokens)
-    if not opened or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
+    bracket = _open_bracket(tokens)
+    if not bracket or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
-    word = BUILTINS.get(tokens[opened - 1].text)
+    word = BUILTINS.get(tokens[bracket - 1].text)
     option = tokens[-2].text
     for slot in word.parameters if word else ():
         if slot.name == option:
@@ -150,7 +152,7 @@ def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
             )
 
 
-def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the names of a mask, bias or score at the character."""
     # the last item that was begun is the one at the cursor
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
@@ -183,41 +185,43 @@ def _find_unclosed(tokens: Sequence[Token]) -> list[Token]:
     return found
 
 
-def _complete_entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_entries(
+    analysis: DocumentAnalysis, tokens: Sequence[Token]
+) -> Iterator[CompletionItem]:
     """Yield the keys in the braces of an item: config values, quantization kinds, inputs and
     results.
     """
-    opened = _open_bracket(tokens)
-    if not opened or tokens[opened].kind != "LBRACE":
+    bracket = _open_bracket(tokens)
+    if not bracket or tokens[bracket].kind != "LBRACE":
         return
-    match tokens[opened - 1].kind:
+    match tokens[bracket - 1].kind:
         case "CONFIG":
-            yield from _keys(known)
+            yield from _complete_config_keys(analysis)
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in ROUNDING)
         case "READING":
-            yield from _list_inputs(known)
+            yield from _list_inputs(analysis)
 
 
-def _list_inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return the inputs and outputs of the graphs of a spec."""
-    blocks = known.spec.program.iterate_items(ast.Block) if known.spec else ()
+    blocks = analysis.spec.program.iterate_items(ast.Block) if analysis.spec else ()
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
             if param.name:
                 yield CompletionItem(param.name, "property", print_type(param.type))
 
 
-def _keys(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _complete_config_keys(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return the config values of the extended spec."""
-    base = known.extended_module
+    base = analysis.extended_module
     for field in config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
 
-def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
+def call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """Return the parameters of a function, block or definition, by name."""
-    found = known.find_item(called)
+    found = analysis.find_item(called)
     # a built-in function hides the std block of its name, but not the user's block
     if found is not None and not (found[1].is_standard and called in BUILTINS):
         for param in found[0].params or ():
@@ -230,22 +234,24 @@ def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionIte
                 yield CompletionItem(f"{slot.name}=", "option", kinds)
 
 
-def _list_scope(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[CompletionItem]:
+def _list_scope(
+    analysis: DocumentAnalysis, offset: int, *, is_incomplete: bool
+) -> Iterator[CompletionItem]:
     """Return every value and callable in scope, the nearest first."""
-    item = enclosing_item(known.items, offset, begun=begun)
+    item = enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
     for bound in reversed(list(bindings_at(item, offset)) if item else []):
-        said = known.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
-        yield CompletionItem(bound.name, "variable", " or ".join(said))
-    for path, field in known.paths.items():
+        types = analysis.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
+        yield CompletionItem(bound.name, "variable", " or ".join(types))
+    for path, field in analysis.config_paths.items():
         if "." not in path:
             yield CompletionItem(path, "property", print_type(field.type), field.doc)
-    if known.module is not None:
-        yield from _of_module(known.module)
-    yield from _list_standard(known)
+    if analysis.module is not None:
+        yield from _complete_module_names(analysis.module)
+    yield from _list_standard(analysis)
     yield from (CompletionItem(name, "constant") for name in NAMED_CONSTANTS)
 
 
-def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
+def _complete_module_names(module: SpecModule) -> Iterator[CompletionItem]:
     """Return the names that a file defines besides its config."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
@@ -256,14 +262,14 @@ def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
         yield CompletionItem(name, "module", "a used file")
 
 
-def _list_standard(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _list_standard(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Return built-in functions, and the blocks and definitions of std."""
     for name, word in BUILTINS.items():
         yield CompletionItem(
             name, "function", word.format_signature(), extract_docstring_summary(word.doc)
         )
-    for name in known.library.list_standard_names():
-        found = known.library.find_standard_item(name)
+    for name in analysis.library.list_standard_names():
+        found = analysis.library.find_standard_item(name)
         if found is None:
             continue
         kind = found[0].kind

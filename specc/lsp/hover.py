@@ -56,37 +56,39 @@ class NameMeaning:
 
     start: int = 0
     end: int = 0
-    shown: str = ""
+    code: str = ""
     doc: str = ""
-    stands: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    place: Span | None = None
+    symbolic_types: tuple[str, ...] = ()
+    concrete_types: tuple[str, ...] = ()
+    definition: Span | None = None
 
 
-def find_meaning(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
+def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """Return what the name at a character means, None if it is not known."""
-    nodes = nodes_at(known.file, offset) if known.file else []
+    nodes = nodes_at(analysis.file, offset) if analysis.file else []
     # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):
-        found = _of_node(known, nodes[:depth], offset)
+        found = _describe_node(analysis, nodes[:depth], offset)
         if found is not None:
             return found
-    return _find_keyword(known, offset)
+    return _find_keyword(analysis, offset)
 
 
-def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) -> NameMeaning | None:
+def _describe_node(
+    analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
+) -> NameMeaning | None:
     """Return the meaning of the last of nested nodes at a character."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
-            return _find_name(known, nodes, node, offset)
+            return _find_name(analysis, nodes, node, offset)
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
-            return _locate(_find_option(known, nodes, span), span.start, span.end)
+            return _set_location(_find_option(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _locate(_find_spec(known.extended_module), span.start, span.end)
-        case ast.Use(span=span) if span and known.module:
-            return _locate(
-                _find_spec(resolve_used_file(known, known.module, node)), span.start, span.end
+            return _set_location(_find_spec(analysis.extended_module), span.start, span.end)
+        case ast.Use(span=span) if span and analysis.module:
+            return _set_location(
+                _find_spec(resolve_used_file(analysis, analysis.module, node)), span.start, span.end
             )
         case (
             ast.Target(name=name, span=span)
@@ -96,65 +98,65 @@ def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) ->
             | ast.Assign(name=name, span=span)
             | ast.DimName(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
-            return _locate(
-                _find_declared_length(known, node, span), span.start, span.start + len(name)
+            return _set_location(
+                _describe_declaration(analysis, node, span), span.start, span.start + len(name)
             )
         case _:
             return None
 
 
-def _locate(found: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
+def _set_location(found: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
     return replace(found, start=start, end=end) if found else None
 
 
-def _find_declared_length(
-    known: DocumentAnalysis, node: ast.Node, span: Span
+def _describe_declaration(
+    analysis: DocumentAnalysis, node: ast.Node, span: Span
 ) -> NameMeaning | None:
     """Return the meaning of a name where it is declared."""
     match node:
         case ast.Field():
             return _find_field(node)
         case ast.Assign():
-            return _of_path(known, node.name)
+            return _describe_config_path(analysis, node.name)
         case ast.DimName():
-            return _find_length(known, node.name)
+            return _find_length(analysis, node.name)
         case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
             typed = f": {print_type(node.type)}" if node.type else ""
-            return _find_bound(known, node.name + typed, span)
+            return _describe_binding(analysis, node.name + typed, span)
     return None
 
 
-def _find_bound(known: DocumentAnalysis, shown: str, span: Span) -> NameMeaning:
+def _describe_binding(analysis: DocumentAnalysis, code: str, span: Span) -> NameMeaning:
     at = span.start, span.end
-    stands, numbers = known.shapes.get(at, ()), known.concrete_shapes.get(at, ())
-    return NameMeaning(shown=shown, stands=stands, numbers=numbers, place=span)
+    stands, numbers = analysis.shapes.get(at, ()), analysis.concrete_shapes.get(at, ())
+    return NameMeaning(code=code, symbolic_types=stands, concrete_types=numbers, definition=span)
 
 
 def _find_field(field: ast.Field) -> NameMeaning:
     plain = replace(field, doc="", comments=ast.NO_COMMENTS)
-    shown = " ".join(line.strip() for line in print_statement(plain, 0))
-    return NameMeaning(shown=shown, doc=field.doc, place=field.span)
+    code = " ".join(line.strip() for line in print_statement(plain, 0))
+    return NameMeaning(code=code, doc=field.doc, definition=field.span)
 
 
 def _find_option(
-    known: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
+    analysis: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
 ) -> NameMeaning | None:
     """Return the meaning of an option of a call, or of a config value in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
-        return resolve_dotted_name(known, calls[-1].function.path, span.start, called=True)
+        return resolve_dotted_name(analysis, calls[-1].function.path, span.start, called=True)
     # `text: { layers: 2 }` of an instance: its keys are config values
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
-    return _of_path(known, ".".join(names)) if is_record else None
+    return _describe_config_path(analysis, ".".join(names)) if is_record else None
 
 
-def _of_path(known: DocumentAnalysis, path: str) -> NameMeaning | None:
-    return _find_field(known.paths[path]) if path in known.paths else None
+def _describe_config_path(analysis: DocumentAnalysis, path: str) -> NameMeaning | None:
+    return _find_field(analysis.config_paths[path]) if path in analysis.config_paths else None
 
 
 def _find_name(
-    known: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
+    analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> NameMeaning | None:
     """Return the meaning of a name, up to the part that the character is in."""
     span = node.span
@@ -163,78 +165,80 @@ def _find_name(
     # `v.encode`: with the cursor in `v` the used file is meant
     dot = node.path.find(".", max(0, offset - span.start))
     path = node.path if dot < 0 else node.path[:dot]
-    here = _find_bound(known, path, span)
-    found = resolve_dotted_name(known, path, span.start, called=called)
-    if found is None and not here.stands:
+    here = _describe_binding(analysis, path, span)
+    found = resolve_dotted_name(analysis, path, span.start, called=called)
+    if found is None and not here.symbolic_types:
         return None
-    found = found or replace(here, place=None)
-    types = (here.stands, here.numbers) if path == node.path else ((), ())
+    found = found or replace(here, definition=None)
+    types = (here.symbolic_types, here.concrete_types) if path == node.path else ((), ())
     end = span.start + len(path)
-    return replace(found, start=span.start, end=end, stands=types[0], numbers=types[1])
+    return replace(
+        found, start=span.start, end=end, symbolic_types=types[0], concrete_types=types[1]
+    )
 
 
 def resolve_dotted_name(
-    known: DocumentAnalysis, path: str, offset: int, *, called: bool = False
+    analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
 ) -> NameMeaning | None:
     """Return the meaning of a dotted name at a character: the innermost scope wins."""
     head, _, rest = path.partition(".")
     if rest:
-        used = known.find_used(head)
+        used = analysis.find_used(head)
         if used is not None and rest in used.items:
             return item_meaning(used.items[rest])
-        return _of_path(known, path.removeprefix("config."))
-    values = (_find_local, _of_config)
+        return _describe_config_path(analysis, path.removeprefix("config."))
+    values = (_find_local, _describe_config_value)
     look_ups = (_find_item, *values) if called else (*values, _find_item)
-    found = (look_up(known, head, offset) for look_up in look_ups)
-    constant = NameMeaning(shown=head) if head in NAMED_CONSTANTS else None
-    return next(filter(None, found), None) or _find_length(known, head) or constant
+    found = (look_up(analysis, head, offset) for look_up in look_ups)
+    constant = NameMeaning(code=head) if head in NAMED_CONSTANTS else None
+    return next(filter(None, found), None) or _find_length(analysis, head) or constant
 
 
-def _find_local(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
+def _find_local(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
     """Return the last binding of a name in the block or definition around."""
-    item = enclosing_item(known.items, offset)
+    item = enclosing_item(analysis.items, offset)
     found = [b for b in bindings_at(item, offset) if b.name == name] if item else []
     if not found:
         return None
     last = max(found, key=lambda b: b.span.start)
     kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
-    shown = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
-    return _find_bound(known, shown, last.span)
+    code = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
+    return _describe_binding(analysis, code, last.span)
 
 
-def _of_config(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
-    if known.spec is not None:
-        return _of_path(known, name)
-    return next((_find_field(f) for f in config_fields(known.items) if f.name == name), None)
+def _describe_config_value(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+    if analysis.spec is not None:
+        return _describe_config_path(analysis, name)
+    return next((_find_field(f) for f in config_fields(analysis.items) if f.name == name), None)
 
 
-def _find_item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+def _find_item(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     """Return the meaning of a block, a definition or a built-in function."""
-    found = known.find_item(name)
+    found = analysis.find_item(name)
     # where a normalizer is expected std's is meant, elsewhere the built-in function
     if found is not None and not (found[1].is_standard and name in BUILTINS):
         return item_meaning(found[0])
     if name not in BUILTINS:
         return None
     word = BUILTINS[name]
-    return NameMeaning(shown=word.format_signature(), doc=word.doc)
+    return NameMeaning(code=word.format_signature(), doc=word.doc)
 
 
 def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
     """Return the meaning of a block or a definition."""
     pieces = layout_header(item) if isinstance(item, ast.Block) else layout_leaf(item)
     place = item.name_span or item.span
-    return NameMeaning(shown=join_pieces(pieces), doc=item.doc, place=place)
+    return NameMeaning(code=join_pieces(pieces), doc=item.doc, definition=place)
 
 
-def _find_length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
+def _find_length(analysis: DocumentAnalysis, name: str) -> NameMeaning | None:
     """Return the meaning of a length that `dims` declares, in the file or what it extends."""
-    module: SpecModule | None = known.module
+    module: SpecModule | None = analysis.module
     while module is not None:
         dims = (item for item in module.file.items if isinstance(item, ast.Dims))
         for one in (one for item in dims for one in item.names if one.name == name):
             doc = f"a run-time length, at least {one.minimum}"
-            return NameMeaning(shown=f"dims {name}", doc=doc, place=one.span)
+            return NameMeaning(code=f"dims {name}", doc=doc, definition=one.span)
         module = module.extended
     return None
 
@@ -243,19 +247,19 @@ def _find_spec(module: SpecModule | None) -> NameMeaning | None:
     if module is None:
         return None
     file = module.file
-    return NameMeaning(shown=f"model {file.model}", doc=file.doc, place=file.span)
+    return NameMeaning(code=f"model {file.model}", doc=file.doc, definition=file.span)
 
 
-def _find_keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
+def _find_keyword(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """Return the documentation of a keyword."""
-    text = known.source.text
+    text = analysis.source.text
     start = text.rfind("\n", 0, offset) + 1
     for found in IDENTIFIER.finditer(text, start):
         if found.start() > offset:
             return None
         # in YAML a keyword is a key at the start of a line; elsewhere it is another key
         first = not text[start : found.start()].strip(" -\"'")
-        if known.syntax == "yaml" and not first:
+        if analysis.syntax == "yaml" and not first:
             return None
         if found.end() >= offset and found.group() in KEYWORD_NODES:
             node = KEYWORD_NODES[found.group()]
@@ -273,16 +277,16 @@ MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
 def meaning_as_markdown(found: NameMeaning) -> str:
     """Format the meaning of a name for an editor: code, text, and shapes."""
     parts: list[str] = []
-    if found.shown:
-        parts.append(fence_code(found.shown))
+    if found.code:
+        parts.append(fence_code(found.code))
     if found.doc:
         parts.append(escape_spec_text(found.doc))
-    if found.stands:
-        parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in found.stands))
+    if found.symbolic_types:
+        parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in found.symbolic_types))
     # numbers add no information if no length is a config value
-    if found.numbers and found.numbers != found.stands:
-        said = " or ".join(f"`{escape_code(s)}`" for s in found.numbers)
-        parts.append(f"with this config: {said}")
+    if found.concrete_types and found.concrete_types != found.symbolic_types:
+        types = " or ".join(f"`{escape_code(s)}`" for s in found.concrete_types)
+        parts.append(f"with this config: {types}")
     return "\n\n".join(parts)
 
 

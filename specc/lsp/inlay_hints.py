@@ -13,27 +13,27 @@ from specc.syntax.ast import walk_tree
 
 
 def to_inlay_hints(
-    known: DocumentAnalysis, lines: DocumentLines, place: lsp.Range
+    analysis: DocumentAnalysis, lines: DocumentLines, place: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
     """Yield the shapes of the names bound in a range without a type, after the name; in YAML,
     where a key has its own colon, at the end of its line.
     """
     start, end = lines.offset(place.start.line, 0), lines.offsets(place)[1]
-    for node in walk_tree(known.file) if known.file else ():
+    for node in walk_tree(analysis.file) if analysis.file else ():
         match node:
             case ast.Target(type=None, span=Span() as span) if start <= span.start <= end:
-                yield from _inlay_hint(known, lines, span)
+                yield from _inlay_hint(analysis, lines, span)
 
 
 def _inlay_hint(
-    known: DocumentAnalysis, lines: DocumentLines, span: Span
+    analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
-    types = known.shapes.get((span.start, span.end), ())
+    types = analysis.shapes.get((span.start, span.end), ())
     # numbers and words are self-explanatory; a shape has brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
     mark, offset = ": ", span.end
-    if known.syntax == "yaml":
-        mark, offset = "  ", (known.source.text + "\n").find("\n", span.start)
+    if analysis.syntax == "yaml":
+        mark, offset = "  ", (analysis.source.text + "\n").find("\n", span.start)
     if shapes:
         at = lsp.Position(*lines.place(offset))
         yield lsp.InlayHint(at, mark + " or ".join(shapes), lsp.InlayHintKind.Type)

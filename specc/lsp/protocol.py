@@ -113,78 +113,80 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
     return lsp.Range(lsp.Position(*first), lsp.Position(*last))
 
 
-def to_diagnostics(known: DocumentAnalysis, lines: DocumentLines) -> list[lsp.Diagnostic]:
+def to_diagnostics(analysis: DocumentAnalysis, lines: DocumentLines) -> list[lsp.Diagnostic]:
     """Yield every diagnostic of a text with its range."""
-    return [to_diagnostic(known, lines, d) for d in known.diagnostics]
+    return [to_diagnostic(analysis, lines, d) for d in analysis.diagnostics]
 
 
 def to_diagnostic(
-    known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
+    analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
     """Convert a diagnostic. One of another file is shown where this one refers to it."""
-    start, end = diagnostic_span(known, said)
-    texts = [said.title]
-    if said.primary and said.primary.text:
-        texts.append(said.primary.text)
-    texts += said.notes
-    texts += [f"help: {text}" for text in said.helps]
-    related = list(_convert_related(known, lines, said))
+    start, end = diagnostic_span(analysis, diagnostic)
+    texts = [diagnostic.title]
+    if diagnostic.primary and diagnostic.primary.text:
+        texts.append(diagnostic.primary.text)
+    texts += diagnostic.notes
+    texts += [f"help: {text}" for text in diagnostic.helps]
+    related = list(_convert_related(analysis, lines, diagnostic))
     return lsp.Diagnostic(
         range=to_range(lines, start, end),
         message="\n".join(escape_control_characters(line) for t in texts for line in t.split("\n")),
-        severity=LSP_SEVERITIES[said.severity],
-        code=said.code,
+        severity=LSP_SEVERITIES[diagnostic.severity],
+        code=diagnostic.code,
         source=DIAGNOSTIC_SOURCE,
         related_information=related or None,
     )
 
 
-def diagnostic_span(known: DocumentAnalysis, said: Diagnostic) -> tuple[int, int]:
+def diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
     """Return the characters of this text that a diagnostic marks."""
-    labels = (*((said.primary,) if said.primary else ()), *said.others)
+    labels = (*((diagnostic.primary,) if diagnostic.primary else ()), *diagnostic.others)
     for label in labels:
-        if known.is_here(label.span):
+        if analysis.is_in_document(label.span):
             return label.span.start, label.span.end
-    for span in _names_of_files(known):
+    for span in _list_file_references(analysis):
         return span.start, span.end
-    end = known.source.text.find("\n")
-    return 0, end if end >= 0 else len(known.source.text)
+    end = analysis.source.text.find("\n")
+    return 0, end if end >= 0 else len(analysis.source.text)
 
 
-def _names_of_files(known: DocumentAnalysis) -> Iterator[Span]:
+def _list_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
     """Return where this text refers to another file, first the one that it extends."""
-    if known.file is None:
+    if analysis.file is None:
         return
-    if known.file.extends_span is not None:
-        yield known.file.extends_span
-    for item in known.file.items:
+    if analysis.file.extends_span is not None:
+        yield analysis.file.extends_span
+    for item in analysis.file.items:
         if isinstance(item, ast.Use) and item.span is not None:
             yield item.span
 
 
 def _convert_related(
-    known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
+    analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
     """Convert the secondary locations of a diagnostic, also those in other files."""
-    labels: list[Label] = list(said.others)
-    if said.primary is not None and not known.is_here(said.primary.span):
-        labels.insert(0, said.primary)
+    labels: list[Label] = list(diagnostic.others)
+    if diagnostic.primary is not None and not analysis.is_in_document(diagnostic.primary.span):
+        labels.insert(0, diagnostic.primary)
     for label in labels:
-        place = to_location(known, lines, label.span)
+        place = to_location(analysis, lines, label.span)
         if place is not None:
             text = escape_control_characters(label.text) or "here"
             yield lsp.DiagnosticRelatedInformation(location=place, message=text)
 
 
-def to_location(known: DocumentAnalysis, lines: DocumentLines, span: Span) -> lsp.Location | None:
+def to_location(
+    analysis: DocumentAnalysis, lines: DocumentLines, span: Span
+) -> lsp.Location | None:
     """Convert a span to a location; None if its text is not a file."""
-    path = known.get_path(span)
+    path = analysis.get_path(span)
     if path is None:
         return None
-    if known.is_here(span):
+    if analysis.is_in_document(span):
         there = lines
     else:
-        text = known.library.unsaved.get(path)
+        text = analysis.library.unsaved.get(path)
         there = DocumentLines(span.source.text if text is None else text, lines.name)
     return lsp.Location(path_to_uri(path), to_range(there, span.start, span.end))
 
@@ -214,10 +216,10 @@ def to_completion_items(
 
 
 def to_document_symbols(
-    known: DocumentAnalysis, lines: DocumentLines
+    analysis: DocumentAnalysis, lines: DocumentLines
 ) -> Iterator[lsp.DocumentSymbol]:
     """Yield the items of a spec that have a name."""
-    for item in known.items:
+    for item in analysis.items:
         match item:
             case ast.Block() | ast.Definition():
                 name, kind, detail = item.name, item.kind, item.doc
@@ -240,13 +242,13 @@ def to_document_symbols(
 
 
 def to_code_action(
-    uri: str, lines: DocumentLines, said: lsp.Diagnostic, edit: FixEdit
+    uri: str, lines: DocumentLines, diagnostic: lsp.Diagnostic, edit: FixEdit
 ) -> lsp.CodeAction:
     """Convert a quick fix to an edit."""
     change = lsp.TextEdit(to_range(lines, edit.start, edit.end), edit.text)
     return lsp.CodeAction(
         title=escape_control_characters(edit.title),
         kind=lsp.CodeActionKind.QuickFix,
-        diagnostics=[said],
+        diagnostics=[diagnostic],
         edit=lsp.WorkspaceEdit(changes={uri: [change]}),
     )

@@ -38,13 +38,13 @@ class FixEdit:
     end: int
     text: str
 
-    def applied(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         """Return the text after the edit."""
         return text[: self.start] + self.text + text[self.end :]
 
 
 def place_fix(
-    known: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
+    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
 ) -> Iterator[FixEdit]:
     """Yield the edits that advice may mean, the likeliest first; `spans[0]` is the error."""
     # `… @ name` is existing code with a name appended
@@ -52,19 +52,19 @@ def place_fix(
     # other ellipses are placeholders that only the author can fill
     if "…" in piece or "..." in piece:
         return
-    yield from _as_option(known, spans, piece)
-    yield from _as_declaration(known, piece)
-    yield from _as_item(known, spans, piece)
-    yield from _behind_mask(known, spans, piece)
-    yield from _as_call(known, spans, piece)
+    yield from _option_edits(analysis, spans, piece)
+    yield from _declaration_edits(analysis, piece)
+    yield from _item_edits(analysis, spans, piece)
+    yield from _mask_edits(analysis, spans, piece)
+    yield from _call_edits(analysis, spans, piece)
     for span in spans:
-        yield from _insert_at(span, piece, added=added)
-    yield from _fill_placeholders(known, spans, piece)
+        yield from _insertion_edits(span, piece, added=added)
+    yield from _placeholder_edits(analysis, spans, piece)
     for span in spans:
-        yield from _for_a_word(span, piece)
-    if known.file is None and spans:  # the line cannot be parsed
-        start, end = _find_line(known.source.text, spans[0].start)
-        line = known.source.text[start:end]
+        yield from _word_edits(span, piece)
+    if analysis.file is None and spans:  # the line cannot be parsed
+        start, end = _find_line(analysis.source.text, spans[0].start)
+        line = analysis.source.text[start:end]
         indent = line[: len(line) - len(line.lstrip())]
         yield FixEdit(f"write `{piece}`", start, end, f"{indent}{piece}\n")
 
@@ -85,27 +85,29 @@ def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
         yield FixEdit(title, first, last, "")
 
 
-def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _option_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str
+) -> Iterator[FixEdit]:
     """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
     option = OPTION_TEXT.fullmatch(piece)
     if option is None:
         return
-    for call in _find_calls(known, spans):
+    for call in _find_calls(analysis, spans):
         given = [o.span for o in call.options if o.name == option[1] and o.span]
         for span in given:
             yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
-        closed = _end_of_inputs(call)
-        if not given and closed is not None:
+        closer = _end_of_inputs(call)
+        if not given and closer is not None:
             comma = ", " if call.args or call.options else ""
-            yield FixEdit(f"add `{piece}`", closed, closed, f"{comma}{piece}")
+            yield FixEdit(f"add `{piece}`", closer, closer, f"{comma}{piece}")
 
 
-def _find_calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
+def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
     """Return the calls around and inside the given spans, without duplicates, nearest first."""
     seen: list[ast.Call] = []
-    for span in spans if known.file else ():
-        assert known.file is not None  # or there would be no span to inspect
-        nodes = nodes_at(known.file, span.start)
+    for span in spans if analysis.file else ():
+        assert analysis.file is not None  # or there would be no span to inspect
+        nodes = nodes_at(analysis.file, span.start)
         # a message may point to the line or to the call in it
         inside = [n for node in nodes[-2:] for n in walk_tree(node)]
         for node in (*reversed(nodes), *inside):
@@ -122,40 +124,40 @@ def _end_of_inputs(call: ast.Call) -> int | None:
     if call.weights and call.weights.span:
         text = text[: call.weights.span.start - start]
     # the last bracket is that of the call: those of arguments are inside it
-    closed = text.rfind(")")
-    return start + closed if closed >= 0 else None
+    closer = text.rfind(")")
+    return start + closer if closer >= 0 else None
 
 
-def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
+def _declaration_edits(analysis: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
     """`keep: keep[b, n] right`: the type of an input, or a value of the config."""
     declared = DECLARATION_TEXT.fullmatch(piece)
-    if declared is None or known.file is None:
+    if declared is None or analysis.file is None:
         return
     title = f"declare `{piece}`"
-    for node in walk_tree(known.file):
+    for node in walk_tree(analysis.file):
         if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != declared[1]:
             continue
         if node.span and node.type.span:  # keep what follows the type, such as a default
             yield FixEdit(title, node.span.start, node.type.span.end, piece)
-    for item in known.items:
+    for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
-            closed = item.span.end - 1
-            yield FixEdit(title, closed, closed, f"  {piece} ")
-    yield from _insert_above(known, f"config {{ {piece} }}", title)
+            closer = item.span.end - 1
+            yield FixEdit(title, closer, closer, f"  {piece} ")
+    yield from _insert_above(analysis, f"config {{ {piece} }}", title)
 
 
-def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """Yield edits that add an item, a `where` in a graph's header, or a `return` in a block."""
     title = f"add `{piece}`"
-    if known.file is None or not spans:
+    if analysis.file is None or not spans:
         return
-    if ITEM_TEXT.match(piece) and known.syntax == "yaml":
+    if ITEM_TEXT.match(piece) and analysis.syntax == "yaml":
         # YAML keys are unordered
-        end = len(known.source.text)
+        end = len(analysis.source.text)
         yield FixEdit(title, end, end, f"{piece}\n")
     elif ITEM_TEXT.match(piece):
-        yield from _insert_above(known, piece, title)
-    block = enclosing_item(known.items, spans[0].start)
+        yield from _insert_above(analysis, piece, title)
+    block = enclosing_item(analysis.items, spans[0].start)
     if not isinstance(block, ast.Block) or block.span is None:
         return
     start, text = block.span.start, block.span.text
@@ -166,18 +168,18 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
         yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {piece}\n")
 
 
-def _insert_above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
+def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
     """Insert a line above the first block or definition of a file."""
-    for item in known.items:
+    for item in analysis.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
-            at = _find_line(known.source.text, item.span.start)[0]
+            at = _find_line(analysis.source.text, item.span.start)[0]
             yield FixEdit(title, at, at, f"{line}\n\n")
             return
 
 
-def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _mask_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """Append `& causal` to the mask of a call."""
-    for call in _find_calls(known, spans) if piece.startswith("& ") else ():
+    for call in _find_calls(analysis, spans) if piece.startswith("& ") else ():
         for option in call.options:
             value = option.value.span
             if option.name == "mask" and value is not None:
@@ -187,7 +189,7 @@ def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> 
                 yield FixEdit(f"write `{made}`", value.start, value.end, made)
 
 
-def _insert_at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
+def _insertion_edits(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
     """Insert a piece where a message points: instead of the text, after it, or before it."""
     if not added and not piece.startswith("@ "):
         yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
@@ -198,36 +200,36 @@ def _insert_at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
         yield FixEdit(title, span.start, span.start, f"{piece}\n")
 
 
-def _as_call(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _call_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """`tokenizer("a.json")` in place of a call of the same function."""
     name = CALLED_NAME.match(piece)
-    for call in _find_calls(known, spans) if name else ():
+    for call in _find_calls(analysis, spans) if name else ():
         assert name is not None  # or there were no calls
         if call.function.path == name[1] and call.span is not None:
             yield FixEdit(f"write `{piece}`", call.span.start, call.span.end, piece)
 
 
-def _fill_placeholders(
-    known: DocumentAnalysis, spans: Sequence[Span], piece: str
+def _placeholder_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str
 ) -> Iterator[FixEdit]:
     """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
     if not spans or not PLACEHOLDER_NAME.search(piece):
         return
 
-    def make_edit(over: Span, meant: Span) -> FixEdit:
-        text = PLACEHOLDER_NAME.sub(lambda _: meant.text, piece)
-        return FixEdit(f"write `{text}`", over.start, over.end, text)
+    def make_edit(target: Span, replacement: Span) -> FixEdit:
+        text = PLACEHOLDER_NAME.sub(lambda _: replacement.text, piece)
+        return FixEdit(f"write `{text}`", target.start, target.end, text)
 
     whole = spans[0]
-    for call in _find_calls(known, spans[:1]):
+    for call in _find_calls(analysis, spans[:1]):
         inside = call.span is not None and call.span.text in whole.text
-        for taken in (a.span for a in call.args if inside and a.span):
-            yield make_edit(taken, taken)
-            yield make_edit(whole, taken)
+        for argument in (a.span for a in call.args if inside and a.span):
+            yield make_edit(argument, argument)
+            yield make_edit(whole, argument)
     yield make_edit(whole, whole)
 
 
-def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:
+def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:
     """`insert(x, axis=1)` in place of the `x` in a text."""
     words = dict.fromkeys(PLAIN_WORD.findall(piece))
     for word in [*words][:MAX_WORDS]:
@@ -267,12 +269,12 @@ MAX_SUGGESTIONS = 4  # maximum edits of one message that are offered
 
 
 def find_quick_fixes(
-    known: DocumentAnalysis, fault: Diagnostic, unsaved: Mapping[Path, str] | None = None
+    analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[FixEdit]:
     """Return the edits that the help of a diagnostic suggests and that remove it."""
-    trial = FixTrial(known, fault, unsaved or {})
-    text, found = known.source.text, dict[str, FixEdit]()
-    tried = {e.applied(text): e for e in islice(candidate_edits(known, fault), MAX_INSPECTED)}
+    trial = FixTrial(analysis, diagnostic, unsaved or {})
+    text, found = analysis.source.text, dict[str, FixEdit]()
+    tried = {e.apply(text): e for e in islice(candidate_edits(analysis, diagnostic), MAX_INSPECTED)}
     for edit in islice(tried.values(), MAX_TRIED):
         # for one help text the first location that works is the most likely
         if edit.title not in found and trial.removes_message(edit):
@@ -282,80 +284,80 @@ def find_quick_fixes(
     return [*found.values()]
 
 
-def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixEdit]:
+def candidate_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
     """Yield the edits that a message may suggest, the surest first."""
-    for fix in fault.fixes:
-        if known.is_here(fix.span):
+    for fix in diagnostic.fixes:
+        if analysis.is_in_document(fix.span):
             yield FixEdit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
-    labels = [fault.primary, *fault.others] if fault.primary else []
-    spans = [label.span for label in labels if label and known.is_here(label.span)]
+    labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
+    spans = [label.span for label in labels if label and analysis.is_in_document(label.span)]
     # a suggested name is more certain than a placeholder of a help text
-    for advice in (fault.title, *fault.helps):
-        for offered in NAME_SUGGESTION.findall(advice):
+    for advice in (diagnostic.title, *diagnostic.helps):
+        for suggestion in NAME_SUGGESTION.findall(advice):
             for span in spans[:1]:
-                yield from _rename_name(fault, span, offered)
-    for advice in fault.helps:
-        yield from _follow_advice(known, advice, spans)
+                yield from _rename_name(diagnostic, span, suggestion)
+    for advice in diagnostic.helps:
+        yield from _follow_advice(analysis, advice, spans)
 
 
 def _follow_advice(
-    known: DocumentAnalysis, advice: str, spans: Sequence[Span]
+    analysis: DocumentAnalysis, advice: str, spans: Sequence[Span]
 ) -> Iterator[FixEdit]:
     """Yield the edits that one help text may suggest."""
     if REMOVAL_START.match(advice):
         yield from removal_edits(spans)
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
-            yield from place_fix(known, spans[:1], word, added=False)
-    for piece, added in _list_pieces(advice, read=known.spec is not None):
-        yield from place_fix(known, spans, piece, added=added)
+            yield from place_fix(analysis, spans[:1], word, added=False)
+    for piece, added in _list_pieces(advice, is_parsed=analysis.spec is not None):
+        yield from place_fix(analysis, spans, piece, added=added)
 
 
-def _list_pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
+def _list_pieces(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
     """Return the texts that a help text suggests, and whether to add them."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])
-    elif read:
-        told = ADVICE_START.match(advice) is not None
+    elif is_parsed:
+        is_direct = ADVICE_START.match(advice) is not None
         yield from (
             (piece, advice.startswith("add"))
             for piece in QUOTED_PIECE.findall(advice)
             # a single word is usually one that the help text mentions
-            if told or CODE_CHARACTER.search(piece)
+            if is_direct or CODE_CHARACTER.search(piece)
         )
 
 
-def _rename_name(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdit]:
+def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[FixEdit]:
     """Replace a misspelled name by the suggested one."""
     if NAME_CHARACTERS.fullmatch(span.text):
-        yield FixEdit(f"write `{offered}`", span.start, span.end, offered)
+        yield FixEdit(f"write `{suggestion}`", span.start, span.end, suggestion)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # in `side.linaer` only the last part is misspelled
-        last = word.rpartition(".")[2] if "." not in offered else word
-        near = did_you_mean(last, [offered]) == offered
-        if near and last != offered and f"{last}" in fault.title:
+        last = word.rpartition(".")[2] if "." not in suggestion else word
+        near = did_you_mean(last, [suggestion]) == suggestion
+        if near and last != suggestion and f"{last}" in diagnostic.title:
             start = span.start + span.text.index(word) + len(word) - len(last)
-            title = f"write `{offered}`"
-            yield FixEdit(title, start, start + len(last), offered)
+            title = f"write `{suggestion}`"
+            yield FixEdit(title, start, start + len(last), suggestion)
 
 
 @dataclass
 class FixTrial:
     """A diagnostic and its text; edits are tried on copies of the text."""
 
-    known: DocumentAnalysis
-    fault: Diagnostic
+    analysis: DocumentAnalysis
+    diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
     def removes_message(self, edit: FixEdit) -> bool:
         """Return whether an edit removes the message without a new error."""
-        state = self._looked_at(edit.applied(self.known.source.text))
-        before, after = _count_messages(self.known), _count_messages(state)
-        same = self.fault.code, self.fault.title
+        state = self._looked_at(edit.apply(self.analysis.source.text))
+        before, after = _count_messages(self.analysis), _count_messages(state)
+        same = self.diagnostic.code, self.diagnostic.title
         if after.get(same, 0) >= before.get(same, 0):
             return False
-        if state.spec is None and self.known.spec is not None:
+        if state.spec is None and self.analysis.spec is not None:
             return False
         # an example in a help text may contain names that this document lacks
         new = [
@@ -368,32 +370,32 @@ class FixTrial:
 
     def _looked_at(self, text: str) -> DocumentAnalysis:
         """Analyze a text up to the graph in which the message was found."""
-        states = analyze_incrementally(self.known.path, text, self.unsaved)
+        states = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(states, self._find_graph, None), None) or next(
-            analyze_incrementally(self.known.path, text, self.unsaved)
+            analyze_incrementally(self.analysis.path, text, self.unsaved)
         )
 
     @cached_property
     def _find_graph(self) -> int:
         """Return which of the graphs has the message."""
-        text = self.known.source.text
-        for n, state in enumerate(analyze_incrementally(self.known.path, text, self.unsaved)):
-            if (self.fault.code, self.fault.title) in _count_messages(state):
+        text = self.analysis.source.text
+        for n, state in enumerate(analyze_incrementally(self.analysis.path, text, self.unsaved)):
+            if (self.diagnostic.code, self.diagnostic.title) in _count_messages(state):
                 return n
         return 0
 
 
-def _touches_edit(state: DocumentAnalysis, fault: Diagnostic, edit: FixEdit) -> bool:
+def _touches_edit(state: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
     """Return whether a message is about the text of an edit."""
-    span = fault.primary.span if fault.primary else None
-    if span is None or not state.is_here(span):
+    span = diagnostic.primary.span if diagnostic.primary else None
+    if span is None or not state.is_in_document(span):
         return False
     return span.start <= edit.start + len(edit.text) and span.end >= edit.start
 
 
-def _count_messages(known: DocumentAnalysis) -> dict[tuple[str, str], int]:
+def _count_messages(analysis: DocumentAnalysis) -> dict[tuple[str, str], int]:
     """Count the messages of a text."""
     found: dict[tuple[str, str], int] = {}
-    for d in known.diagnostics:
+    for d in analysis.diagnostics:
         found[d.code, d.title] = found.get((d.code, d.title), 0) + d.count
     return found

@@ -37,8 +37,8 @@ WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 class RequestHandlers:
     """`lines` counts a text as client and server have agreed."""
 
-    desk: OpenDocuments
-    lines: Callable[[str], DocumentLines]
+    documents: OpenDocuments
+    split_lines: Callable[[str], DocumentLines]
 
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
@@ -46,16 +46,16 @@ class RequestHandlers:
         """Return an open document once its first analysis, or all that is `is_complete`, is
         there.
         """
-        document = self.desk.get(uri)
+        document = self.documents.get(uri)
         if document is None:
             return None
         await asyncio.to_thread(
-            self.desk.wait, uri, document.version, REQUEST_TIMEOUT, is_complete=is_complete
+            self.documents.wait, uri, document.version, REQUEST_TIMEOUT, is_complete=is_complete
         )
-        document = self.desk.get(uri)
-        if document is None or document.known is None:
+        document = self.documents.get(uri)
+        if document is None or document.analysis is None:
             return None
-        return document, document.known, self.lines(document.text)
+        return document, document.analysis, self.split_lines(document.text)
 
     async def _on_hover(
         self, params: lsp.HoverParams | lsp.DefinitionParams
@@ -63,10 +63,10 @@ class RequestHandlers:
         read = await self._wait_for_document(params.text_document.uri)
         if read is None:
             return None
-        _, known, lines = read
+        _, analysis, lines = read
         offset = lines.offset(params.position.line, params.position.character)
-        found = find_meaning(known, offset)
-        return (found, known, lines) if found else None
+        found = find_meaning(analysis, offset)
+        return (found, analysis, lines) if found else None
 
     async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
         """Return signature, documentation and type of the name at a position."""
@@ -81,36 +81,38 @@ class RequestHandlers:
     async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
         """Return where the name at a position is defined."""
         meaning = await self._on_hover(params)
-        if meaning is None or meaning[0].place is None:
+        if meaning is None or meaning[0].definition is None:
             return None
-        return protocol.to_location(*meaning[1:], meaning[0].place)
+        return protocol.to_location(*meaning[1:], meaning[0].definition)
 
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
-        document = self.desk.get(params.text_document.uri)
+        document = self.documents.get(params.text_document.uri)
         # a document that is too large only gets that error
         if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # names of the last valid version are known; only the first version has to be waited for
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
-        known = document.latest_analysis
-        if known is None:
+        analysis = document.latest_analysis
+        if analysis is None:
             return lsp.CompletionList(False, [])
-        lines = self.lines(document.text)
+        lines = self.split_lines(document.text)
         offset = lines.offset(params.position.line, params.position.character)
         word = WORD_END.search(document.text[:offset])
         start = word.start() if word else offset
-        give = (
-            yaml_completion.complete_yaml if known.syntax == "yaml" else dsl_completion.complete_dsl
+        complete = (
+            yaml_completion.complete_yaml
+            if analysis.syntax == "yaml"
+            else dsl_completion.complete_dsl
         )
-        found = give(known, document.text, offset)
+        found = complete(analysis, document.text, offset)
         items = protocol.to_completion_items(found, lines, start, offset)
         return lsp.CompletionList(False, items)
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
         """Return the edit to the canonical form; None for a text that does not parse."""
-        document = self.desk.get(params.text_document.uri)
+        document = self.documents.get(params.text_document.uri)
         if document is None:
             return None
         try:
@@ -120,7 +122,7 @@ class RequestHandlers:
         text = print_dsl(file) if document.path.suffix == ".specc" else print_yaml(file)
         if text == document.text:
             return []
-        lines = self.lines(document.text)
+        lines = self.split_lines(document.text)
         return [lsp.TextEdit(protocol.to_range(lines, 0, len(document.text)), text)]
 
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
@@ -138,14 +140,16 @@ class RequestHandlers:
         read = await self._wait_for_document(params.text_document.uri, is_complete=True)
         if read is None:
             return []
-        document, known, lines = read
+        document, analysis, lines = read
         start, end = lines.offsets(params.range)
         actions: list[lsp.CodeAction] = []
-        for fault, edits in document.quick_fixes:
-            at = protocol.diagnostic_span(known, fault)
+        for diagnostic, edits in document.quick_fixes:
+            at = protocol.diagnostic_span(analysis, diagnostic)
             if at[0] <= end and at[1] >= start:
-                said = protocol.to_diagnostic(known, lines, fault)
-                actions += [protocol.to_code_action(document.uri, lines, said, e) for e in edits]
+                lsp_diagnostic = protocol.to_diagnostic(analysis, lines, diagnostic)
+                actions += [
+                    protocol.to_code_action(document.uri, lines, lsp_diagnostic, e) for e in edits
+                ]
         return actions
 
 
@@ -161,7 +165,7 @@ class BoundedInput(io.BytesIO):
         super().__init__()
         self.stream = stream
         self.ended = False
-        self.heard = False
+        self.has_received = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Return a header line; empty at the end."""
@@ -169,11 +173,11 @@ class BoundedInput(io.BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the body of a message; empty if it is too long."""
-        wanted = -1 if size is None else size
-        if not 0 <= wanted <= MAX_BYTES:
+        count = -1 if size is None else size
+        if not 0 <= count <= MAX_BYTES:
             self.ended = True
-        self.heard = True
-        return b"" if self.ended else self.stream.read(wanted)
+        self.has_received = True
+        return b"" if self.ended else self.stream.read(count)
 
 
 LOGGER = logging.getLogger(__name__)
@@ -181,7 +185,7 @@ YAML_SPEC = re.compile(r"""^["']?specc["']?[ \t]*:""", re.MULTILINE)
 """Distinguishes specs from other YAML files."""
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 Params = TypeVar("Params")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class SpeccLanguageServer:
@@ -191,41 +195,41 @@ class SpeccLanguageServer:
         self.editor = LanguageServer(
             "specc", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Full
         )
-        self.desk = OpenDocuments(self._publish_found, self._report_crash)
+        self.documents = OpenDocuments(self._publish_found, self._report_crash)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stopped = False
-        answers = RequestHandlers(self.desk, self._get_lines)
-        on = self.editor.feature
+        handlers = RequestHandlers(self.documents, self._get_lines)
+        register = self.editor.feature
         triggers = [".", "(", ",", "=", ":", " ", "@", '"']
-        on(lsp.INITIALIZED)(_make_handler(self._on_start))
-        on(lsp.SHUTDOWN)(_make_handler(self._on_stop))
-        on(lsp.TEXT_DOCUMENT_DID_OPEN)(_make_handler(self._on_open))
-        on(lsp.TEXT_DOCUMENT_DID_CHANGE)(_make_handler(self._on_change))
-        on(lsp.TEXT_DOCUMENT_DID_SAVE)(_make_handler(self._on_save))
-        on(lsp.TEXT_DOCUMENT_DID_CLOSE)(_make_handler(self._on_close))
-        on(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(answers.hover))
-        on(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(answers.definition))
-        on(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=triggers))(
-            _run_safely(answers.complete)
+        register(lsp.INITIALIZED)(_make_handler(self._on_start))
+        register(lsp.SHUTDOWN)(_make_handler(self._on_stop))
+        register(lsp.TEXT_DOCUMENT_DID_OPEN)(_make_handler(self._on_open))
+        register(lsp.TEXT_DOCUMENT_DID_CHANGE)(_make_handler(self._on_change))
+        register(lsp.TEXT_DOCUMENT_DID_SAVE)(_make_handler(self._on_save))
+        register(lsp.TEXT_DOCUMENT_DID_CLOSE)(_make_handler(self._on_close))
+        register(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(handlers.hover))
+        register(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(handlers.definition))
+        register(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=triggers))(
+            _run_safely(handlers.complete)
         )
-        on(lsp.TEXT_DOCUMENT_FORMATTING)(_run_safely(answers.format))
-        on(lsp.TEXT_DOCUMENT_INLAY_HINT)(_run_safely(answers.hints))
-        on(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_run_safely(answers.outline))
-        on(
+        register(lsp.TEXT_DOCUMENT_FORMATTING)(_run_safely(handlers.format))
+        register(lsp.TEXT_DOCUMENT_INLAY_HINT)(_run_safely(handlers.hints))
+        register(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_run_safely(handlers.outline))
+        register(
             lsp.TEXT_DOCUMENT_CODE_ACTION,
             lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix]),
-        )(_run_safely(answers.actions))
+        )(_run_safely(handlers.actions))
 
-    def serve(self, given: BinaryIO, taken: BinaryIO) -> str:
+    def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
         """Serve until `exit` or the end of input; return why it ended without `shutdown`, else
         "".
         """
-        stdin = BoundedInput(given)
-        self.editor.start_io(stdin, taken)
-        self.desk.close()
+        stdin = BoundedInput(stdin)
+        self.editor.start_io(stdin, stdout)
+        self.documents.close()
         if self.stopped:
             return ""
-        if stdin.heard:
+        if stdin.has_received:
             return "the editor closed the connection without `shutdown`"
         return "stdin ended before the first message; this command is started by an editor"
 
@@ -236,7 +240,7 @@ class SpeccLanguageServer:
 
     def _on_stop(self, params: None) -> None:
         self.stopped = True
-        self.desk.close()
+        self.documents.close()
 
     def _on_open(self, params: lsp.DidOpenTextDocumentParams) -> None:
         self.loop = asyncio.get_running_loop()
@@ -246,10 +250,10 @@ class SpeccLanguageServer:
         self._put_text(params.text_document.uri)
 
     def _on_save(self, params: lsp.DidSaveTextDocumentParams) -> None:
-        self.desk.saved(params.text_document.uri)
+        self.documents.reanalyze_others(params.text_document.uri)
 
     def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
-        self.desk.drop(params.text_document.uri)
+        self.documents.remove(params.text_document.uri)
         self._publish(params.text_document.uri, [], None)
 
     def _put_text(self, uri: str) -> None:
@@ -257,10 +261,10 @@ class SpeccLanguageServer:
         document = self.editor.workspace.get_text_document(uri)
         path = path_from_uri(uri, document.language_id or "")
         if path is None or not _is_spec(path, document.source):
-            self.desk.drop(uri)
+            self.documents.remove(uri)
             self._publish(uri, [], document.version)
             return
-        self.desk.put(uri, path, document.source, document.version or 0)
+        self.documents.set_text(uri, path, document.source, document.version or 0)
 
     def _get_lines(self, text: str) -> DocumentLines:
         agreed = self.editor.workspace.position_encoding
@@ -273,36 +277,36 @@ class SpeccLanguageServer:
     def _publish_found(self, uri: str, version: int) -> None:
         """Publish the diagnostics of an analysis. Runs in the analysis thread."""
         if self.loop is not None:
-            self.loop.call_soon_threadsafe(self._tell, uri, version)
+            self.loop.call_soon_threadsafe(self._publish_current, uri, version)
 
-    def _tell(self, uri: str, version: int) -> None:
+    def _publish_current(self, uri: str, version: int) -> None:
         """Publish diagnostics, unless the text is newer."""
-        document = self.desk.get(uri)
-        if document is None or document.version != version or document.known is None:
+        document = self.documents.get(uri)
+        if document is None or document.version != version or document.analysis is None:
             return
         lines = self._get_lines(document.text)
-        self._publish(uri, protocol.to_diagnostics(document.known, lines), version)
+        self._publish(uri, protocol.to_diagnostics(document.analysis, lines), version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
         """Report an internal error. Runs in the analysis thread."""
         LOGGER.error("reading %s failed", uri, exc_info=error)
         if self.loop is not None:
-            self.loop.call_soon_threadsafe(self._tell_bug, uri, version, error)
+            self.loop.call_soon_threadsafe(self._publish_crash, uri, version, error)
 
-    def _tell_bug(self, uri: str, version: int, error: Exception) -> None:
+    def _publish_crash(self, uri: str, version: int, error: Exception) -> None:
         start = lsp.Position(0, 0)
         text = (
             f"specc stopped in the middle of this text: {type(error).__name__}; this is "
             "a bug in specc, please report it with the text"
         )
-        said = lsp.Diagnostic(
+        lsp_diagnostic = lsp.Diagnostic(
             range=lsp.Range(start, start),
             message=text,
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
             source=protocol.DIAGNOSTIC_SOURCE,
         )
-        self._publish(uri, [said], version)
+        self._publish(uri, [lsp_diagnostic], version)
 
     def _publish(self, uri: str, found: list[lsp.Diagnostic], version: int | None) -> None:
         self.editor.text_document_publish_diagnostics(
@@ -311,28 +315,28 @@ class SpeccLanguageServer:
 
 
 def _run_safely(
-    answer: Callable[[Params], Awaitable[Answer]],
-) -> Callable[[Params], Awaitable[Answer | None]]:
+    handler: Callable[[Params], Awaitable[Result]],
+) -> Callable[[Params], Awaitable[Result | None]]:
     """Wrap a request handler: an internal error is logged, and the answer is None."""
 
-    @wraps(answer)
-    async def answered(params: Params) -> Answer | None:
+    @wraps(handler)
+    async def handle_request(params: Params) -> Result | None:
         try:
-            return await answer(params)
+            return await handler(params)
         except Exception:
             LOGGER.exception("a request failed")
             return None
 
-    return answered
+    return handle_request
 
 
-def _make_handler(take: Callable[[Params], None]) -> Callable[[Params], None]:
+def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
     """Return a notification handler that logs errors; a function, as pygls sets attributes."""
 
-    @wraps(take)
+    @wraps(handler)
     def handle_notification(params: Params) -> None:
         try:
-            take(params)
+            handler(params)
         except Exception:
             LOGGER.exception("a notification failed")
 

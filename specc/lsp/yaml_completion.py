@@ -7,7 +7,7 @@ from functools import cache
 
 from specc.library.spec_reader import get_specs_directory, list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis
-from specc.lsp.dsl_completion import CompletionItem, call_options, expected_terminals
+from specc.lsp.dsl_completion import CompletionItem, call_options, complete_terminals
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
 
 KEY_LINE = re.compile(
@@ -25,7 +25,7 @@ def load_schema() -> Schema:
     return data
 
 
-def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
+def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
     """Complete at a character; the text may be newer than its analysis."""
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
@@ -39,7 +39,7 @@ def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[Compl
     column = len(found["blank"])
     path = (*_find_parents(above, column), found["key"].strip("\"' "))
     value = line[found.end() :].lstrip()
-    return [*_complete_words(text, path), *_in_expression(known, path, value, offset)]
+    return [*_complete_words(text, path), *_complete_expression(analysis, path, value, offset)]
 
 
 def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
@@ -67,8 +67,8 @@ def _is_list(above: Sequence[str], line: str) -> bool:
 
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """Complete the keys of the map at a path."""
-    for made in _find_schemas(text, path):
-        for key, value in _list_properties(made).items():
+    for schema in _find_schemas(text, path):
+        for key, value in _list_properties(schema).items():
             yield CompletionItem(f"{key}: ", "property", doc=_get_doc(value))
 
 
@@ -78,8 +78,8 @@ def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
         yield from (
             CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()
         )
-    for made in _find_schemas(text, path):
-        words = made.get("enum", ())
+    for schema in _find_schemas(text, path):
+        words = schema.get("enum", ())
         for word in words if isinstance(words, list) else ():
             yield CompletionItem(
                 str(word).lower() if isinstance(word, bool) else str(word), "constant"
@@ -91,8 +91,8 @@ def _get_doc(value: object) -> str:
     return str(text)
 
 
-def _list_properties(made: Schema) -> Mapping[str, object]:
-    found = made.get("properties", {})
+def _list_properties(schema: Schema) -> Mapping[str, object]:
+    found = schema.get("properties", {})
     return found if isinstance(found, dict) else {}
 
 
@@ -102,8 +102,8 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
     for key in path:
         below = [
             inner
-            for made in here
-            for inner in [_list_properties(made).get(key, made.get("additionalProperties"))]
+            for schema in here
+            for inner in [_list_properties(schema).get(key, schema.get("additionalProperties"))]
             if isinstance(inner, dict)
         ]
         here = _expand_schemas(below, text)
@@ -115,41 +115,41 @@ def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
     found: dict[int, Schema] = {}
     waiting = list(reversed(schemas))
     while waiting:
-        made = waiting.pop()
-        if id(made) in found:
+        schema = waiting.pop()
+        if id(schema) in found:
             continue
-        found[id(made)] = made
-        waiting += reversed(list(_list_allowed_values(made, text)))
+        found[id(schema)] = schema
+        waiting += reversed(list(_list_allowed_values(schema, text)))
     return list(found.values())
 
 
-def _list_allowed_values(made: Schema, text: str) -> Iterator[Schema]:
+def _list_allowed_values(schema: Schema, text: str) -> Iterator[Schema]:
     """Return the values that a schema allows."""
-    reference = made.get("$ref")
+    reference = schema.get("$ref")
     if isinstance(reference, str):
         target = load_schema()["definitions"]
         assert isinstance(target, dict)
         yield target[reference.rpartition("/")[2]]
     for key in ("anyOf", "allOf"):
-        several = made.get(key, ())
+        several = schema.get(key, ())
         yield from several if isinstance(several, list) else ()
-    if isinstance(items := made.get("items"), dict):
+    if isinstance(items := schema.get("items"), dict):
         yield items
-    if isinstance(then := made.get("then"), dict) and _holds_list(made.get("if"), text):
+    if isinstance(then := schema.get("then"), dict) and _applies_to_text(schema.get("if"), text):
         yield then
 
 
-def _holds_list(condition: object, text: str) -> bool:
+def _applies_to_text(condition: object, text: str) -> bool:
     """Return whether a rule on `extends` is for this text; other rules always are."""
-    said = json.dumps(condition)
-    if '"extends"' not in said:
+    text_of_condition = json.dumps(condition)
+    if '"extends"' not in text_of_condition:
         return True
     extends = re.search(r"""^extends:[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
-    return extends is not None and f'"const": "{extends[1]}"' in said
+    return extends is not None and f'"const": "{extends[1]}"' in text_of_condition
 
 
-def _in_expression(
-    known: DocumentAnalysis, path: Sequence[str], value: str, offset: int
+def _complete_expression(
+    analysis: DocumentAnalysis, path: Sequence[str], value: str, offset: int
 ) -> Iterator[CompletionItem]:
     """Complete a value, if the keys above expect one."""
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
@@ -157,10 +157,10 @@ def _in_expression(
     if value.startswith(("{", "[")):
         called = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
         if called:
-            for offer in call_options(known, called[-1]):
+            for offer in call_options(analysis, called[-1]):
                 yield CompletionItem(offer.text.replace("=", ": "), "option", offer.detail)
             return
-    plain = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
-    here = find_expected_tokens(plain, len(plain), EXPR.symbol)
+    prefix = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
+    here = find_expected_tokens(prefix, len(prefix), EXPR.symbol)
     if here is not None:
-        yield from expected_terminals(known, here, offset, begun=True)
+        yield from complete_terminals(analysis, here, offset, is_incomplete=True)

@@ -45,7 +45,7 @@ class AttendedInputs:
             self._label_text(length, count)
             or self._label_frames(count)
             or self._find_patches(count)
-            or MapAxis(role="rows", labels=tuple(map(str, range(count))))
+            or MapAxis(role="unnamed", labels=tuple(map(str, range(count))))
         )
 
     def axes(
@@ -97,7 +97,7 @@ class AttendedInputs:
             if record is None or array.shape[1:] != (count,):
                 continue
             if self.model.manifest.graph.inputs[name].type.shape[1] == length:
-                role: Role = "written" if name == growing else "read"
+                role: Role = "generated" if name == growing else "input"
                 return MapAxis(role=role, labels=tuple(token_labels(array[0], record)))
         return None
 
@@ -121,7 +121,7 @@ class AttendedInputs:
             if isinstance(record, Waveform | LogMel) and count:
                 lasts = _count_seconds(array, record)
                 labels = tuple(f"{n * lasts / count:.2f} s" for n in range(count))
-                return MapAxis(role="heard", labels=labels, lasts=lasts)
+                return MapAxis(role="audio", labels=labels, seconds=lasts)
         return None
 
     def _find_patches(self, count: int) -> MapAxis | None:
@@ -131,7 +131,9 @@ class AttendedInputs:
         if grid is None:
             return None
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
-        return MapAxis(role="seen", labels=(*CLASS_TOKENS[: grid.lead], *patches), grid=grid)
+        return MapAxis(
+            role="image", labels=(*CLASS_TOKENS[: grid.prefix_tokens], *patches), grid=grid
+        )
 
     def _find_image(self) -> tuple[str, ImageRecord] | None:
         for name, record in self.model.manifest.reading.inputs:
@@ -149,7 +151,7 @@ class AttendedInputs:
         record = self._find_output_tokenizer()
         if record is None or self.written is None:
             return None
-        return MapAxis(role="written", labels=tuple(token_labels(self.written[0], record)))
+        return MapAxis(role="generated", labels=tuple(token_labels(self.written[0], record)))
 
     def answer(self) -> str:
         """Return the generated text, or "" if there is none."""
@@ -168,7 +170,7 @@ def patch_grid(keys: int, size: tuple[int, int]) -> PatchGrid | None:
         side = math.sqrt(size[0] * size[1] / patches)
         rows, columns = size[0] / side, size[1] / side
         if rows.is_integer() and columns.is_integer():
-            return PatchGrid(rows=int(rows), columns=int(columns), lead=lead)
+            return PatchGrid(rows=int(rows), columns=int(columns), prefix_tokens=lead)
     return None
 
 

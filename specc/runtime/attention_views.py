@@ -93,7 +93,7 @@ def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
     """Return the attention with only these heads."""
     rows = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
-        attention.weights[rows], attention.hidden[rows], tuple(attention.heads[n] for n in rows)
+        attention.weights[rows], attention.masked[rows], tuple(attention.heads[n] for n in rows)
     )
 
 
@@ -190,7 +190,7 @@ def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
         if room <= 0:
             break
         heads = len(each.heads)
-        fits = each.with_heads(each.weights[:room], each.hidden[:room], each.heads[:room])
+        fits = each.with_heads(each.weights[:room], each.masked[:room], each.heads[:room])
         kept.append(fits)
         room -= heads
     return tuple(kept)
@@ -222,7 +222,7 @@ def run_with_attention(
     answer = given.answer()
     said = f"{given.describe_inputs()} → {answer}" if answer else given.describe_inputs()
     looks = AttentionMaps(
-        model=model.manifest.name, given=said, maps=tuple(maps), image=given.image()
+        model=model.manifest.name, input_text=said, maps=tuple(maps), image=given.image()
     )
     return AttentionRun(looks, results, rows)
 
@@ -278,7 +278,7 @@ def _make_maps(
             AttentionMap(
                 scope=name,
                 weights=values,
-                hidden=behind,
+                masked=behind,
                 heads=tuple(range(len(values))),
                 queries=queries,
                 keys=keys,
@@ -306,7 +306,7 @@ def _read_alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
     return AttentionMap(
         scope=ALIGNMENT_OUTPUT,
         weights=first,
-        hidden=np.zeros(first.shape, np.bool_),
+        masked=np.zeros(first.shape, np.bool_),
         heads=tuple(range(len(first))),
         queries=queries,
         keys=keys,

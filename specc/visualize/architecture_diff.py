@@ -49,12 +49,12 @@ class ArchitectureDifference:
     """All changes from A to B. `unlike`: they have almost no block in common."""
 
     changes: tuple[ArchitectureChange, ...] = ()
-    unlike: str = ""
+    reason: str = ""
 
     @property
     def same(self) -> bool:
         """Return whether both have the same operations."""
-        return not self.changes and not self.unlike
+        return not self.changes and not self.reason
 
 
 def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
@@ -62,19 +62,19 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     a, b = (replace(s, graph=pass_pipeline.normalize_weight_orientation(s.graph)) for s in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
-    one, other = (_list_scopes(side.graph) for side in (a, b))
-    common = one.keys() & other.keys()
+    left, right = (_list_scopes(side.graph) for side in (a, b))
+    common = left.keys() & right.keys()
     changes = [*_diff_config(a.config, b.config), *_diff_ports(a.graph, b.graph)]
     total = [*_diff_totals(a.graph, b.graph)]
-    if len(common) < MIN_COMMON_SHARE * len(one.keys() | other.keys()):
-        unlike = (
-            f"these are unlike models: of {len(one)} blocks of {a.name} and {len(other)} "
+    if len(common) < MIN_COMMON_SHARE * len(left.keys() | right.keys()):
+        reason = (
+            f"these are unlike models: of {len(left)} blocks of {a.name} and {len(right)} "
             f"of {b.name}, {len(common)} have paths in common"
         )
-        return ArchitectureDifference(changes=(*changes, *total), unlike=unlike)
-    changes += _fold_changes("removed", ((p, "") for p in _find_outermost(one, other)))
-    changes += _fold_changes("added", ((p, "") for p in _find_outermost(other, one)))
-    changes += _fold_changes("block", _diff_scope(one, other))
+        return ArchitectureDifference(changes=(*changes, *total), reason=reason)
+    changes += _fold_changes("removed", ((p, "") for p in _find_outermost(left, right)))
+    changes += _fold_changes("added", ((p, "") for p in _find_outermost(right, left)))
+    changes += _fold_changes("block", _diff_scope(left, right))
     found = (*changes, *total)
     return ArchitectureDifference(changes=found or tuple(_first_line(a.graph, b.graph)))
 
@@ -85,9 +85,9 @@ def _format_graph(graph: Graph) -> str:
 
 
 def _diff_config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
-    one, other = dict(_flatten(a)), dict(_flatten(b))
-    for key in {**one, **other}:
-        before, after = (_describe_mask(c[key]) if key in c else "–" for c in (one, other))
+    left, right = dict(_flatten(a)), dict(_flatten(b))
+    for key in {**left, **right}:
+        before, after = (_describe_mask(c[key]) if key in c else "–" for c in (left, right))
         if before != after:
             yield ArchitectureChange(kind="config", where=key, how=f"{before} → {after}")
 
@@ -106,10 +106,10 @@ def _describe_mask(value: object) -> str:
 
 
 def _diff_ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    for kind, one, other in (("input", a.inputs, b.inputs), ("result", a.outputs, b.outputs)):
-        for name in {**one, **other}:
+    for kind, left, right in (("input", a.inputs, b.inputs), ("result", a.outputs, b.outputs)):
+        for name in {**left, **right}:
             before, after = (
-                str(ports[name].type) if name in ports else "–" for ports in (one, other)
+                str(ports[name].type) if name in ports else "–" for ports in (left, right)
             )
             if before != after:
                 yield ArchitectureChange(kind=kind, where=name, how=f"{before} → {after}")
@@ -178,11 +178,11 @@ def describe_visible_keys(node: Node) -> str:
     return f"itself and {back}" if seen.lo == 0 else f"{back} and {ahead}"
 
 
-def _find_outermost(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[str]:
+def _find_outermost(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[str]:
     """Yield the outermost paths that `other` lacks."""
-    there = {path for scope in other for path in _list_enclosing(scope)}
+    there = {path for scope in right for path in _list_enclosing(scope)}
     seen: dict[str, None] = {}
-    for scope in one:
+    for scope in left:
         top = next((path for path in _list_enclosing(scope) if path not in there), "")
         if scope and top:
             seen[top] = None
@@ -195,51 +195,53 @@ def _list_enclosing(scope: str) -> Iterator[str]:
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
-def _diff_scope(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
+def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
     """Yield the differences of a scope in both, one pair per change."""
-    for scope, facts in one.items():
-        for change in _pair_facts(facts, other.get(scope, facts)):
+    for scope, facts in left.items():
+        for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside of blocks)", change
 
 
-def _pair_facts(one: Facts, other: Facts) -> Iterator[str]:
+def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
     """Pair differing facts by name, in order."""
-    names = dict.fromkeys(name for name, _ in (*one, *other))
+    names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
-        before, after = ([d for n, d in facts if n == name] for facts in (one, other))
+        before, after = ([d for n, d in facts if n == name] for facts in (left, right))
         shared = min(len(before), len(after))
-        for was, now in zip(before[:shared], after[:shared], strict=True):
-            if was != now:
-                yield f"{name} {_diff_details(was, now)}"
+        for old, new in zip(before[:shared], after[:shared], strict=True):
+            if old != new:
+                yield f"{name} {_diff_details(old, new)}"
         yield from (f"{name} {d} → –".replace("  ", " ") for d in before[shared:])
         yield from (f"– → {name} {d}".rstrip() for d in after[shared:])
 
 
-def _diff_details(was: str, now: str) -> str:
+def _diff_details(old: str, new: str) -> str:
     """Return the attributes that differ between two lists."""
-    one, other = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (was, now))
-    if "=" not in was or one.keys() != other.keys():
-        return f"{was} → {now}"
-    changed = [f"{n} {one[n]} → {other[n]}" for n in one if one[n] != other[n]]
+    left, right = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (old, new))
+    if "=" not in old or left.keys() != right.keys():
+        return f"{old} → {new}"
+    changed = [f"{n} {left[n]} → {right[n]}" for n in left if left[n] != right[n]]
     return ", ".join(changed)
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
     """Merge equal changes of paths that differ in one number."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, how in pairs:
-        paths = alike.setdefault((INTEGER_PATTERN.sub("#", path), how), [])
+        paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), how), [])
         # a change that occurs twice in a block is reported once
         paths += [path] if path not in paths else []
-    made = [
+    folded = [
         ArchitectureChange(kind=kind, where=where, how=how)
-        for (_, how), paths in sorted(alike.items(), key=lambda item: _order_changes(item[1][0]))
+        for (_, how), paths in sorted(
+            paths_by_change.items(), key=lambda item: _order_changes(item[1][0])
+        )
         for where in _join_paths(paths)
     ]
-    if len(made) > MAX_LINES:
-        more = ArchitectureChange(kind=kind, where="…", how=f"and {len(made) - MAX_LINES} more")
-        return [*made[:MAX_LINES], more]
-    return made
+    if len(folded) > MAX_LINES:
+        more = ArchitectureChange(kind=kind, where="…", how=f"and {len(folded) - MAX_LINES} more")
+        return [*folded[:MAX_LINES], more]
+    return folded
 
 
 def _order_changes(path: str) -> list[tuple[int, str]]:
@@ -276,9 +278,11 @@ def _format_work(graph: Graph) -> Dim:
 
 def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Return where the IR texts of two graphs diverge."""
-    for one, other in zip(_format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False):
-        if one != other:
-            how = f"{one.strip()} → {other.strip()}"
+    for left, right in zip(
+        _format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False
+    ):
+        if left != right:
+            how = f"{left.strip()} → {right.strip()}"
             yield ArchitectureChange(kind="wiring", where="first", how=how)
             return
     yield ArchitectureChange(kind="wiring", where="length", how="one has more operations")
@@ -289,8 +293,8 @@ def format_difference(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -
     if found.same:
         return [f"{a.name} and {b.name} are the same architecture"]
     head = [f"{a.name} → {b.name}"]
-    if found.unlike:
-        head.append(found.unlike)
+    if found.reason:
+        head.append(found.reason)
     kind = max((len(c.kind) for c in found.changes), default=0)
     where = min(48, max((len(c.where) for c in found.changes), default=0))
     rows = [f"{c.kind:<{kind}}  {c.where:<{where}}  {c.how}".rstrip() for c in found.changes]

@@ -45,41 +45,41 @@ class ArchitectureView:
     doc: str
     graphs: Mapping[str, Graph]
     count: str = ""
-    at: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-def render_architecture_svg(shown: ArchitectureView) -> str:
+def render_architecture_svg(view: ArchitectureView) -> str:
     """Render a graph as one SVG drawing with nested blocks, as deep as they fit."""
-    graph = next(iter(shown.graphs.values()))
-    block = build_block_tree(graph, shown.at)
-    return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), shown.name))
+    graph = next(iter(view.graphs.values()))
+    block = build_block_tree(graph, view.sizes)
+    return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), view.name))
 
 
-def render_architecture_page(shown: ArchitectureView) -> str:
+def render_architecture_page(view: ArchitectureView) -> str:
     """Return the page: one file without network access and with no code but ours."""
-    trees = {name: build_block_tree(g, shown.at) for name, g in shown.graphs.items()}
-    places = _Places(trees)
-    cost = compute_cost_curves(next(iter(shown.graphs.values())))
-    sources = _list_sources(list(shown.graphs.values()), places)
+    trees = {name: build_block_tree(g, view.sizes) for name, g in view.graphs.items()}
+    anchors = _Anchors(trees)
+    cost = compute_cost_curves(next(iter(view.graphs.values())))
+    sources = _list_sources(list(view.graphs.values()), anchors)
     body = "\n".join(
         [
-            _render_head(shown),
+            _render_head(view),
             _render_tabs(list(trees)),
-            *(_render_graph(n, name, trees[name], shown, places) for n, name in enumerate(trees)),
+            *(_render_graph(n, name, trees[name], view, anchors) for n, name in enumerate(trees)),
             _render_costs(cost),
             *_render_listings(sources),
         ]
     )
     return render_page(
-        f"Architecture: {printable_label(shown.name, 80)}",
+        f"Architecture: {printable_label(view.name, 80)}",
         body,
         styles=[read_page_resource("page.css"), read_page_resource("architecture.css")],
         programs=[read_page_resource("page.js"), read_page_resource("architecture.js")],
-        data={"graphs": [places.of(n) for n in range(len(trees))]},
+        data={"graphs": [anchors.get_graph_anchors(n) for n in range(len(trees))]},
     )
 
 
-class _Places:
+class _Anchors:
     """HTML anchors of blocks and of source lines."""
 
     def __init__(self, trees: Mapping[str, Block]) -> None:
@@ -91,9 +91,9 @@ class _Places:
                 for line in block.lines:
                     self.files.setdefault(line.file, len(self.files))
 
-    def of(self, graph: int) -> Json:
+    def get_graph_anchors(self, graph: int) -> Json:
         """Return the anchors of one graph's blocks by path."""
-        return {path: at for (n, path), at in self.blocks.items() if n == graph}
+        return {path: sizes for (n, path), sizes in self.blocks.items() if n == graph}
 
     def line(self, line: SpecLine) -> str:
         """Render a link to a source line."""
@@ -101,11 +101,11 @@ class _Places:
         return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
 
 
-def _render_head(shown: ArchitectureView) -> str:
-    doc = f'<p class="doc">{escape(printable_label(shown.doc, 600))}</p>' if shown.doc else ""
-    count = f'<p class="count">{escape(shown.count)}</p>' if shown.count else ""
+def _render_head(view: ArchitectureView) -> str:
+    doc = f'<p class="doc">{escape(printable_label(view.doc, 600))}</p>' if view.doc else ""
+    count = f'<p class="count">{escape(view.count)}</p>' if view.count else ""
     return (
-        f"<header><div><h1>{escape(printable_label(shown.name, 80))}</h1>{doc}{count}</div>"
+        f"<header><div><h1>{escape(printable_label(view.name, 80))}</h1>{doc}{count}</div>"
         '<div class="tools"><button type="button" id="fold">open all</button>'
         '<button type="button" id="theme" aria-label="dark or light">◐</button></div></header>'
     )
@@ -127,17 +127,17 @@ def _render_tab(n: int, name: str) -> str:
     )
 
 
-def _render_graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Places) -> str:
-    graph = shown.graphs[name]
+def _render_graph(n: int, name: str, tree: Block, view: ArchitectureView, anchors: _Anchors) -> str:
+    graph = view.graphs[name]
     hidden = "" if n == 0 else " hidden"
     ports = [
-        *_render_ports("input", {k: v.type for k, v in graph.inputs.items()}, shown.at),
-        *_render_ports("result", {k: v.type for k, v in graph.outputs.items()}, shown.at),
+        *_render_ports("input", {k: v.type for k, v in graph.inputs.items()}, view.sizes),
+        *_render_ports("result", {k: v.type for k, v in graph.outputs.items()}, view.sizes),
     ]
     panels = [
-        _render_panel(places.blocks[n, block.path], block, shown, places)
+        _render_panel(anchors.blocks[n, block.path], block, view, anchors)
         for block in tree.all()
-        if (n, block.path) in places.blocks
+        if (n, block.path) in anchors.blocks
     ]
     return "\n".join(
         [
@@ -146,7 +146,7 @@ def _render_graph(n: int, name: str, tree: Block, shown: ArchitectureView, place
             '<div class="columns"><div class="tree" role="tree">',
             '<div class="titles"><span>block</span><span>output</span>'
             "<span>weights</span><span>multiply-adds</span></div>",
-            *_render_rows(n, tree, shown.at, places, 0),
+            *_render_rows(n, tree, view.sizes, anchors, 0),
             '</div><div class="panels">',
             *panels,
             "</div></div></section>",
@@ -154,19 +154,19 @@ def _render_graph(n: int, name: str, tree: Block, shown: ArchitectureView, place
     )
 
 
-def _render_ports(what: str, types: Mapping[str, Type], at: Mapping[str, int]) -> Iterator[str]:
+def _render_ports(what: str, types: Mapping[str, Type], sizes: Mapping[str, int]) -> Iterator[str]:
     for name, type_ in types.items():
-        shape = escape(format_type_with_sizes(type_, at))
+        shape = escape(format_type_with_sizes(type_, sizes))
         label = escape(printable_label(name, 60))
         yield f'<li><span class="what">{what}</span> {label} <code>{shape}</code></li>'
 
 
 def _render_rows(
-    n: int, block: Block, at: Mapping[str, int], places: _Places, depth: int
+    n: int, block: Block, sizes: Mapping[str, int], anchors: _Anchors, depth: int
 ) -> Iterator[str]:
     """Render a row of the tree and its children, collapsed from the third level on."""
-    cells = _render_cells(block, at, depth)
-    place = places.blocks.get((n, block.path), "")
+    cells = _render_cells(block, sizes, depth)
+    place = anchors.blocks.get((n, block.path), "")
     kind = f'class="row k-{block.kind}" data-panel="{place}"'
     button = f'<button type="button" {kind}>{cells}</button>'
     if not block.inner:
@@ -175,11 +175,11 @@ def _render_rows(
     is_open = " open" if depth < 2 else ""
     yield f"<details{is_open}><summary>{button}</summary>"
     for inner in block.inner.values():
-        yield from _render_rows(n, inner, at, places, depth + 1)
+        yield from _render_rows(n, inner, sizes, anchors, depth + 1)
     yield "</details>"
 
 
-def _render_cells(block: Block, at: Mapping[str, int], depth: int) -> str:
+def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
     repeats = f' <b class="times">× {block.repeats}</b>' if block.repeats > 1 else ""
     name = escape(printable_label(block.name or "graph", 60))
     op = f' <span class="op">{escape(block.op)}</span>' if block.op else ""
@@ -188,14 +188,14 @@ def _render_cells(block: Block, at: Mapping[str, int], depth: int) -> str:
         f'<span class="name indent-{min(depth, 8)}">{name}{repeats}{op}</span>'
         f'<span class="shape">{escape(block.output_type)}</span>'
         f'<span class="number">{escape(weights)}</span>'
-        f'<span class="number">{escape(_format_work(block, at))}</span>'
+        f'<span class="number">{escape(_format_work(block, sizes))}</span>'
     )
 
 
-def _format_work(block: Block, at: Mapping[str, int]) -> str:
+def _format_work(block: Block, sizes: Mapping[str, int]) -> str:
     """Format the multiply-adds as a formula."""
     work = block.work - block.saved_work
-    return _escape(format_dim_formula(work, at)) if work.terms else ""
+    return _escape(format_dim_formula(work, sizes)) if work.terms else ""
 
 
 def _escape(text: str) -> str:
@@ -203,41 +203,41 @@ def _escape(text: str) -> str:
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _render_panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:
+def _render_panel(place: str, block: Block, view: ArchitectureView, anchors: _Anchors) -> str:
     """Render the details of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     facts = [("gives", block.output_type), ("weights", format_dim_formula(block.weights, {}))]
-    facts.append(("multiply-adds", _format_work(block, shown.at)))
+    facts.append(("multiply-adds", _format_work(block, view.sizes)))
     if block.saved_work.terms:
-        facts.append(("full forward", _escape(format_dim_formula(block.work, shown.at))))
+        facts.append(("full forward", _escape(format_dim_formula(block.work, view.sizes))))
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts
         if text and text != "0"
     )
-    title = escape(printable_label(f"{block.path or shown.name}{repeats}", 120))
+    title = escape(printable_label(f"{block.path or view.name}{repeats}", 120))
     meaning = f'<p class="meaning">{_render_code(block.meaning)}</p>' if block.meaning else ""
     picture = ""
     if len(block.flow.items) > 2 or block.inner:
-        opens = expand_blocks(block, 14)
-        title_of = block.path or shown.name
-        drawing = draw_block(block, opens, title_of, headed=False)
+        is_expanded = expand_blocks(block, 14)
+        title_of = block.path or view.name
+        drawing = draw_block(block, is_expanded, title_of, headed=False)
         picture = render_inline_svg(drawing, "drawing")
     return (
         f'<article class="panel" id="{place}" hidden><h2 class="path">{title}</h2>'
-        f"<dl>{rows}</dl>{meaning}{_render_lines(block.lines, places)}{picture}</article>"
+        f"<dl>{rows}</dl>{meaning}{_render_lines(block.lines, anchors)}{picture}</article>"
     )
 
 
-def _render_lines(lines: Sequence[SpecLine], places: _Places) -> str:
+def _render_lines(lines: Sequence[SpecLine], anchors: _Anchors) -> str:
     """Render the spec lines of a block."""
     if not lines:
         return ""
-    said = "".join(
-        f"<li><code>{escape(printable_label(line.text, 200))}</code> {places.line(line)}</li>"
+    items = "".join(
+        f"<li><code>{escape(printable_label(line.text, 200))}</code> {anchors.line(line)}</li>"
         for line in lines
     )
-    return f'<ol class="lines" aria-label="in the spec">{said}</ol>'
+    return f'<ol class="lines" aria-label="in the spec">{items}</ol>'
 
 
 def _render_code(text: str) -> str:
@@ -260,7 +260,7 @@ def _render_costs(cost: CostCurves | None) -> str:
         + "</tr>"
         for k, n in enumerate(cost.lengths)
     )
-    stops = f'<p class="doc">{escape(cost.stops)}</p>' if cost.stops else ""
+    stops = f'<p class="doc">{escape(cost.limit_reason)}</p>' if cost.limit_reason else ""
     drawing = render_inline_svg(plot_cost(cost, "Multiply-adds against length"), "drawing")
     return (
         f'<section class="costs"><h3>Cost</h3>{drawing}{stops}'
@@ -269,24 +269,24 @@ def _render_costs(cost: CostCurves | None) -> str:
     )
 
 
-def _list_sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
+def _list_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
     """Return the linked sources, in the order of their numbers."""
     found: dict[str, Source] = {}
     for graph in graphs:
         for made in graph.node_origins.values():
             for span in made.spans:
-                if span.source.name in places.files:
+                if span.source.name in anchors.files:
                     found.setdefault(span.source.name, span.source)
-    return {name: found[name] for name in places.files if name in found}
+    return {name: found[name] for name in anchors.files if name in found}
 
 
 def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
     """Return each source with numbered lines, collapsed until a link opens it."""
-    room = MAX_SOURCE
+    remaining_characters = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()
-        room -= len(source.text)
-        if room < 0:
+        remaining_characters -= len(source.text)
+        if remaining_characters < 0:
             return
         rows = "".join(
             f'<li id="s{n}-{k}"><code>{escape(printable(line)[:400]) or " "}</code></li>'

@@ -15,27 +15,27 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
     A node without weights that is read only in a deeper scope, which computes an operand of it
     too, is drawn there: `x + dense(h)` before a norm belongs to `output` like `output.dense`.
     """
-    homes = {node: _built_under(graph, node) for node, _ in graph.nodes}
-    readers = _readers_of(graph)
+    node_scopes = {node: _find_build_scope(graph, node) for node, _ in graph.nodes}
+    consumers = _find_consumers(graph)
     weights = {*graph.parameters.values()}
     for node, _ in reversed(graph.nodes):
-        if not readers[node] or weights.intersection(node.args):
+        if not consumers[node] or weights.intersection(node.args):
             continue
-        inner = _find_common_scope([homes[reader] for reader in readers[node]])
-        read = [homes[arg.node] for arg in node.args if arg and arg.node]
-        for scope in _up_to(inner, homes[node]):
+        inner = _find_common_scope([node_scopes[reader] for reader in consumers[node]])
+        read = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
+        for scope in _iterate_outer_scopes(inner, node_scopes[node]):
             if any(is_inside(other, scope) for other in read):
-                homes[node] = scope
+                node_scopes[node] = scope
                 break
-    return homes
+    return node_scopes
 
 
-def _built_under(graph: Graph, node: Node) -> str:
+def _find_build_scope(graph: Graph, node: Node) -> str:
     made = graph.node_origins.get(node)
     return _find_common_scope(made.scopes) if made and made.scopes else ""
 
 
-def _readers_of(graph: Graph) -> Mapping[Node, list[Node]]:
+def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
     """Return the nodes that read each node; none for what is a result of the graph."""
     found: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
@@ -48,16 +48,16 @@ def _readers_of(graph: Graph) -> Mapping[Node, list[Node]]:
     return found
 
 
-def _up_to(inner: str, outer: str) -> Iterator[str]:
+def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
     """Yield the scopes from the inner one up to, but without, one around it."""
     while inner != outer and is_inside(inner, outer):
         yield inner
         inner = inner.rpartition(".")[0]
 
 
-def is_inside(scope: str, of: str) -> bool:
+def is_inside(scope: str, outer: str) -> bool:
     """Return whether a scope is another or below it."""
-    return not of or scope == of or scope.startswith(f"{of}.")
+    return not outer or scope == outer or scope.startswith(f"{outer}.")
 
 
 def common_scope(a: str, b: str) -> str:
@@ -113,13 +113,13 @@ NO_VALUES: Values = frozenset()
 
 
 @dataclass(kw_only=True)
-class _Walk:
+class _FlowBuilder:
     """A walk over a graph: `sources` are the drawn values that a value depends on, `owner` the
     item of a drawn value.
     """
 
     graph: Graph
-    homes: Mapping[Node, str]
+    node_scopes: Mapping[Node, str]
     scope: str
     block_of: Callable[[str], str]
     items: list[FlowItem] = field(default_factory=list)
@@ -152,20 +152,20 @@ class _Walk:
         if value.node is None:
             return FlowItem(role="port", name=self.inputs[value])
         label = operation_label(value.node)
-        name = _relative_path(self.homes[value.node], self.scope)
+        name = _relative_path(self.node_scopes[value.node], self.scope)
         return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
         """Return the tensor that arithmetic with numbers around the scope begins with."""
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
-            around = is_inside(self.scope, self.homes[node])
+            around = is_inside(self.scope, self.node_scopes[node])
             if not around or len(read) != 1 or read[0] in self.owner:
                 break
             (value,) = read
         return value
 
-    def walk(self) -> None:
+    def visit_graph(self) -> None:
         """Visit every node of the graph."""
         self.inputs |= {v: n for n, v in self.graph.inputs.items()}
         self.order |= {v: n for n, v in enumerate(self.inputs)}
@@ -173,13 +173,13 @@ class _Walk:
         for node, results in self.graph.nodes:
             for result in results:
                 self.order[result] = len(self.order)
-            self._enter_scope(node, results)
+            self._visit_node(node, results)
 
-    def _enter_scope(self, node: Node, results: tuple[Value, ...]) -> None:
+    def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
         """Give a node an item in the drawing, or connect its results to its sources."""
-        sources = self._read_by(node, results[0])
+        sources = self._collect_sources(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
-        home = self.homes[node]
+        home = self.node_scopes[node]
         if drawn and is_inside(home, self.scope):
             drawn = bool(self.block_of(home)) or _is_drawn(node, sources)
             if drawn:
@@ -189,7 +189,7 @@ class _Walk:
         for result in results:
             self.sources[result] = frozenset([result]) if drawn else sources
 
-    def _read_by(self, node: Node, result: Value) -> Values:
+    def _collect_sources(self, node: Node, result: Value) -> Values:
         """Return the drawn values that a node depends on; masks only if computed from
         activations.
         """
@@ -205,7 +205,7 @@ class _Walk:
 
     def _make_item(self, node: Node) -> FlowItem:
         """Return what a node of the scope is drawn as."""
-        block = self.block_of(self.homes[node])
+        block = self.block_of(self.node_scopes[node])
         if block:
             return FlowItem(role="block", name=block)
         return FlowItem(role="op", name=operation_label(node), node=node)
@@ -234,28 +234,28 @@ def operation_label(node: Node) -> str:
 
 
 def build_flow(
-    graph: Graph, homes: Mapping[Node, str], scope: str, block_of: Callable[[str], str]
+    graph: Graph, node_scopes: Mapping[Node, str], scope: str, block_of: Callable[[str], str]
 ) -> BlockFlow:
     """Return the flow inside a scope; `block_of` maps a scope inside it to its block, or ""."""
-    walk = _Walk(graph=graph, homes=homes, scope=scope, block_of=block_of)
-    walk.walk()
-    for name, value in _list_results(graph, homes, scope):
-        number = walk.number(FlowItem(role="result", name=name))
-        read = walk.sources.get(value, NO_VALUES)
+    builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, block_of=block_of)
+    builder.visit_graph()
+    for name, value in _list_results(graph, node_scopes, scope):
+        number = builder.number(FlowItem(role="result", name=name))
+        read = builder.sources.get(value, NO_VALUES)
         # masks and positions are drawn between blocks only if computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
-        walk.connect(floats, number)
-    return _order_items(walk.items, walk.edges)
+        builder.connect(floats, number)
+    return _order_items(builder.items, builder.edges)
 
 
 def _list_results(
-    graph: Graph, homes: Mapping[Node, str], scope: str
+    graph: Graph, node_scopes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
     """Yield what leaves a scope: the results of the graph, or what other scopes read."""
     if not scope:
         yield from graph.outputs.items()
         return
-    inside = {n for n, _ in graph.nodes if is_inside(homes[n], scope)}
+    inside = {n for n, _ in graph.nodes if is_inside(node_scopes[n], scope)}
     read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
     # in reading order, without duplicates
     leaving = dict.fromkeys([*read, *graph.outputs.values()])
@@ -264,15 +264,15 @@ def _list_results(
 
 def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
     """Return the items that are used, in topological order, ports first; cycles by first visit."""
-    kept = _find_reaching(items, edges)
-    inner = [(a, b) for a, b in edges if {a, b} <= kept]
-    before = {n: {a for a, b in inner if b == n} for n in kept}
-    left = sorted(kept, key=lambda n: (NODE_RANKS[items[n].role], n))
+    reaching = _find_reaching(items, edges)
+    inner = [(a, b) for a, b in edges if {a, b} <= reaching]
+    before = {n: {a for a, b in inner if b == n} for n in reaching}
+    remaining = sorted(reaching, key=lambda n: (NODE_RANKS[items[n].role], n))
     order: list[int] = []
-    while left:
-        free = (n for n in left if before[n] <= {*order})
-        order.append(next(free, left[0]))
-        left.remove(order[-1])
+    while remaining:
+        ready = (n for n in remaining if before[n] <= {*order})
+        order.append(next(ready, remaining[0]))
+        remaining.remove(order[-1])
     place = {old: new for new, old in enumerate(order)}
     return BlockFlow(
         items=tuple(items[n] for n in order), edges=tuple((place[a], place[b]) for a, b in inner)
@@ -281,10 +281,10 @@ def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None
 
 def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:
     """Return the items from which a result is reached."""
-    kept = {n for n, item in enumerate(items) if item.role == "result"}
-    while more := {a for a, b in edges if b in kept and a not in kept}:
-        kept |= more
-    return kept
+    reaching = {n for n, item in enumerate(items) if item.role == "result"}
+    while more := {a for a, b in edges if b in reaching and a not in reaching}:
+        reaching |= more
+    return reaching
 
 
 def _relative_path(scope: str, here: str) -> str:

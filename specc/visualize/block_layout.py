@@ -16,7 +16,7 @@ from specc.drawing.drawing_marks import (
     printable_label,
 )
 from specc.visualize.block_dataflow import BlockFlow, FlowItem
-from specc.visualize.block_tree import Block, Opens
+from specc.visualize.block_tree import Block, BlockPredicate
 
 BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
     "attention": ("#ffe3c9", "#d98936"),
@@ -45,16 +45,18 @@ class DrawingPiece:
     width: float
     height: float
     marks: list[Mark] = field(default_factory=list)
-    bare: frozenset[str] = frozenset()
+    frame_ports: frozenset[str] = frozenset()
 
 
-def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -> Drawing:
+def draw_block(
+    block: Block, is_expanded: BlockPredicate, title: str, *, headed: bool = True
+) -> Drawing:
     """Draw the inside of a block, with the blocks in `opens` expanded, under its title."""
-    piece = _draw_flow(block, opens)
+    piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=printable_label(title, 60), size=15, bold=True)]
     top = 50 if headed else 20
-    least = estimate_text_width(title[:60], 15) * 1.08 if headed else 0.0
-    width = max(piece.width, least) + 48
+    title_width = estimate_text_width(title[:60], 15) * 1.08 if headed else 0.0
+    width = max(piece.width, title_width) + 48
     left = (width - piece.width) / 2
     drawing = Drawing(
         width=width, height=piece.height + top + 20, title=printable_label(title, 200)
@@ -65,7 +67,7 @@ def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ends:
+class _PlacedPiece:
     """A placed item: its corner, and the top and bottom of its row."""
 
     piece: DrawingPiece
@@ -83,56 +85,61 @@ class _Ends:
         return self.entry_point[0], self.corner[1] + self.piece.height
 
 
-def _draw_flow(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
+def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = False) -> DrawingPiece:
     """Draw the flow inside a block; in a frame a single input or output is a line to the frame."""
     flow = block.flow
-    bare = _list_ports(flow) if framed else set()
-    nothing = DrawingPiece(width=0, height=0)
+    frame_ports = _list_ports(flow) if framed else set()
+    empty_piece = DrawingPiece(width=0, height=0)
     items = enumerate(flow.items)
-    pieces = [nothing if n in bare else _place_item(item, block, opens) for n, item in items]
-    rows = _rows(flow)
-    leaps = _assign_lanes(flow, rows)
-    outermost = max(leaps.values(), default=-1)
+    pieces = [
+        empty_piece if n in frame_ports else _place_item(item, block, is_expanded)
+        for n, item in items
+    ]
+    rows = _arrange_rows(flow)
+    skip_edges = _assign_lanes(flow, rows)
+    outermost = max(skip_edges.values(), default=-1)
     # The same space is left free on the right, so that the layout is centered.
-    left = LANE * (outermost + 1) + (8 if leaps else 0)
-    ends, (inner, height) = _place_rows(pieces, rows, left)
+    left = LANE * (outermost + 1) + (8 if skip_edges else 0)
+    placed, (inner, height) = _place_rows(pieces, rows, left)
     # Lines first: later marks are drawn above them.
-    sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in leaps.items()}
-    marks: list[Mark] = [_draw_edge(ends[a], ends[b], sides.get((a, b))) for a, b in flow.edges]
-    marks += [move_mark(m, *ends[n].corner) for n, piece in enumerate(pieces) for m in piece.marks]
-    roles = frozenset(flow.items[n].role for n in bare)
-    return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, bare=roles)
+    sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in skip_edges.items()}
+    marks: list[Mark] = [_draw_edge(placed[a], placed[b], sides.get((a, b))) for a, b in flow.edges]
+    marks += [
+        move_mark(m, *placed[n].corner) for n, piece in enumerate(pieces) for m in piece.marks
+    ]
+    roles = frozenset(flow.items[n].role for n in frame_ports)
+    return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, frame_ports=roles)
 
 
 def _place_rows(
     pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
-) -> tuple[dict[int, _Ends], tuple[float, float]]:
+) -> tuple[dict[int, _PlacedPiece], tuple[float, float]]:
     """Return each piece in its place, side by side in its row, at half the row's height; and
     the width and height of all.
     """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
     inner, top = max(widths, default=0.0), 0.0
-    ends: dict[int, _Ends] = {}
+    placed: dict[int, _PlacedPiece] = {}
     for row, width in zip(rows, widths, strict=True):
         x, height = left + (inner - width) / 2, max(pieces[n].height for n in row)
         for n in row:
             corner = (x, top + (height - pieces[n].height) / 2)
-            ends[n] = _Ends(piece=pieces[n], corner=corner, band=(top, top + height))
+            placed[n] = _PlacedPiece(piece=pieces[n], corner=corner, band=(top, top + height))
             x += pieces[n].width + COLUMN_GAP
         top += height + ROW_GAP
-    return ends, (inner, max(top - ROW_GAP, 0.0))
+    return placed, (inner, max(top - ROW_GAP, 0.0))
 
 
 def _list_ports(flow: BlockFlow) -> set[int]:
     """Return the external inputs and outputs."""
     found = set()
     for role in ("port", "result"):
-        ends = [n for n, item in enumerate(flow.items) if item.role == role]
-        found |= {*ends} if len(ends) == 1 else set()
+        placed = [n for n, item in enumerate(flow.items) if item.role == role]
+        found |= {*placed} if len(placed) == 1 else set()
     return found
 
 
-def _rows(flow: BlockFlow) -> list[list[int]]:
+def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
     """Return the items in rows, each below its inputs; items without inputs right above their
     reader.
     """
@@ -159,20 +166,20 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
     """
     row_of = {n: r for r, row in enumerate(rows) for n in row}
     spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
-    leaps = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
-    spans = {edge: (min(ends), max(ends) + 1) for edge, ends in spans.items()}
-    leaps.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
+    skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
+    spans = {edge: (min(placed), max(placed) + 1) for edge, placed in spans.items()}
+    skip_edges.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
     lanes: dict[tuple[int, int], int] = {}
-    for edge in leaps:
+    for edge in skip_edges:
         top, bottom = spans[edge]
         others = ((spans[other], lane) for other, lane in lanes.items())
         taken = {lane for (t, b), lane in others if t < bottom and top < b}
         # as many lanes as there are skip edges are always enough
-        lanes[edge] = next(n for n in range(len(leaps)) if n not in taken)
+        lanes[edge] = next(n for n in range(len(skip_edges)) if n not in taken)
     return lanes
 
 
-def _draw_edge(a: _Ends, b: _Ends, side: float | None) -> LineMark:
+def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark:
     """Return the line between two pieces, around at x `side` if given, turning between rows."""
     start, end = a.exit_point, b.entry_point
     if side is None:
@@ -184,24 +191,24 @@ def _draw_edge(a: _Ends, b: _Ends, side: float | None) -> LineMark:
         points = (start, *bent, end)
         return LineMark(points=points, color=EDGE_COLOR, radius=6, arrow=not onward)
     below, above = a.band[1] + ROW_GAP * 0.35, b.band[0] - ROW_GAP * 0.6
-    way = [start, (start[0], below), (side, below)]
+    route = [start, (start[0], below), (side, below)]
     if 0 < b.piece.width <= 2 * SIGN_RADIUS + 1:
         # into a sign from its side, as residual connections are drawn
         middle = b.corner[1] + b.piece.height / 2
-        way += [(side, middle), (b.corner[0], middle)]
+        route += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:
         # the edge joins the line to the frame, which has the arrow
-        way += [(side, above), (end[0], above), end]
-        return LineMark(points=tuple(way), color=EDGE_COLOR, radius=7)
+        route += [(side, above), (end[0], above), end]
+        return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7)
     else:
-        way += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
-    return LineMark(points=tuple(way), color=EDGE_COLOR, radius=7, arrow=True)
+        route += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
+    return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7, arrow=True)
 
 
-def _place_item(item: FlowItem, block: Block, opens: Opens) -> DrawingPiece:
+def _place_item(item: FlowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     if item.role == "block":
         inner = block.inner[item.name]
-        return _draw_open_block(inner, opens) if opens(inner) else _place_closed(inner)
+        return _draw_open_block(inner, is_expanded) if is_expanded(inner) else _place_closed(inner)
     if item.role == "op":
         return _place_sign(item.name) if len(item.name) == 1 else _place_operation(item.name)
     return _draw_port(item.name or ("x" if item.role == "port" else "y"))
@@ -256,15 +263,15 @@ def _draw_plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
     return DrawingPiece(width=width, height=height, marks=marks)
 
 
-def _draw_open_block(block: Block, opens: Opens) -> DrawingPiece:
+def _draw_open_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     """Draw a block with its content."""
-    inner = _draw_flow(block, opens, framed=True)
+    inner = _draw_flow(block, is_expanded, framed=True)
     name = printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""
-    head = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44
-    width = max(inner.width + 2 * PAD, head)
+    heading_width = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44
+    width = max(inner.width + 2 * PAD, heading_width)
     height = inner.height + 30 + PAD
-    if "port" in inner.bare:
+    if "port" in inner.frame_ports:
         # the line from above does not cross the name
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - inner.width) / 2
@@ -277,10 +284,10 @@ def _draw_open_block(block: Block, opens: Opens) -> DrawingPiece:
     if repeats:
         marks.append(TextMark(x=width - 12, y=19, text=repeats, size=13, bold=True, anchor="end"))
     middle = width / 2
-    ends = {
+    placed = {
         "port": ((middle, 0), (middle, 30)),
         "result": ((middle, height - PAD), (middle, height)),
     }
-    marks += [LineMark(points=ends[role], color=EDGE_COLOR) for role in sorted(inner.bare)]
+    marks += [LineMark(points=placed[role], color=EDGE_COLOR) for role in sorted(inner.frame_ports)]
     marks += [move_mark(mark, left, 30) for mark in inner.marks]
     return DrawingPiece(width=width, height=height, marks=marks)

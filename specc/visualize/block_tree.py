@@ -86,10 +86,10 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Maker:
+class _BlockBuilder:
     graph: Graph
-    at: Mapping[str, int]
-    homes: Mapping[Node, str]
+    sizes: Mapping[str, int]
+    node_scopes: Mapping[Node, str]
 
     def block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
         """Return a part of the summary as a block; `outer` is the scope around it that belongs to
@@ -98,9 +98,9 @@ class _Maker:
         inner: dict[str, Block] = {}
         names: dict[str, str] = {}
         for child in part.parts.values():
-            made = self._make_child(child, path)
-            inner[made.name] = made
-            names |= dict.fromkeys(child.members, made.name)
+            child_block = self._make_child(child, path)
+            inner[child_block.name] = child_block
+            names |= dict.fromkeys(child.members, child_block.name)
         nodes = [n for n, _ in self.graph.nodes if is_inside(self._make_scope(n), path)]
         return Block(
             name=name,
@@ -116,7 +116,7 @@ class _Maker:
             lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
                 self.graph,
-                self.homes,
+                self.node_scopes,
                 outer,
                 lambda home: names.get(_get_child_name(home, path), ""),
             ),
@@ -126,18 +126,18 @@ class _Maker:
 
     def _make_child(self, part: SummaryNode, path: str) -> Block:
         """Create the block of a part; a part with a single child is merged with it."""
-        below, repeats, own = [part.name], 1, part.members
+        merged_names, repeats, members_of_part = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
         while len(part.parts) == 1 and not part.weights.terms and not part.work.terms:
             repeats *= part.repeats
             (part,) = part.parts.values()
-            below.append(part.name)
+            merged_names.append(part.name)
             first = f"{first}.{part.members[0]}"
             # only the first of several equal layers is drawn
             outer = first if len(part.members) > 1 else outer
-        made = self.block(part, ".".join(below), first, outer)
-        members = tuple(f"{path}.{name}".lstrip(".") for name in own)
-        return replace(_merge_equal_blocks(made, repeats), members=members)
+        child_block = self.block(part, ".".join(merged_names), first, outer)
+        members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
+        return replace(_merge_equal_blocks(child_block, repeats), members=members)
 
     def _make_scope(self, node: Node) -> str:
         return find_build_scope(self.graph, node)
@@ -145,14 +145,14 @@ class _Maker:
     def _format_output(self, part: SummaryNode) -> str:
         if part.type is None:
             return ""
-        return f"[{', '.join(format_dim_formula(d, self.at) for d in part.type.shape)}]"
+        return f"[{', '.join(format_dim_formula(d, self.sizes) for d in part.type.shape)}]"
 
     def _list_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Return the source lines of the nodes of a scope and of its direct children."""
         seen: set[tuple[str, int]] = set()
         for node in nodes:
-            below = self._make_scope(node).removeprefix(path).strip(".")
-            if below.count(".") > 0 and path:
+            merged_names = self._make_scope(node).removeprefix(path).strip(".")
+            if merged_names.count(".") > 0 and path:
                 continue
             made = self.graph.node_origins.get(node)
             for span in made.spans[:1] if made else ():
@@ -197,10 +197,10 @@ def classify_block(nodes: list[Node]) -> str:
     return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in found), "other")
 
 
-def build_block_tree(graph: Graph, at: Mapping[str, int] | None = None) -> Block:
+def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
     """Build the block tree of a graph; the root has the graph's name."""
-    maker = _Maker(graph=graph, at=at or {}, homes=find_node_scopes(graph))
-    return maker.block(summarize_graph(graph, at), graph.name, "", "")
+    maker = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
+    return maker.block(summarize_graph(graph, sizes), graph.name, "", "")
 
 
 def _get_child_name(scope: str, path: str) -> str:
@@ -230,25 +230,25 @@ def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     return found
 
 
-Opens = Callable[[Block], bool]
+BlockPredicate = Callable[[Block], bool]
 
 
-def expand_blocks(block: Block, most: int) -> Opens:
+def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
     """Open blocks from the outside in while at most `most` items are shown."""
-    chosen: set[str] = set()
+    expanded: set[str] = set()
     for depth in range(1, 8):
         trial = {b.path for b in _iterate_within(block, depth) if _is_composed(b)}
         shown = len(block.flow.items) + sum(
             len(b.flow.items) for b in block.all() if b.path in trial
         )
-        if shown > most:
+        if shown > max_items:
             break
-        chosen = trial
+        expanded = trial
     # residual connections characterize an architecture
     for outer in block.all():
-        if outer is block or outer.path in chosen:
-            chosen |= {inner.path for inner in outer.inner.values() if _has_residual(inner)}
-    return lambda b: b.path in chosen
+        if outer is block or outer.path in expanded:
+            expanded |= {inner.path for inner in outer.inner.values() if _has_residual(inner)}
+    return lambda b: b.path in expanded
 
 
 def _has_residual(block: Block) -> bool:

@@ -39,7 +39,7 @@ class CostCurves:
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
     curves: tuple[CostCurve, ...]
-    stops: str = ""
+    limit_reason: str = ""
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
@@ -50,47 +50,52 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
     symbols = tuple(sorted(work.symbols() - examples))
     if not symbols:
         return None
-    at = _choose_sizes(examples, symbols)
-    most, stops = _find_max_length(graph, symbols)
-    lengths = tuple(n for n in _choose_lengths(most) if _evaluate_formula(work, at(n)) is not None)
+    sizes = _choose_sizes(examples, symbols)
+    max_length, limit_reason = _find_max_length(graph, symbols)
+    lengths = tuple(
+        n for n in _choose_lengths(max_length) if _evaluate_formula(work, sizes(n)) is not None
+    )
     if len(lengths) < 2:
         return None
-    curves = tuple(_make_curves(graph, work, [at(n) for n in lengths]))
-    return CostCurves(symbols=symbols, lengths=lengths, curves=curves, stops=stops)
+    curves = tuple(_make_curves(graph, work, [sizes(n) for n in lengths]))
+    return CostCurves(symbols=symbols, lengths=lengths, curves=curves, limit_reason=limit_reason)
 
 
 def _make_curves(
-    graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]
+    graph: Graph, work: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
     """The curves of a graph at each of some places."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
-    less = [_evaluate_formula(summarize_graph(graph, at).all_spared(), at) or 0 for at in places]
-    none = [0.0] * len(places)
+    saved_work = [
+        _evaluate_formula(summarize_graph(graph, sizes).all_spared(), sizes) or 0
+        for sizes in sizes_by_length
+    ]
+    none = [0.0] * len(sizes_by_length)
 
     def evaluate_curve(name: str, dim: Dim, minus: Sequence[float]) -> CostCurve:
-        return _evaluate_curve(name, dim, minus, places)
+        return _evaluate_curve(name, dim, minus, sizes_by_length)
 
-    yield evaluate_curve("all of it", work, less)
+    yield evaluate_curve("all of it", work, saved_work)
     if not attention.terms:
         return
-    yield evaluate_curve("attention", attention, less)
+    yield evaluate_curve("attention", attention, saved_work)
     yield evaluate_curve("all but attention", work - attention, none)
-    if any(less):
+    if any(saved_work):
         yield evaluate_curve("full forward", work, none)
-    saved = [sum(_compute_saved(node, at) for node in attends) for at in places]
+    saved = [sum(_compute_saved(node, sizes) for node in attends) for sizes in sizes_by_length]
     if any(saved) and not _has_window(graph, attends):
         yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
 
 
 def _evaluate_curve(
-    name: str, dim: Dim, minus: Sequence[float], places: Sequence[Mapping[str, int]]
+    name: str, dim: Dim, minus: Sequence[float], sizes_by_length: Sequence[Mapping[str, int]]
 ) -> CostCurve:
     """Evaluate a formula at each length, minus the skipped work."""
-    values = [float(_evaluate_formula(dim, at) or 0) for at in places]
-    left = tuple(v - m for v, m in zip(values, minus, strict=True))
-    return CostCurve(name=name, values=left, dashed=name not in SOLID_CURVES)
+    values = [float(_evaluate_formula(dim, sizes) or 0) for sizes in sizes_by_length]
+    remaining = tuple(v - m for v, m in zip(values, minus, strict=True))
+    return CostCurve(name=name, values=remaining, dashed=name not in SOLID_CURVES)
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
@@ -108,14 +113,14 @@ def _choose_sizes(
     return lambda n: {**ones, **dict.fromkeys(symbols, n)}
 
 
-def _choose_lengths(most: int) -> Iterator[int]:
+def _choose_lengths(max_length: int) -> Iterator[int]:
     """Powers of two, and the longest that is possible."""
     n = MIN_LENGTH
-    while n <= most:
+    while n <= max_length:
         yield n
         n *= 2
-    if n // 2 != most and most < MAX_LENGTH:
-        yield most
+    if n // 2 != max_length and max_length < MAX_LENGTH:
+        yield max_length
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
@@ -127,15 +132,15 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     return least.most, f"{least.symbol} is at most {least.most}: {least.reason}"
 
 
-def _evaluate_formula(dim: Dim, at: Mapping[str, int]) -> int | None:
+def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
     """A formula at these lengths; None where they do not fit the model."""
     try:
-        return dim.substitute(at).number
+        return dim.substitute(sizes).number
     except DimError:
         return None
 
 
-def _compute_saved(node: Node, at: Mapping[str, int]) -> float:
+def _compute_saved(node: Node, sizes: Mapping[str, int]) -> float:
     """Multiply-adds of an attention that a window would save."""
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
@@ -143,8 +148,8 @@ def _compute_saved(node: Node, at: Mapping[str, int]) -> float:
         assert isinstance(node.op, ops.Weigh)
         keys = node.op.weights(node).type.shape[-1]
     seen, cost = (
-        _evaluate_formula(keys, at) or 0,
-        _evaluate_formula(count_multiply_adds(node), at) or 0,
+        _evaluate_formula(keys, sizes) or 0,
+        _evaluate_formula(count_multiply_adds(node), sizes) or 0,
     )
     return cost * (1 - COMPARED_WINDOW / seen) if seen > COMPARED_WINDOW else 0.0
 
@@ -177,23 +182,28 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
     drawing.add(_draw_axis(cost, get_x))
     for power in range(low, high + 1):
         drawing.add(_draw_grid_line(power, get_y(10.0**power)))
-    named = []
+    curve_ends = []
     for curve, color in zip(cost.curves, CURVE_COLORS, strict=False):
         points = tuple(
             (get_x(n), get_y(v)) for n, v in zip(cost.lengths, curve.values, strict=True)
         )
         line = LineMark(points=points, color=color, weight=2.25, dashed=curve.dashed)
         drawing.add([line])
-        named.append((points[-1][1], curve.name, color))
-    drawing.add(_place_names(named))
+        curve_ends.append((points[-1][1], curve.name, color))
+    drawing.add(_place_names(curve_ends))
     return drawing
 
 
-def _draw_grid_line(power: int, at: float) -> Iterator[Mark]:
+def _draw_grid_line(power: int, sizes: float) -> Iterator[Mark]:
     """Draw a grid line at a power of ten, with its label."""
-    yield LineMark(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID_COLOR, weight=1)
+    yield LineMark(points=((LEFT, sizes), (LEFT + WIDTH, sizes)), color=GRID_COLOR, weight=1)
     yield TextMark(
-        x=LEFT - 8, y=at + 4, text=format_magnitude(10**power), size=10, color=FAINT, anchor="end"
+        x=LEFT - 8,
+        y=sizes + 4,
+        text=format_magnitude(10**power),
+        size=10,
+        color=FAINT,
+        anchor="end",
     )
 
 
@@ -203,18 +213,23 @@ def _draw_axis(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
     # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
-        at = x(n)
-        yield LineMark(points=((at, TOP), (at, TOP + HEIGHT)), color=GRID_COLOR, weight=1)
+        sizes = x(n)
+        yield LineMark(points=((sizes, TOP), (sizes, TOP + HEIGHT)), color=GRID_COLOR, weight=1)
         yield TextMark(
-            x=at, y=TOP + HEIGHT + 17, text=group_digits(n), size=10, color=FAINT, anchor="middle"
+            x=sizes,
+            y=TOP + HEIGHT + 17,
+            text=group_digits(n),
+            size=10,
+            color=FAINT,
+            anchor="middle",
         )
-    said = f"{' = '.join(cost.symbols)}, one example"
-    yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=said, size=11, anchor="middle")
+    label = f"{' = '.join(cost.symbols)}, one example"
+    yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
 
 
-def _place_names(named: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
+def _place_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """Draw the name of each curve next to its end, without overlaps."""
     last = -math.inf
-    for at, name, color in sorted(named):
-        last = max(at, last + LABEL_SPACING)
+    for sizes, name, color in sorted(curve_ends):
+        last = max(sizes, last + LABEL_SPACING)
         yield TextMark(x=LEFT + WIDTH + 8, y=last + 4, text=name, size=11.5, color=color)

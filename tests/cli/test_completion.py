@@ -7,7 +7,7 @@ from shutil import which
 
 import pytest
 
-from specc.cli.completion import collect_completions, completion_script, plain_help
+from specc.cli.completion import collect_completions, format_plain_help, render_completion_script
 from specc.cli.main import COMMANDS, build_command_parsers, main
 
 SHELLS = ("bash", "zsh", "fish")
@@ -18,7 +18,9 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("scripts")
     made = collect_completions(build_command_parsers())
     for shell in SHELLS:
-        (directory / f"specc.{shell}").write_text(completion_script(shell, made), encoding="utf-8")
+        (directory / f"specc.{shell}").write_text(
+            render_completion_script(shell, made), encoding="utf-8"
+        )
     return {shell: directory / f"specc.{shell}" for shell in SHELLS}
 
 
@@ -124,7 +126,8 @@ def test_the_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nothing_of_a_help_is_read_by_a_shell() -> None:
     assert (
-        plain_help("it's `rm -rf $HOME`; [x]: 100 %% \n more\\") == "its rm -rf HOME; x 100 % more"
+        format_plain_help("it's `rm -rf $HOME`; [x]: 100 %% \n more\\")
+        == "its rm -rf HOME; x 100 % more"
     )
 
 

@@ -142,7 +142,7 @@ def test_what_a_mask_hides_is_no_zero():
 def test_a_weight_that_the_mask_should_hide_is_shown():
     """What the model does goes before what the mask says."""
     made = attention(np.full((1, 2, 2), 0.5), hidden=np.ones((1, 2, 2), np.bool_))
-    assert np.isfinite(made.marked()).all()
+    assert np.isfinite(made.masked_weights()).all()
 
 
 def test_a_logarithmic_scale_tells_small_weights_apart():
@@ -211,7 +211,7 @@ def test_a_model_of_pictures_is_asked_through_its_first_token():
     given_ = over()
     drawing = draw_attention_maps(given_)
     said = texts(drawing)
-    assert "layers.0.attn: [CLS] looks at 4 × 4 patches" in said
+    assert "layers.0.attn: [CLS] attends to 4 × 4 patches" in said
     assert [t for t in said if t in ("input", "mean of heads") or "head " in t] == [
         "input",
         "mean of heads",
@@ -236,10 +236,10 @@ def test_the_patch_that_was_looked_at_is_the_brightest():
 
 
 def test_a_caption_says_how_many():
-    assert axis(1).caption == "read, 1 token"
-    assert axis(12, "seen").caption == "seen, 12 patches"
-    assert axis(1500, "heard", lasts=30.0).caption == "heard, 1 500 steps, 30 s"
-    assert axis(1500, "rows").caption == "1 500 rows"
+    assert axis(1).caption == "input, 1 token"
+    assert axis(12, "image").caption == "image, 12 patches"
+    assert axis(1500, "audio", seconds=30.0).caption == "audio, 1 500 steps, 30 s"
+    assert axis(1500, "unnamed").caption == "1 500 positions"
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 12), (224, 224), (1, 1), (2000, 1500)])

@@ -79,7 +79,7 @@ def test_a_picture_is_in_the_page():
 
 
 def test_axes_that_several_maps_share_are_there_once():
-    one, other = axis(["a", "b"], "read"), axis(["x", "y", "z"], "written")
+    one, other = axis(["a", "b"], "input"), axis(["x", "y", "z"], "generated")
     maps = (
         attention(np.ones((1, 2, 2)), one, one, "enc"),
         attention(np.ones((1, 3, 2)), other, one, "cross"),

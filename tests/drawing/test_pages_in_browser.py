@@ -57,8 +57,8 @@ def visit(text: str, directory: Path, *steps: str, scheme: str = "light") -> See
 def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), (2, 4))
     made = looks(
-        attention(weights, axis(list("abcd"), "written"), axis(list("xyz")), "layers.0.attn"),
-        attention(weights, axis(list("abcd"), "written"), axis(list("xyz")), "layers.1.attn"),
+        attention(weights, axis(list("abcd"), "generated"), axis(list("xyz")), "layers.0.attn"),
+        attention(weights, axis(list("abcd"), "generated"), axis(list("xyz")), "layers.1.attn"),
     )
     steps = ["text #scope", "fill #which 0", "fill #head 1", "text #scope", "text #headname"]
     steps += ["hover #map 40 50", "text #told", "count '#heads button'", "count '#tokens span'"]
@@ -67,7 +67,7 @@ def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     ).read
     assert (first, scope, head) == ("layers.1.attn", "layers.0.attn", "1")
     assert (heads, tokens) == (3, 3)
-    assert told == f"“a” (0) looks at “x” (0): {float(f'{weights[1, 0, 0]:.4g}'):g}"
+    assert told == f"“a” (0) attends to “x” (0): {float(f'{weights[1, 0, 0]:.4g}'):g}"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_masked_is_said(tmp_path: Path) -> None:
 def test_a_patch_is_asked(tmp_path: Path) -> None:
     steps = ("text #who", "click #picture", "text #who", "check #log")
     before, _, after, _ = visit(render_attention_html(over()), tmp_path, *steps).read
-    assert str(before).startswith("[CLS] looks at 4 × 4 patches")
+    assert str(before).startswith("[CLS] attends to 4 × 4 patches")
     assert str(after).startswith("patch ")
 
 

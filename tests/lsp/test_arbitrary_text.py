@@ -72,7 +72,7 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
     list(protocol.to_document_symbols(known, lines))
     for fault in known.diagnostics[:1]:
         for edit in find_quick_fixes(known, fault):
-            assert edit.applied(text) != text
+            assert edit.apply(text) != text
 
 
 @pytest.mark.parametrize("seed", range(16))

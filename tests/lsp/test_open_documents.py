@@ -41,16 +41,16 @@ def test_a_bug_is_told_and_the_server_goes_on(
         "_publish",
         lambda uri, found, version: said.update({version: [d.code for d in found]}),
     )
-    server.desk.put("file:///a.specc", tmp_path / "a.specc", "a bug", 1)
-    server.desk.wait("file:///a.specc", 1, 10, is_complete=True)
+    server.documents.set_text("file:///a.specc", tmp_path / "a.specc", "a bug", 1)
+    server.documents.wait("file:///a.specc", 1, 10, is_complete=True)
     assert said == {1: ["E0969"]}
     monkeypatch.undo()
-    server.desk.put("file:///a.specc", tmp_path / "a.specc", GOOD, 2)
-    server.desk.wait("file:///a.specc", 2, 10, is_complete=True)
-    document = server.desk.get("file:///a.specc")
+    server.documents.set_text("file:///a.specc", tmp_path / "a.specc", GOOD, 2)
+    server.documents.wait("file:///a.specc", 2, 10, is_complete=True)
+    document = server.documents.get("file:///a.specc")
     assert document is not None
-    assert document.known is not None
-    assert document.known.diagnostics == ()
+    assert document.analysis is not None
+    assert document.analysis.diagnostics == ()
 
 
 def test_a_newer_text_stops_the_reading_of_an_older(
@@ -69,9 +69,9 @@ def test_a_newer_text_stops_the_reading_of_an_older(
     told: list[int] = []
     monkeypatch.setattr(desks, "analyze_incrementally", slow)
     desk = OpenDocuments(lambda uri, version: told.append(version), lambda *given: None)
-    desk.put("u", tmp_path / "a.specc", GOOD, 1)
+    desk.set_text("u", tmp_path / "a.specc", GOOD, 1)
     assert inside.wait(10)
-    desk.put("u", tmp_path / "a.specc", GOOD + "# newer\n", 2)
+    desk.set_text("u", tmp_path / "a.specc", GOOD + "# newer\n", 2)
     go.set()
     desk.wait("u", 2, 10, is_complete=True)
     assert reads == [GOOD, *[GOOD + "# newer\n"] * 3]
@@ -118,7 +118,7 @@ HEAD = "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, 
 def test_advice_becomes_an_edit_where_it_mends(wrong: str, right: str | None) -> None:
     known = analyze_document(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
     fault = known.diagnostics[0]
-    made = [edit.applied(known.source.text) for edit in find_quick_fixes(known, fault)]
+    made = [edit.apply(known.source.text) for edit in find_quick_fixes(known, fault)]
     assert made == ([] if right is None else [f"{HEAD}  {right}\n}}\n"])
 
 

@@ -57,7 +57,7 @@ def heard(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
     seen = set()
     for known in analyze_incrementally(path, path.read_text(encoding="utf-8")):
         for fault in known.diagnostics:
-            here = fault.primary is not None and known.is_here(fault.primary.span)
+            here = fault.primary is not None and known.is_in_document(fault.primary.span)
             if here and (fault.code, fault.title) not in seen:
                 seen.add((fault.code, fault.title))
                 yield known, fault
@@ -78,7 +78,7 @@ def check_helps(path: Path, fault: Diagnostic, edit: FixEdit) -> None:
     text = path.read_text(encoding="utf-8")
     before, after = (
         sum(d.count for _, d in list(_said(path, t)) if _same(d, fault))
-        for t in (text, edit.applied(text))
+        for t in (text, edit.apply(text))
     )
     assert after < before, (fault.title, edit)
 

@@ -23,7 +23,7 @@ HOSTILE = (
 """Tokens that a vocabulary may hold."""
 
 
-def axis(labels, role="read", **more) -> MapAxis:
+def axis(labels, role="input", **more) -> MapAxis:
     """An axis with these labels, or so many numbers."""
     if isinstance(labels, int):
         labels = [str(n) for n in range(labels)]
@@ -37,23 +37,23 @@ def attention(weights, queries=None, keys=None, scope="layers.0.attn", hidden=No
     return AttentionMap(
         scope=scope,
         weights=weights,
-        hidden=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
+        masked=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
         heads=tuple(range(heads)),
-        queries=queries or axis(rows, "written"),
+        queries=queries or axis(rows, "generated"),
         keys=keys or axis(columns),
     )
 
 
 def looks(*maps: AttentionMap, image=None, model="m", given="a text") -> AttentionMaps:
     """What a model looked at, as these maps."""
-    return AttentionMaps(model=model, given=given, maps=maps, image=image)
+    return AttentionMaps(model=model, input_text=given, maps=maps, image=image)
 
 
 def over(size: int = 8, side: int = 4, lead: int = 1, heads: int = 2) -> AttentionMaps:
     """A model of pictures: `side` squared patches behind `lead` tokens."""
     count = lead + side * side
     names = ["[CLS]"][:lead] + [f"{n}" for n in range(side * side)]
-    seen = axis(names, "seen", grid=PatchGrid(rows=side, columns=side, lead=lead))
+    seen = axis(names, "image", grid=PatchGrid(rows=side, columns=side, prefix_tokens=lead))
     weights = np.random.default_rng(0).dirichlet(np.ones(count), (heads, count))
     pixels = np.random.default_rng(1).integers(0, 256, (size, size, 3), dtype=np.uint8)
     return looks(attention(weights, seen, seen), image=pixels)

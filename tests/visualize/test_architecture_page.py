@@ -118,6 +118,6 @@ def test_equal_pages_are_equal_bytes() -> None:
 
 
 def test_numbers_for_lengths_are_put_in() -> None:
-    text = render_architecture_page(shown("gpt2", at={"batch": 2, "seq": 128}))
+    text = render_architecture_page(shown("gpt2", sizes={"batch": 2, "seq": 128}))
     assert "i64[2, 128]" in text
     assert "[2, 128, 768]" in text

@@ -58,7 +58,7 @@ def test_lengths_end_where_the_model_does() -> None:
     assert cost is not None
     assert cost.lengths[0] == MIN_LENGTH
     assert cost.lengths[-1] == 1024
-    assert cost.stops.startswith("seq is at most 1024")
+    assert cost.limit_reason.startswith("seq is at most 1024")
 
 
 def test_without_a_length_there_is_nothing_to_draw() -> None:
