@@ -1,10 +1,8 @@
-"""The command line: dispatches commands, prints diagnostics, sets exit codes. The only module that
-prints.
+"""The command line: dispatches commands, prints diagnostics, sets exit codes.
 
 Exit codes: 0 success; 1 invalid input; 2 invalid command line; 3 environment error (a file cannot
-be read or written, a package is missing); 4 verification or a comparison found a difference; 5
-undecided, because the model is too sensitive to rounding; 70 a bug in specc; 130 interrupted; 129
-and 143 terminated by a signal; 141 broken output pipe.
+be read or written, a package is missing); 4 `verify` or `diff` found a difference; 5 `verify` is
+inconclusive; 70 bug in specc; 130 interrupted; 129 and 143 terminated by a signal; 141 broken pipe.
 """
 
 import argparse
@@ -56,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lsp": ("specc.cli.lsp", "language server over stdin and stdout"),
     "completion": ("specc.cli.completion", "print a completion script for bash, zsh or fish"),
 }
-"""Module and summary of each command; the module is imported when the command runs."""
+"""Module and summary of each command. Modules are imported on demand."""
 
 EXAMPLES = {
     "check": "check my.specc",
@@ -77,7 +75,7 @@ EXAMPLES = {
     "lsp": "lsp --schema",
     "completion": "completion bash",
 }
-"""An example of each command, shown at the end of its help."""
+"""An example of each command, for the end of its help and for usage errors."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 """Message formats; the first is the default."""
@@ -87,8 +85,8 @@ HIDDEN_COMMANDS = {"_complete": "specc.cli.completion"}
 
 
 class StoreNonEmpty(argparse.Action):
-    """Stores an option's value and rejects an empty one: an unset shell variable would otherwise
-    disable an adapter or a config silently.
+    """Stores the value of an option and rejects an empty one: an unset shell variable would
+    silently disable an adapter or a config.
     """
 
     def __call__(
@@ -105,22 +103,22 @@ class StoreNonEmpty(argparse.Action):
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """argparse with our form of a message."""
+    """An argparse parser that raises UsageError."""
 
-    def __init__(self, *given: Any, **how: Any) -> None:
-        super().__init__(*given, **how)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.register("action", None, StoreNonEmpty)
 
     def error(self, message: str) -> NoReturn:
         """Raise E0983 for an invalid command line."""
         command = self.prog.split()[-1]
-        error_ = message.removeprefix("unrecognized arguments: ").split()
-        if message.startswith("unrecognized") and error_[0].startswith("-"):
+        unrecognized = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized") and unrecognized[0].startswith("-"):
             others = {
                 name: parser._option_string_actions
                 for name, parser in build_command_parsers().items()
             }
-            message = describe_unknown_option(error_[0], self._option_string_actions, others)
+            message = describe_unknown_option(unrecognized[0], self._option_string_actions, others)
         raise UsageError(self.prog, message, EXAMPLES.get(command, ""))
 
 
@@ -170,8 +168,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def entry() -> NoReturn:
-    """Run the `specc` command; names that the terminal cannot show are escaped."""
-    # closed by the parent process; output is lost
+    """Run the `specc` command and exit. Escapes characters that the terminal cannot encode."""
+    # the parent process may have closed them
     if sys.stdout is None or sys.stderr is None:
         null_output = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         sys.stdout, sys.stderr = sys.stdout or null_output, sys.stderr or null_output
@@ -186,8 +184,8 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
         command, arguments = _parse_arguments(argv)
-    except UsageError as error_:
-        return _fail_usage(error_, argv)
+    except UsageError as error:
+        return _fail_usage(error, argv)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is imported
@@ -201,8 +199,7 @@ def main(argv: Sequence[str]) -> int:
         if arguments.debug:
             _verify_passes()
         code = command(arguments)
-        # Here and not at interpreter exit: a closed pipe or a full disk is reported below, while
-        # Python's own message has another status.
+        # flush here, so that a closed pipe or a full disk is reported below
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stop:
@@ -221,7 +218,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
-    """Print the error that stopped a command."""
+    """Print the error that ended a command, and return its exit status."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return exit_code_for(error.diagnostics)
@@ -233,14 +230,14 @@ def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
     return ErrorFamily.BUG.value
 
 
-def _fail_usage(error_: UsageError, argv: Sequence[str]) -> int:
-    """Print a usage error in the requested format."""
-    print_diagnostics(error_.diagnostics, _get_requested_format(argv), "auto")
-    return exit_code_for(error_.diagnostics)
+def _fail_usage(error: UsageError, argv: Sequence[str]) -> int:
+    """Print a usage error in the requested format, and return its exit status."""
+    print_diagnostics(error.diagnostics, _get_requested_format(argv), "auto")
+    return exit_code_for(error.diagnostics)
 
 
 def _get_requested_format(argv: Sequence[str]) -> str:
-    """Return `--format` of a command line that could not be parsed."""
+    """Return the `--format` of an invalid command line."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # arguments after `--` are not options
@@ -282,13 +279,13 @@ def _verify_passes() -> None:
 
 
 def _discard_output() -> None:
-    """Discard buffered output that cannot be written, else Python retries at exit and complains."""
+    """Discard buffered output that cannot be written, which Python would write again at exit."""
     with suppress(OSError):  # an output that is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
-    """Convert a system error that has no diagnostic yet."""
+    """Return E0804 for a lack of memory, E0805 for another system error."""
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)
@@ -305,7 +302,7 @@ def _parse_arguments(
         raise SystemExit(2)
     name = argv[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
-        # these print and exit; the parser of all commands is only needed here
+        # each of these exits
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):
@@ -322,7 +319,7 @@ def _parse_arguments(
 
 
 def _get_command_name(name: str) -> str:
-    """Return a command's name as its functions have it: `run_check`, `add_check_arguments`."""
+    """Return the name of a command in `run_check` and `add_check_arguments`."""
     return name.removeprefix("_")
 
 
@@ -342,7 +339,7 @@ def _build_command_parser(name: str, module: ModuleType) -> ArgumentParser:
 
 
 def build_command_parsers() -> dict[str, ArgumentParser]:
-    """Return every command with its options, for completion and the reference."""
+    """Return the parser of every command, for completion and the reference."""
     return {
         name: _build_command_parser(name, import_module(path))
         for name, (path, _) in COMMANDS.items()
@@ -350,5 +347,5 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status of the worst of some diagnostics."""
+    """Return the exit status for some diagnostics; warnings do not count."""
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -52,32 +52,48 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
         INTEGER_OPTION, "N", "maximum number of generated tokens (default: the spec's, or 256)"
     ),
     "min_tokens": Option(
-        INTEGER_OPTION, "N", "minimum number of generated tokens before a stop token is allowed"
+        INTEGER_OPTION, "N", "minimum number of generated tokens before a stop token (default: 0)"
     ),
-    "no_repeat_ngram_size": Option(INTEGER_OPTION, "N", "do not repeat any n-gram of this size"),
+    "no_repeat_ngram_size": Option(
+        INTEGER_OPTION, "N", "forbid repeated n-grams of this size (default: 0, none)"
+    ),
     "temperature": Option(
-        FLOAT_OPTION, "T", "sample; divide the logits by T (below 1: more deterministic)"
+        FLOAT_OPTION, "T", "sampling temperature (default: 1; below 1: more deterministic)"
     ),
-    "top_k": Option(INTEGER_OPTION, "K", "sample from the K most probable tokens"),
+    "top_k": Option(INTEGER_OPTION, "K", "sample from the K most probable tokens (default: all)"),
     "top_p": Option(
-        FLOAT_OPTION, "P", "nucleus sampling: sample from the smallest set with total probability P"
+        FLOAT_OPTION,
+        "P",
+        "nucleus sampling: smallest set of tokens with total probability P (default: 1)",
     ),
     "min_p": Option(
-        FLOAT_OPTION, "P", "sample from tokens of at least P times the highest probability"
+        FLOAT_OPTION,
+        "P",
+        "sample from tokens with at least P times the highest probability (default: 0)",
     ),
     "repetition_penalty": Option(
-        FLOAT_OPTION, "R", "above 1: make tokens that already occur less likely"
+        FLOAT_OPTION, "R", "penalty for tokens that already occur (default: 1, none)"
     ),
-    "num_beams": Option(INTEGER_OPTION, "N", "beam search with N beams"),
-    "length_penalty": Option(FLOAT_OPTION, "A", "beam search: divide scores by length ** A"),
-    "num_return_sequences": Option(INTEGER_OPTION, "N", "beam search: return the N best sequences"),
-    "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling"),
+    "num_beams": Option(
+        INTEGER_OPTION, "N", "beam search with N beams (default: 4 with --strategy beam)"
+    ),
+    "length_penalty": Option(
+        FLOAT_OPTION, "A", "beam search: divide scores by length ** A (default: 1)"
+    ),
+    "num_return_sequences": Option(
+        INTEGER_OPTION, "N", "beam search: return the N best sequences (default: 1)"
+    ),
+    "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling (default: 0)"),
 }
-"""Generation settings that choose tokens. None has a default: the spec's apply."""
+"""Generation settings that choose tokens. Without an option, the spec's value applies."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "stop_strings": Option(
-        TEXTS_OPTION, "TEXT", "stop before this string; may be repeated", "--stop", more=NO_DEFAULT
+        TEXTS_OPTION,
+        "TEXT",
+        "stop before this string; repeat the option for several",
+        "--stop",
+        more=NO_DEFAULT,
     ),
     "log_probs": Option(
         BOOLEAN_OPTION, "", "with -o: also write the log-probability of each token", more=NO_DEFAULT
@@ -94,11 +110,15 @@ def add_sampling_arguments(
 
 def add_generation_arguments(parser: ArgumentParser) -> None:
     """Declare all generation options."""
-    add_sampling_arguments(parser, "generation (docs/generation.md)", GENERATION_OPTIONS)
+    add_sampling_arguments(
+        parser,
+        "generation; the spec may set other defaults (docs/generation.md)",
+        GENERATION_OPTIONS,
+    )
 
 
 def parse_generation_settings(args: Namespace) -> dict[str, Any]:
-    """Return the given options, named as in `specc.decode.generation_settings`."""
+    """Return the generation options that are set, by setting name."""
     values = vars(args)
     return {name: values[name] for name in GENERATION_OPTIONS if values.get(name) is not None}
 
@@ -109,18 +129,18 @@ def get_setting_flag(name: str) -> str:
 
 
 def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
-    """Declare SPEC and the options of `SPEC_OPTIONS`; `more` extends the help of SPEC."""
+    """Declare SPEC and its options; `more` lists further kinds of SPEC in its help."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
-        help="the name of a built-in spec (see `specc list specs`), a spec file, a checkpoint "
-        f"directory with a config.json, a GGUF file, {more}or - for the standard input",
+        help="built-in spec (see `specc list specs`), spec file, checkpoint directory with a "
+        f"config.json, GGUF file, {more}or - for standard input",
     )
     add_options(parser.add_argument_group("input"), SPEC_OPTIONS)
 
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:
-    """Open the spec that these options name; `weights` is the checkpoint to load."""
+    """Open the spec of a command line; `weights` is the checkpoint to load."""
     print_shadow_note(arguments.spec)
     return open_spec(
         read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
@@ -133,7 +153,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedS
 
 
 def print_shadow_note(spec: str) -> None:
-    """Print a note where a file or directory has the name of the built-in spec."""
+    """Print a note if a file or directory has the name of the built-in spec."""
     if note := format_shadow_note(spec):
         print_note(note)
 
@@ -144,8 +164,8 @@ def is_compiled(path: str) -> bool:
 
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
-    """Return the manifest of a compiled model, or of a graph of a package; nothing is run."""
-    # imported here: specs do not need the runtime
+    """Return the manifest of a compiled model, or of one graph of a package."""
+    # imported here, since specs do not need the runtime
     from specc.runtime.loaded_model import read_manifest
     from specc.runtime.model_package import open_package
 
@@ -199,8 +219,8 @@ class UsageError(Failed):
 def describe_unknown_option(
     word: str, options: Collection[str], others: Mapping[str, Collection[str]]
 ) -> str:
-    """Return the message for an unknown option: a similar one, the one that another tool
-    calls so, or the commands that have it (`others`, each with its options).
+    """Return the message for an unknown option, which suggests the equivalent of another tool's
+    option, a similar option, or the commands that have it (`others`: options by command).
     """
     word = word.split("=")[0]
     name = word.replace("_", "-")
@@ -213,13 +233,13 @@ def describe_unknown_option(
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:
-    """Return the option that was probably meant: similar, or the only one that begins so."""
+    """Return a similar option, or the only one that starts with `name-`."""
     candidates = [option for option in options if option.startswith(f"{name}-")]
     return did_you_mean(name, options) or (candidates[0] if len(candidates) == 1 else None)
 
 
 def _format_commands(option: str, others: Mapping[str, Collection[str]]) -> str:
-    """Return which commands have an option; empty if none has."""
+    """Format the commands that have an option; "" if none has."""
     commands = [f"`specc {command}`" for command, flags in others.items() if option in flags]
     verb = "have" if len(commands) > 1 else "has"
     return f" here; {', '.join(commands)} {verb} `{option}`" if commands else ""

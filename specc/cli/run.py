@@ -56,7 +56,7 @@ TASK_OPTIONS: Mapping[str, Option] = {
     "aggregation_strategy": Option(
         one_of(AGGREGATION_STRATEGIES),
         "",
-        "token classification: how tokens are grouped into spans (default: simple)",
+        "token classification: aggregation of tokens to entities (default: simple)",
         more=NO_DEFAULT,
     ),
     "function_to_apply": Option(
@@ -75,12 +75,12 @@ TASK_OPTIONS: Mapping[str, Option] = {
     ),
     "similarity": Option(BOOLEAN_OPTION, "", "embeddings: print pairwise cosine similarities"),
 }
-"""Options of models with a task (docs/tasks.md)."""
+"""Postprocessing options by task (docs/tasks.md)."""
 RUN_OPTIONS: Mapping[str, Option] = {
     "chat": Option(
         TEXT_OPTION,
         "TEXT|@FILE",
-        "generate with the chat template: a user message, or a JSON file of messages",
+        "apply the chat template to a user message, or to a JSON file of messages",
         more=NO_DEFAULT,
     ),
     "chunk_size": Option(
@@ -97,10 +97,12 @@ RUN_OPTIONS: Mapping[str, Option] = {
         "plot attention weights: an interactive page, or a figure",
     ),
     "scope": Option(
-        TEXT_OPTION, "PATTERN", "attentions with this scope (default: the last one; on a page all)"
+        TEXT_OPTION,
+        "PATTERN",
+        "plot attention layers of this scope (default: the last one, in .html all)",
     ),
-    "layers": Option(TEXT_OPTION, "0,2-5", "attentions of these layers"),
-    "heads": Option(TEXT_OPTION, "0,2-5", "these heads"),
+    "layers": Option(TEXT_OPTION, "0,2-5", "plot these layers (default: all)"),
+    "heads": Option(TEXT_OPTION, "0,2-5", "plot these heads (default: all)"),
     "log_scale": Option(BOOLEAN_OPTION, "", "logarithmic color scale"),
     "output": Option(TEXT_OPTION, "OUT.npz", "also write the outputs as arrays", "-o --output"),
     **FORCE_OPTION,
@@ -114,17 +116,17 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="a text, @FILE (one text per line), - (standard input), [[1, 2]] (token ids), or "
-        "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT names the input; "
-        "several inputs form a batch (docs/inputs.md)",
+        help="text, @FILE (one text per line), - (standard input), [[1, 2]] (token ids), or a "
+        "file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT sets the input NAME; "
+        "several values form a batch (docs/inputs.md)",
     )
-    add_sampling_arguments(parser, "labels, spans, answers and vectors", TASK_OPTIONS)
+    add_sampling_arguments(parser, "postprocessing (docs/tasks.md)", TASK_OPTIONS)
     add_options(parser, RUN_OPTIONS)
     add_generation_arguments(parser)
 
 
 def run_run(args: Namespace) -> int:
-    """Print the results, and write the requested files."""
+    """Run the model, print its results, and write the requested files."""
     refuse_uncompiled(args.model)
     opened = open_compiled(args.model, graph=args.graph, provider=args.execution_provider)
     input_signature, settings = opened.input_signature, parse_generation_settings(args)
@@ -142,7 +144,7 @@ def run_run(args: Namespace) -> int:
 def _run_opened(
     opened: OpenedModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run an opened model for its task, as a stream, to generate, or once."""
+    """Run an opened model: for its task, streaming, generating, or one forward pass."""
     input_signature = opened.input_signature
     if task and not reads_arrays(task, args.inputs, [*input_signature.graph.inputs]):
         return run_for_task(opened, task, args, settings)
@@ -165,7 +167,7 @@ def _run_opened(
 
 
 def _read_messages(args: str) -> object:
-    """Parse a chat of the command line: a text, or a file of messages. E0802 and E0425."""
+    """Parse `--chat`: a text, or a file of messages. Raise E0802 or E0425 for an invalid file."""
     if not args.startswith("@"):
         return args
     what = f"the chat `{escape_text(args[1:])}`"
@@ -173,12 +175,11 @@ def _read_messages(args: str) -> object:
         text = read_required_file(args[1:], MAX_TEXT, what).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
-        # invalid UTF-8, invalid JSON, a duplicate key
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
 def _run_graph(opened: OpenedModel, run_inputs: RunInputs, outputs: RunOutputs) -> None:
-    """Run a full forward and show the postprocessed results."""
+    """Run one forward pass and print the postprocessed results."""
     model = opened.whole
     if outputs.attention:
         attention_results = run_with_attention(
@@ -197,7 +198,7 @@ def _print_outputs(
     outputs: RunOutputs,
     sizes: Sequence[ImageSize] = (),
 ) -> None:
-    """Print postprocessed results, or raw ones for programs."""
+    """Print postprocessed results, or arrays as JSON; write images and arrays."""
     found = show_results(reading, results, sizes)
     result = {
         "shown": list(found.lines),
@@ -210,36 +211,38 @@ def _print_outputs(
 
 
 def _stream_chunks(
-    opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, rows: int
+    opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, chunk_size: int
 ) -> None:
-    """Run on chunks of `rows` time steps. Raise E0977 for other models, and for `--attention`."""
+    """Run a streaming model on chunks of time steps. Raise E0977 for other models and
+    `--attention`.
+    """
     streamer = open_stream(opened)
     if outputs.attention:
-        require_attention_model(opened)  # a package with the full graph draws it without chunks
+        require_attention_model(opened)  # its error takes precedence
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
-    results = streamer.run(inputs, rows)
+    results = streamer.run(inputs, chunk_size)
     _print_outputs(streamer.input_signature.reading, results, outputs)
 
 
 def _print_pieces(stream: GenerationStream) -> None:
-    """Print a text while it is generated, in complete characters."""
+    """Print a text while it is generated."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
 
 
 def _is_printed_in_pieces(stream: GenerationStream) -> bool:
-    """Return whether to print text during generation: one sequence, for people."""
+    """Return whether to print text during generation: a single sequence, not as JSON."""
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.writer.decode is not None
     return at_once and is_text and not get_output_style().is_machine_readable
 
 
 def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
-    """Generate and print: a single text as it is generated, others at the end."""
+    """Generate and print: a single text while it is generated, several at the end."""
     if outputs.attention:
-        require_attention_model(opened)  # a missing package is reported before anything is written
+        require_attention_model(opened)  # report a missing graph before generating
     prints_pieces = _is_printed_in_pieces(stream)
     if prints_pieces:
         _print_pieces(stream)
@@ -247,7 +250,7 @@ def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs
     result = {"texts": [[*map(text_as_json, row)] for row in results]}
     if not print_json_result("run", result) and not prints_pieces:
         print_results(results)
-    # only one is drawn: the best sequence of the first prompt
+    # the attention plot shows the best sequence of the first prompt
     best = results[0][0]
     if reason := stream.cut_off(best):
         print_note(f"truncated after {len(best.tokens)} tokens, {reason}")

@@ -44,7 +44,7 @@ MAX_NUMBERS = 100_000
 
 
 def array_as_json(array: Array) -> dict[str, object]:
-    """Convert an array with dtype and shape; `values` is null if it is too large to print."""
+    """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
     few = array.size <= MAX_NUMBERS
     # low-precision dtypes have no JSON form
     plain = array.astype("float64") if array.dtype.kind not in "biufU" else array
@@ -56,7 +56,7 @@ def array_as_json(array: Array) -> dict[str, object]:
 
 
 def text_as_json(result: GenerationResult) -> dict[str, object]:
-    """Convert a generated text, or its tokens if the model has no detokenizer."""
+    """Convert a generated sequence to JSON; `text` is null without a detokenizer."""
     return {
         "text": result.text,
         "tokens": [*map(int, result.tokens)],
@@ -67,8 +67,8 @@ def text_as_json(result: GenerationResult) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """Output files: an attention plot and an .npz of the results, neither over one of the `inputs`.
-    `choice` selects the plotted attention, `log` a logarithmic color scale.
+    """Output files: an attention plot and an .npz of the results; they never overwrite `inputs`.
+    `selection` selects the plotted layers and heads.
     """
 
     attention: str
@@ -79,7 +79,7 @@ class RunOutputs:
     log_scale: bool = False
 
     def check_paths(self) -> None:
-        """Reject invalid output paths before anything is computed."""
+        """Raise for invalid output paths, and E0902 for a PNG without Pillow."""
         for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
             if path:
                 self._check_path(path, kind)
@@ -100,14 +100,12 @@ class RunOutputs:
         self._write(self.attention, ATTENTION_PLOT_OUTPUT, image.content)
 
     def save_arrays(self, results: Mapping[str, Any]) -> None:
-        """Write an .npz with a fixed date, so that equal results are equal files, and
-        specc's mark.
-        """
+        """Write the results as a reproducible .npz, if requested."""
         if not self.arrays:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
-        # The marker allows a later run to replace the file.
+        # the marker allows a later run to overwrite the file
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.arrays, ARRAYS_OUTPUT, buffer.getvalue())
@@ -121,7 +119,7 @@ class RunOutputs:
 
 
 def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
-    """Parse the output options. E0753 for plot options without a plot."""
+    """Parse the output options. Raise E0753 for plot options without `--attention`."""
     plot_options = ("scope", "layers", "heads", "log_scale")
     options = [name for name in plot_options if vars(args)[name]]
     if options and not args.attention:
@@ -145,12 +143,12 @@ def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
 
 
 def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
-    """Print one line per text, with its score if a prompt has several."""
+    """Print one text per line, with its score if a prompt has several."""
     for row in results:
         for result in row:
             score = ""
             if result.score is not None and len(row) > 1:
-                # without negative zeros, which would be printed
+                # avoid `-0.0000`
                 rounded = 0.0 if abs(result.score) < 5e-5 else result.score
                 score = f"{rounded:8.4f}  "
             text = " ".join(map(str, result.tokens))
@@ -209,8 +207,8 @@ def _no_option(flag: str, task: Task) -> None:
 
 
 def _print_results(predictions: Predictions, *, compare: bool) -> None:
-    """Print the predictions as one JSON line, or as text."""
-    lines = [*predicted_lines(predictions.task, predictions.predictions)]
+    """Print predictions as JSON or text, with `compare` also pairwise cosine similarities."""
+    lines = [*format_predictions(predictions.task, predictions.predictions)]
     found: dict[str, object] = {
         "task": predictions.task,
         "predictions": predictions.predictions,
@@ -226,8 +224,8 @@ def _print_results(predictions: Predictions, *, compare: bool) -> None:
         print(*lines, sep="\n", end="\n" if lines else "")
 
 
-def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
-    """Yield predictions as text: a block of lines for each input, numbered if several."""
+def format_predictions(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
+    """Yield the lines of predictions, numbered by input if there are several."""
     write: Callable[[Facts], Iterator[str]] = TASK_FORMATTERS.get(task, _label_lines)
     width = len(str(len(predictions) - 1))
     for number, one in enumerate(predictions):

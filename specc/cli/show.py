@@ -47,7 +47,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, list_model_graphs
 
 
 def check_drawing_options(args: Namespace) -> bool:
-    """Return whether a diagram is requested. E0955 if combined with text output."""
+    """Return whether a diagram is requested. Raise E0955 if text output is requested too."""
     if not args.html and not args.svg:
         return False
     if args.ir or args.print_after:
@@ -65,17 +65,17 @@ def check_drawing_options(args: Namespace) -> bool:
 
 def write_drawings(args: Namespace, architecture: ArchitectureView) -> None:
     """Write the requested files."""
-    outputs = (
+    for path, kind, render in (
         (args.html, HTML_OUTPUT, render_architecture_page),
         (args.svg, DRAWING_OUTPUT, render_architecture_svg),
-    )
-    for path, kind, make in outputs:
-        if not path:
-            continue
-        content = make(architecture).encode("utf-8")
-        sizes = resolve_output_path(path, kind, inputs=_list_input_files(args), force=args.force)
-        write_file_atomically(sizes, [content])
-        print_done(f"{escape_text(path)} written", aside=True)
+    ):
+        if path:
+            content = render(architecture).encode("utf-8")
+            output_path = resolve_output_path(
+                path, kind, inputs=_list_input_files(args), force=args.force
+            )
+            write_file_atomically(output_path, [content])
+            print_done(f"{escape_text(path)} written", aside=True)
 
 
 def _list_input_files(args: Namespace) -> Sequence[Path]:
@@ -85,12 +85,13 @@ def _list_input_files(args: Namespace) -> Sequence[Path]:
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
+    from specc.ir.model import ModelDefinition
 
 
 def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str, object]:
-    """Convert a graph with inputs, results and parts; `own` is its parameter count.
+    """Convert a graph to JSON: inputs, results and scopes; `own` is its parameter count.
 
-    Known lengths and counts are integers, others formulas such as `4*seq^2`.
+    Fixed lengths and counts are integers, symbolic ones formulas such as `4*seq^2`.
     """
     return {
         "graph": graph.name,
@@ -102,7 +103,7 @@ def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str,
 
 
 def _convert_part(part: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope; its totals count `repeats` repeated layers."""
+    """Convert a scope to JSON; its totals count all `repeats` layers."""
     work = part.all_work()
     return {
         "name": part.name,
@@ -132,12 +133,14 @@ BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_s
 
 
 OPTIONS: Mapping[str, Option] = {
-    "dims": Option(TEXT_OPTION, "batch=8,seq=4096", "substitute numbers for symbolic dimensions"),
+    "dims": Option(
+        TEXT_OPTION, "batch=8,seq=4096", "values of symbolic dimensions (default: formulas)"
+    ),
     "ir": Option(BOOLEAN_OPTION, "", "print the graph in text form, one line per node"),
     "print_after": Option(
         TEXT_OPTION,
         "PASS",
-        "the graph after this pass of compile: "
+        "print the graph after this compiler pass: "
         + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     ),
     "html": Option(
@@ -150,13 +153,13 @@ OPTIONS: Mapping[str, Option] = {
 
 def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc show`."""
-    add_spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
+    add_spec_arguments(parser, "a compiled model, a package, ")
     add_options(parser, OPTIONS)
 
 
 def run_show(args: Namespace) -> int:
-    """Print the tree, or with `--ir` the graph as text; for a package without `--graph`, its
-    overview. `--html` and `--svg` write a file.
+    """Print the tree of scopes, the IR (`--ir`), or the overview of a package without `--graph`;
+    write diagrams (`--html`, `--svg`).
     """
     if check_drawing_options(args):
         return _draw_architecture(args)
@@ -181,7 +184,7 @@ def run_show(args: Namespace) -> int:
 
 
 def _draw_architecture(args: Namespace) -> int:
-    """Write the requested diagrams."""
+    """Write the requested diagrams and print their paths."""
     write_drawings(args, _load_architecture(args))
     written = [*filter(None, (args.html, args.svg))]
     print_json_result("show", {"written": written})
@@ -189,82 +192,68 @@ def _draw_architecture(args: Namespace) -> int:
 
 
 def _print_text(text: str) -> int:
-    """Print a text, as JSON for programs."""
+    """Print a text, or with `--format json` a JSON object; return exit status 0."""
     if not print_json_result("show", {"text": text}):
         print(text)
     return 0
 
 
 def _load_architecture(args: Namespace) -> ArchitectureView:
-    """Return the architecture to draw, of a spec or of a compiled model."""
+    """Return the architecture of a spec, compiled model or package. Raise E0956 if it has none."""
+    model: Manifest | ModelDefinition
     if _is_whole_package(args):
         manifests = _load_manifests(args.spec)
-        first = next(iter(manifests.values()))
+        model = next(iter(manifests.values()))
         graphs = {role: each.graph for role, each in manifests.items()}
-        return _load_drawn_graph(
-            args, first.name, first.doc, graphs, _format_compiled_count(args, first)
-        )
-    manifest = _read_manifest(args)
-    if manifest is None:
+        count = _format_parameter_count(*load_graph(args, model))
+    elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
+        graphs = list_model_graphs(model)
         count = _format_parameter_count(model.graph, count_own_parameters(model.graph))
-        return _load_drawn_graph(args, model.name, model.doc, list_model_graphs(model), count)
-    if manifest.decodes is not None:
+    elif manifest.decodes is not None:
         raise_error(
             "E0956",
             f"`{escape_text(args.spec)}` is a standalone generator and has no graph to draw",
             helps=["draw its spec, or a package of it, compiled with `--graphs all`"],
         )
-    graphs = {WHOLE_MODEL: manifest.graph}
-    return _load_drawn_graph(
-        args, manifest.name, manifest.doc, graphs, _format_compiled_count(args, manifest)
-    )
-
-
-def _format_compiled_count(args: Namespace, manifest: "Manifest") -> str:
-    """Format the parameter count of a compiled model."""
-    return _format_parameter_count(*load_graph(args, manifest))
-
-
-def _load_drawn_graph(
-    args: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
-) -> ArchitectureView:
+    else:
+        model, graphs = manifest, {WHOLE_MODEL: manifest.graph}
+        count = _format_parameter_count(*load_graph(args, manifest))
     sizes = parse_sizes(args.dims, next(iter(graphs.values())))
-    return ArchitectureView(name=name, doc=doc, graphs=graphs, count=count, sizes=sizes)
+    return ArchitectureView(name=model.name, doc=model.doc, graphs=graphs, count=count, sizes=sizes)
 
 
 def _load_manifests(path: str) -> "dict[str, Manifest]":
-    """Return the manifests of a package's drawable graphs, the full forward first."""
+    """Return the manifests of a package's graphs by role, the full forward first. Raise E0956 for
+    a package of a standalone generator.
+    """
     from specc.runtime.model_package import open_package
 
     package = open_package(path)
     roles = [role for role in package.roles if package.has_manifest(role)]
-    sizes_by_name = {role: package.manifest(role) for role in roles}
-    whole = {n: m for n, m in sizes_by_name.items() if m.decodes is None and n == "score"}
-    shows = whole | {n: m for n, m in sizes_by_name.items() if m.decodes is None}
-    if not shows:
+    manifests = {role: package.manifest(role) for role in roles}
+    graphs = {role: m for role, m in manifests.items() if m.decodes is None}
+    if not graphs:
         raise_error(
             "E0956",
             f"`{escape_text(path)}` has no graph to draw",
             helps=["draw its spec, or compile a package of it with `--graphs all`"],
         )
-    return shows
+    return dict(sorted(graphs.items(), key=lambda item: item[0] != "score"))
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the graphs after the requested pass, or as elaborated or stored."""
+    """Return the graphs after the pass of `--print-after`; without it, before any pass."""
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
         listed = f"the passes are {', '.join(names)}"
         _raise_unknown_pass(
             args.print_after, *suggest_similar_name(args.print_after, names, listed)
         )
-    work = _build_pass_state(args, manifest)
-    return (
-        pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(args.print_after))
-        if args.print_after
-        else work
-    )
+    state = _build_pass_state(args, manifest)
+    if not args.print_after:
+        return state
+    return pass_pipeline.run_passes(state, pass_pipeline.list_passes_up_to(args.print_after))
 
 
 def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
@@ -290,12 +279,12 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: a scope, its output, parameters, multiply-adds, and the multiply-adds of
-attention without blocks."""
+"""A line of the tree: scope, output shape, weights, multiply-adds, and multiply-adds of dense
+attention."""
 
 
 def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
-    """Format a graph: its inputs, the tree of its scopes, its results."""
+    """Format a graph as lines: inputs, the tree of scopes, results, totals."""
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
     rows += [_format_row(graph, depth, part, sizes) for depth, part in walk_summary(tree)]
@@ -309,7 +298,6 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
     done = evaluate_dim_at(tree.all_work() - tree.all_spared(), sizes).number
-    # with a unit only for numbers: a formula is shown as it is
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
 
@@ -338,7 +326,7 @@ def _format_parameter_count(graph: Graph, own: Dim) -> str:
 
 
 def _is_whole_package(args: Namespace) -> bool:
-    """Return whether a package is shown, rather than one graph of it."""
+    """Return whether SPEC is a package and `--graph` selects none of its graphs."""
     package = is_compiled(args.spec) and not args.spec.endswith(".onnx")
     return package and not args.graph
 
@@ -351,7 +339,7 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
-    """Describe a standalone generator, which has no graph to show."""
+    """Describe a standalone generator: its settings and inputs."""
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
@@ -379,20 +367,19 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
 
 
 def _list_dynamic_lengths(graph: Graph) -> set[str]:
-    """Return the dynamic lengths of a graph."""
+    """Return the symbolic lengths of the inputs of a graph."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {symbol for dim in dims for symbol in dim.symbols()}
 
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
-    """Parse `batch=8,seq=4096`. E0407 for anything else."""
+    """Parse `batch=8,seq=4096`. Raise E0407 for unknown dimensions and lengths above the limit."""
     known = _list_dynamic_lengths(graph)
     limits = find_length_limits(graph)
     sizes_by_name: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
-        # `isdecimal` alone accepts digits of every script
-        if name not in known or not number.isdecimal() or not number.isascii():
+        if name not in known or not (number.isascii() and number.isdecimal()):
             raise_error(
                 "E0407",
                 f"`--dims {part}` is not a dimension of this model",

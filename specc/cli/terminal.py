@@ -21,7 +21,7 @@ from specc.syntax.parse import translate_advice
 from specc.version import __version__
 
 STDIN_NAME = "-"
-"""The path argument that means standard input."""
+"""The path argument for standard input."""
 MAX_STDIN_BYTES = 2**20
 """Maximum size in bytes of a spec from standard input, as for files."""
 
@@ -53,23 +53,23 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats; nothing else is written to stdout."""
+"""Machine-readable formats, which own stdout."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputStyle:
-    """Output settings: the `form` of messages, and whether only requested output is printed."""
+    """Output settings: `--format` and `--quiet`."""
 
     format: str = "full"
     quiet: bool = False
 
     @property
     def is_machine_readable(self) -> bool:
-        """Return whether stdout is read by a program."""
+        """Return whether stdout is machine-readable."""
         return self.format in MACHINE_FORMATS
 
 
-OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("manner")
+OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("output_style")
 
 
 def get_output_style() -> OutputStyle:
@@ -78,9 +78,9 @@ def get_output_style() -> OutputStyle:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
-    """Print diagnostics on stderr; JSON and SARIF on stdout, even if there are none.
+    """Print diagnostics to stderr; JSON and SARIF to stdout, even if there are none.
 
-    Identical ones are merged with a count. Fixes are shown in the syntax of the file.
+    Merges identical diagnostics, and shows advice in the syntax of the file.
     """
     if get_output_style().quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
@@ -97,13 +97,13 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
 
 
 def print_note(text: str) -> None:
-    """Print a note on stderr, unless quiet."""
-    if not get_output_style().quiet and not get_output_style().is_machine_readable:
+    """Print a note to stderr, unless quiet or machine-readable."""
+    if not (get_output_style().quiet or get_output_style().is_machine_readable):
         print(f"note: {text}", file=sys.stderr)
 
 
 def print_done(text: str, *, aside: bool = False) -> None:
-    """Print what a command has done, unless quiet; to stderr if stdout has a result."""
+    """Print the outcome of a command, unless quiet or machine-readable; to stderr if `aside`."""
     if not get_output_style().quiet and not get_output_style().is_machine_readable:
         print(text, file=sys.stderr if aside else sys.stdout)
 
@@ -120,7 +120,7 @@ def print_json_result(command: str, found: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return whether to color: `--color`, NO_COLOR, FORCE_COLOR, else if stderr is a terminal."""
+    """Return whether to color: by `--color`, NO_COLOR, FORCE_COLOR, else on a terminal."""
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -140,7 +140,7 @@ PROGRESS_DELAY = 0.5
 
 @dataclass
 class ProgressLine:
-    """A count of bytes, its speed and the time left, at most ten times a second."""
+    """A progress line of written bytes, throughput and remaining time."""
 
     title: str
     total: int = 0
@@ -160,7 +160,7 @@ class ProgressLine:
             self._show_line(now)
 
     def end(self) -> None:
-        """Print the final count, if any was printed before."""
+        """Print the final count if the line was shown."""
         if self.shown:
             self._show_line(time.monotonic())
             sys.stderr.write("\n")
@@ -183,14 +183,16 @@ class ProgressLine:
         return f"{self.title}: {', '.join(parts)}"
 
 
+def is_progress_shown() -> bool:
+    """Return whether to show progress: on a terminal, unless quiet or machine-readable."""
+    style = get_output_style()
+    return not (style.quiet or style.is_machine_readable) and sys.stderr.isatty()
+
+
 @contextmanager
 def show_write_progress(what: str) -> Iterator[None]:
     """Show write progress on a terminal during the context."""
-    if (
-        get_output_style().quiet
-        or get_output_style().is_machine_readable
-        or not sys.stderr.isatty()
-    ):
+    if not is_progress_shown():
         yield
         return
     line = ProgressLine(what)
@@ -203,19 +205,15 @@ def show_write_progress(what: str) -> Iterator[None]:
 
 
 def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
-    """Yield items; a terminal shows a progress count."""
-    if (
-        get_output_style().quiet
-        or get_output_style().is_machine_readable
-        or not sys.stderr.isatty()
-    ):
+    """Yield items, and show their count on a terminal."""
+    if not is_progress_shown():
         yield from lines
         return
     for count in itertools.count():
         sys.stderr.write(f"\r\x1b[K{what}, {count} done …")
         sys.stderr.flush()
         line = next(lines, None)
-        # the next message begins on a new line
+        # erase the count before the next line
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
         if line is None:

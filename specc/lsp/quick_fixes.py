@@ -1,6 +1,7 @@
-"""Quick fixes: edits that the help of a diagnostic suggests, placed in the text and tried."""
+"""Quick fixes: edits derived from the help of a diagnostic, offered if they remove it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,13 +26,13 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""`x` in a help text is an expression of the spec."""
-MAX_WORDS = 3  # words of a text that are replaced by a piece on trial
+"""`x` in advice is a placeholder for an expression of the spec."""
+MAX_WORDS = 3  # maximum names of a suggestion that are replaced by it
 
 
 @dataclass(frozen=True)
 class FixEdit:
-    """An edit that replaces characters `start` to `end` by a text; `title` is the help."""
+    """An edit that replaces characters `start` to `end` by a text; `title` is shown to the user."""
 
     title: str
     start: int
@@ -46,10 +47,11 @@ class FixEdit:
 def place_fix(
     analysis: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
 ) -> Iterator[FixEdit]:
-    """Yield the edits that advice may mean, the likeliest first; `spans[0]` is the error."""
-    # `… @ name` is existing code with a name appended
+    """Yield possible edits for a suggested piece of code, the likeliest first; `spans[0]` is the
+    error.
+    """
+    # `… @ name` appends a name to existing code; other ellipses only the author can fill
     piece = piece.removeprefix("… ")
-    # other ellipses are placeholders that only the author can fill
     if "…" in piece or "..." in piece:
         return
     yield from _option_edits(analysis, spans, piece)
@@ -62,7 +64,7 @@ def place_fix(
     yield from _placeholder_edits(analysis, spans, piece)
     for span in spans:
         yield from _word_edits(span, piece)
-    if analysis.file is None and spans:  # the line cannot be parsed
+    if analysis.file is None and spans:  # a syntax error: replace the line
         start, end = _find_line(analysis.source.text, spans[0].start)
         line = analysis.source.text[start:end]
         indent = line[: len(line) - len(line.lstrip())]
@@ -70,7 +72,7 @@ def place_fix(
 
 
 def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """Remove each of some texts, with its comma or its line."""
+    """Yield edits that remove the text of a span, alone, with its comma or with its line."""
     for span in spans:
         source, title = span.source.text, f"leave out `{span.text}`"
         start, end = span.start, span.end
@@ -106,9 +108,9 @@ def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[a
     """Return the calls around and inside the given spans, without duplicates, nearest first."""
     seen: list[ast.Call] = []
     for span in spans if analysis.file else ():
-        assert analysis.file is not None  # or there would be no span to inspect
+        assert analysis.file is not None
         nodes = nodes_at(analysis.file, span.start)
-        # a message may point to the line or to the call in it
+        # the span may be a statement or the call in it
         inside = [n for node in nodes[-2:] for n in walk_tree(node)]
         for node in (*reversed(nodes), *inside):
             if isinstance(node, ast.Call) and node.span and node not in seen:
@@ -117,19 +119,18 @@ def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[a
 
 
 def _end_of_inputs(call: ast.Call) -> int | None:
-    """Return where to insert another option of a call; None if it has no bracket."""
-    assert call.span is not None  # as the caller checked
+    """Return where to insert another option of a call; None without a parenthesis."""
+    assert call.span is not None
     start, text = call.span.start, call.span.text
     # a quoted weight name after the call may contain brackets
     if call.weights and call.weights.span:
         text = text[: call.weights.span.start - start]
-    # the last bracket is that of the call: those of arguments are inside it
     closer = text.rfind(")")
     return start + closer if closer >= 0 else None
 
 
 def _declaration_edits(analysis: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
-    """`keep: keep[b, n] right`: the type of an input, or a value of the config."""
+    """Yield edits that declare an input or a config value, such as `keep: keep[b, n] right`."""
     declared = DECLARATION_TEXT.fullmatch(piece)
     if declared is None or analysis.file is None:
         return
@@ -137,7 +138,7 @@ def _declaration_edits(analysis: DocumentAnalysis, piece: str) -> Iterator[FixEd
     for node in walk_tree(analysis.file):
         if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != declared[1]:
             continue
-        if node.span and node.type.span:  # keep what follows the type, such as a default
+        if node.span and node.type.span:  # keep a default after the type
             yield FixEdit(title, node.span.start, node.type.span.end, piece)
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
@@ -169,7 +170,7 @@ def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
 
 
 def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
-    """Insert a line above the first block or definition of a file."""
+    """Yield an edit that inserts a line above the first block or definition."""
     for item in analysis.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
             at = _find_line(analysis.source.text, item.span.start)[0]
@@ -178,7 +179,7 @@ def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator
 
 
 def _mask_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
-    """Append `& causal` to the mask of a call."""
+    """Yield edits that append `& causal` to the mask of a call."""
     for call in _find_calls(analysis, spans) if piece.startswith("& ") else ():
         for option in call.options:
             value = option.value.span
@@ -190,7 +191,7 @@ def _mask_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
 
 
 def _insertion_edits(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
-    """Insert a piece where a message points: instead of the text, after it, or before it."""
+    """Yield edits at the label of a diagnostic: replace its text, append to it, insert above it."""
     if not added and not piece.startswith("@ "):
         yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
     title = f"add `{piece}`"
@@ -201,11 +202,10 @@ def _insertion_edits(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit
 
 
 def _call_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
-    """`tokenizer("a.json")` in place of a call of the same function."""
+    """Yield edits that replace a call of the same function, such as `tokenizer("a.json")`."""
     name = CALLED_NAME.match(piece)
     for call in _find_calls(analysis, spans) if name else ():
-        assert name is not None  # or there were no calls
-        if call.function.path == name[1] and call.span is not None:
+        if name and call.function.path == name[1] and call.span is not None:
             yield FixEdit(f"write `{piece}`", call.span.start, call.span.end, piece)
 
 
@@ -230,7 +230,7 @@ def _placeholder_edits(
 
 
 def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:
-    """`insert(x, axis=1)` in place of the `x` in a text."""
+    """Yield edits that replace a name in the text, e.g. `x` by `insert(x, axis=1)`."""
     words = dict.fromkeys(PLAIN_WORD.findall(piece))
     for word in [*words][:MAX_WORDS]:
         for found in re.finditer(rf"(?<![\w.]){re.escape(word)}(?![\w(=])", span.text):
@@ -240,7 +240,7 @@ def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:
 
 
 def _find_line(text: str, at: int) -> tuple[int, int]:
-    """Return the start of the line of a character, and of the next one."""
+    """Return the offsets where a line and the next line start."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     return start, len(text) if end < 0 else end + 1
@@ -250,17 +250,17 @@ QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
 CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
-"""A help text that ends with code to write."""
+"""Advice that ends with code to write."""
 REMOVAL_START = re.compile(r"(?:delete it|leave (?:it|one of the two) out|remove it)\b")
-"""Beginnings of help texts about code to remove."""
+"""Beginnings of advice to remove code."""
 ONE_OF = re.compile(r"it is one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|another name, such as|[^`]+ is written|(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
-"""A help text for a syntax error that consists only of code to write."""
+"""Advice for a syntax error that consists only of code to write."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""Prefixes of help texts that say what to write."""
+"""Beginnings of advice about code to write."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MAX_TRIED = 16  # maximum edits of one message that are tried
@@ -271,12 +271,12 @@ MAX_SUGGESTIONS = 4  # maximum edits of one message that are offered
 def find_quick_fixes(
     analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[FixEdit]:
-    """Return the edits that the help of a diagnostic suggests and that remove it."""
+    """Return up to MAX_SUGGESTIONS suggested edits that remove a diagnostic."""
     trial = FixTrial(analysis, diagnostic, unsaved or {})
     text, found = analysis.source.text, dict[str, FixEdit]()
     tried = {e.apply(text): e for e in islice(candidate_edits(analysis, diagnostic), MAX_INSPECTED)}
     for edit in islice(tried.values(), MAX_TRIED):
-        # for one help text the first location that works is the most likely
+        # of edits with one title the first that works is the most likely
         if edit.title not in found and trial.removes_message(edit):
             found[edit.title] = edit
         if len(found) == MAX_SUGGESTIONS:
@@ -285,13 +285,13 @@ def find_quick_fixes(
 
 
 def candidate_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
-    """Yield the edits that a message may suggest, the surest first."""
+    """Yield the edits that a diagnostic may suggest, the most certain first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
             yield FixEdit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
     labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
     spans = [label.span for label in labels if label and analysis.is_in_document(label.span)]
-    # a suggested name is more certain than a placeholder of a help text
+    # a suggested name is more certain than other advice
     for advice in (diagnostic.title, *diagnostic.helps):
         for suggestion in NAME_SUGGESTION.findall(advice):
             for span in spans[:1]:
@@ -303,7 +303,7 @@ def candidate_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Itera
 def _follow_advice(
     analysis: DocumentAnalysis, advice: str, spans: Sequence[Span]
 ) -> Iterator[FixEdit]:
-    """Yield the edits that one help text may suggest."""
+    """Yield the edits that one line of advice may suggest."""
     if REMOVAL_START.match(advice):
         yield from removal_edits(spans)
     if choice := ONE_OF.fullmatch(advice):
@@ -314,7 +314,7 @@ def _follow_advice(
 
 
 def _list_pieces(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Return the texts that a help text suggests, and whether to add them."""
+    """Yield the code in a line of advice, and whether to add it rather than replace text."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])
@@ -323,20 +323,20 @@ def _list_pieces(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
         yield from (
             (piece, advice.startswith("add"))
             for piece in QUOTED_PIECE.findall(advice)
-            # a single word is usually one that the help text mentions
+            # a single word is usually only mentioned
             if is_direct or CODE_CHARACTER.search(piece)
         )
 
 
 def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[FixEdit]:
-    """Replace a misspelled name by the suggested one."""
+    """Yield edits that replace a misspelled name by the suggested one."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield FixEdit(f"write `{suggestion}`", span.start, span.end, suggestion)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # in `side.linaer` only the last part is misspelled
         last = word.rpartition(".")[2] if "." not in suggestion else word
         near = did_you_mean(last, [suggestion]) == suggestion
-        if near and last != suggestion and f"{last}" in diagnostic.title:
+        if near and last != suggestion and last in diagnostic.title:
             start = span.start + span.text.index(word) + len(word) - len(last)
             title = f"write `{suggestion}`"
             yield FixEdit(title, start, start + len(last), suggestion)
@@ -344,58 +344,54 @@ def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterato
 
 @dataclass
 class FixTrial:
-    """A diagnostic and its text; edits are tried on copies of the text."""
+    """Tries edits against one diagnostic of a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
     def removes_message(self, edit: FixEdit) -> bool:
-        """Return whether an edit removes the message without a new error."""
-        state = self._looked_at(edit.apply(self.analysis.source.text))
-        before, after = _count_messages(self.analysis), _count_messages(state)
-        same = self.diagnostic.code, self.diagnostic.title
-        if after.get(same, 0) >= before.get(same, 0):
+        """Return whether an edit removes the diagnostic without a new error."""
+        result = self._analyze_graph(edit.apply(self.analysis.source.text))
+        before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
+        key = self.diagnostic.code, self.diagnostic.title
+        if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):
             return False
-        if state.spec is None and self.analysis.spec is not None:
-            return False
-        # an example in a help text may contain names that this document lacks
-        new = [
-            d
-            for d in state.diagnostics
-            if d.severity == "error" and (d.code, d.title) not in before
-        ]
-        # further errors after the first were hidden by it
-        return not any(_touches_edit(state, d, edit) for d in new)
+        # the code of the advice may contain names that this document lacks; new errors elsewhere
+        # were only hidden by the first one
+        return not any(
+            d.severity == "error" and (d.code, d.title) not in before and _touches(result, d, edit)
+            for d in result.diagnostics
+        )
 
-    def _looked_at(self, text: str) -> DocumentAnalysis:
-        """Analyze a text up to the graph in which the message was found."""
-        states = analyze_incrementally(self.analysis.path, text, self.unsaved)
-        return next(islice(states, self._find_graph, None), None) or next(
+    def _analyze_graph(self, text: str) -> DocumentAnalysis:
+        """Analyze a text up to the graph with the diagnostic; if it has fewer, the first graph."""
+        results = analyze_incrementally(self.analysis.path, text, self.unsaved)
+        return next(islice(results, self._graph_index, None), None) or next(
             analyze_incrementally(self.analysis.path, text, self.unsaved)
         )
 
     @cached_property
-    def _find_graph(self) -> int:
-        """Return which of the graphs has the message."""
+    def _graph_index(self) -> int:
+        """Return the index of the first graph with the diagnostic."""
         text = self.analysis.source.text
-        for n, state in enumerate(analyze_incrementally(self.analysis.path, text, self.unsaved)):
-            if (self.diagnostic.code, self.diagnostic.title) in _count_messages(state):
+        for n, result in enumerate(analyze_incrementally(self.analysis.path, text, self.unsaved)):
+            if (self.diagnostic.code, self.diagnostic.title) in _count_diagnostics(result):
                 return n
         return 0
 
 
-def _touches_edit(state: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
-    """Return whether a message is about the text of an edit."""
+def _touches(result: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
+    """Return whether a diagnostic is located at the text of an edit."""
     span = diagnostic.primary.span if diagnostic.primary else None
-    if span is None or not state.is_in_document(span):
+    if span is None or not result.is_in_document(span):
         return False
     return span.start <= edit.start + len(edit.text) and span.end >= edit.start
 
 
-def _count_messages(analysis: DocumentAnalysis) -> dict[tuple[str, str], int]:
-    """Count the messages of a text."""
-    found: dict[tuple[str, str], int] = {}
+def _count_diagnostics(analysis: DocumentAnalysis) -> Counter[tuple[str, str]]:
+    """Count diagnostics by code and title."""
+    counts: Counter[tuple[str, str]] = Counter()
     for d in analysis.diagnostics:
-        found[d.code, d.title] = found.get((d.code, d.title), 0) + d.count
-    return found
+        counts[d.code, d.title] += d.count
+    return counts
