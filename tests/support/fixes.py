@@ -439,8 +439,7 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("max(z, 1e-6)", "/ cumsum(w, axis=1)", "/ max(cumsum(w, axis=1), 1e-6)"),
     ],
     "W0601-two-padding-masks": [
-        ("masked_softmax(x, there)", "softmax(where(there, max(scores, axis=2), -inf))",
-         "masked_softmax(where(there, max(scores, axis=2), -inf), there)"),
+        ("where(there, x, -inf)", "softmax(max(scores, axis=2))", "softmax(where(there, max(scores, axis=2), -inf))"),
     ],
     "W0601-window-behind-pad": [
         ("where(insert(keep, axis=2), x, 0.0)", "pad(x,", "pad(where(insert(keep, axis=2), x, 0.0),"),

@@ -63,7 +63,7 @@ def test_chains_of_sums_and_multiples_are_followed() -> None:
 
 
 def test_facts_say_what_no_input_does() -> None:
-    graph = sizes(P, P + 1, inputs={"a": Type.of("f32", N)}, facts={"past": N * 2})
+    graph = sizes(P, P + 1, inputs={"a": Type.of("f32", N)}, length_equations={"past": N * 2})
     assert_lengths(graph, a=(3,))
 
 
