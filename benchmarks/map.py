@@ -28,8 +28,8 @@ import numpy as np
 import specc
 from specc.batch_inference.block_runner import BlockRunner, OpenBlock
 from specc.batch_inference.job import JobReport, run_job
+from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, make_plan
-from specc.batch_inference.plan_file import BatchLimits
 from specc.batch_inference.row_batches import CostFormulas
 from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
 

@@ -14,9 +14,13 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import spec_loader as driver
 from specc.driver.compile_model import compile_model
-from specc.driver.compile_options import CompileReport, parse_graph_names
+from specc.driver.compile_options import (
+    ARGUMENT_KINDS,
+    CompileReport,
+    build_compile_options,
+    parse_graph_names,
+)
 from specc.driver.option_kinds import check_argument_kinds
-from specc.driver.option_table import ARGUMENT_KINDS, build_compile_options
 from specc.driver.spec_argument import errors_in_spec_syntax, open_spec_argument
 from specc.io.safe_read import escape_text
 from specc.model import GenerationResult, Model, load

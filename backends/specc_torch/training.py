@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.driver.compile_options import ARGUMENT_KINDS
 from specc.driver.option_kinds import check_argument_kinds
-from specc.driver.option_table import ARGUMENT_KINDS
 from specc.driver.spec_argument import errors_in_spec_syntax, open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path

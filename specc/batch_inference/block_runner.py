@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from specc.batch_inference.data_files import find_format
 from specc.batch_inference.file_format import FileFormat, Rows, translate_os_errors
-from specc.batch_inference.format_registry import find_format
-from specc.batch_inference.part_files import BlockStatistics, read_block_statistics, write_part
-from specc.batch_inference.plan_file import (
+from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BatchLimits,
+    BlockStatistics,
     JobPlan,
     PlannedFile,
     describe_file,
+    read_block_statistics,
+    write_part,
 )
 from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_batches import (

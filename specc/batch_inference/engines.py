@@ -19,8 +19,7 @@ from queue import SimpleQueue
 from typing import IO, Any, NoReturn, TextIO
 
 from specc.batch_inference.block_runner import BlockRunner
-from specc.batch_inference.part_files import BlockStatistics
-from specc.batch_inference.plan_file import PLAN_DIRECTORY, read_plan
+from specc.batch_inference.job_files import PLAN_DIRECTORY, BlockStatistics, read_plan
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.json_io import JsonFields
 from specc.io.safe_read import escape_text

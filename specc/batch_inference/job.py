@@ -11,9 +11,15 @@ from pathlib import Path
 
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.engines import BlockProgress, LocalEngine, RayEngine
+from specc.batch_inference.job_files import (
+    PLAN_DIRECTORY,
+    BlockStatistics,
+    JobPlan,
+    check_same,
+    read_block_statistics,
+    read_plan,
+)
 from specc.batch_inference.job_planner import JobRequest, make_plan
-from specc.batch_inference.part_files import BlockStatistics, read_block_statistics
-from specc.batch_inference.plan_file import PLAN_DIRECTORY, JobPlan, check_same, read_plan
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically

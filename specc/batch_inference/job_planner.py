@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from specc.batch_inference.data_files import JsonLinesFile, find_files, find_format
 from specc.batch_inference.file_format import (
     NULL_TYPE,
     ColumnType,
@@ -13,9 +14,7 @@ from specc.batch_inference.file_format import (
     TableColumn,
     translate_os_errors,
 )
-from specc.batch_inference.format_registry import find_files, find_format
-from specc.batch_inference.parquet import import_pyarrow
-from specc.batch_inference.plan_file import (
+from specc.batch_inference.job_files import (
     OUTPUT_FORMATS,
     PLAN_DIRECTORY,
     PLAN_FILE,
@@ -25,9 +24,9 @@ from specc.batch_inference.plan_file import (
     describe_file,
     hash_model,
 )
+from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_model import RowModel, find_text_inputs
-from specc.batch_inference.text_lines import JsonLinesFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.text_batches import find_mask_input

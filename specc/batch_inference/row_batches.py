@@ -10,7 +10,7 @@ import numpy as np
 
 from specc.analysis.cost import count_multiply_adds
 from specc.batch_inference.file_format import BadRow, Rows
-from specc.batch_inference.plan_file import BatchLimits
+from specc.batch_inference.job_files import BatchLimits
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir import ops
 from specc.ir.array import Array

@@ -13,9 +13,13 @@ from specc.cli.options import (
 from specc.cli.terminal import show_write_progress
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_model import compile_model
-from specc.driver.compile_options import CompileReport
+from specc.driver.compile_options import (
+    COMPILE_GROUPS,
+    COMPILE_OPTIONS,
+    CompileReport,
+    build_compile_options,
+)
 from specc.driver.option_kinds import add_options
-from specc.driver.option_table import COMPILE_GROUPS, COMPILE_OPTIONS, build_compile_options
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import format_shadow_note
 

@@ -40,6 +40,7 @@ from specc.preprocessing.show_results import show_results
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_views import attention_of_generation, run_with_attention
 from specc.runtime.generation import GenerationStream, results_as_arrays
+from specc.runtime.generation_request import encode_chat
 from specc.runtime.open_model import (
     OpenedModel,
     is_single_pass,
@@ -49,7 +50,6 @@ from specc.runtime.open_model import (
     open_stream,
     require_attention_model,
 )
-from specc.runtime.prompts import encode_chat
 
 CHAT_HELP = 'write [{"role": "user", "content": "a text"}, …]'
 TASK_OPTIONS: Mapping[str, Option] = {

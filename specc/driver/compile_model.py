@@ -13,7 +13,7 @@ from specc.driver.generation_graphs import (
     vocabulary_size,
 )
 from specc.driver.output_writer import write_model_file, write_package
-from specc.driver.profiles.export_profile import check_profile
+from specc.driver.profiles.export_profiles import check_profile
 from specc.driver.spec_loader import OpenedSpec
 
 

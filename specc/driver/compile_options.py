@@ -1,15 +1,40 @@
-"""Options and report of one compile, and the graphs that a package can hold."""
+"""Options and report of one compile: the table of options, and the graphs of a package."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, group_thousands, render_html_table
-from specc.driver.quantize_section import QuantizeOptions
+from specc.driver.option_kinds import (
+    BOOLEAN_OPTION,
+    INTEGER_OPTION,
+    OPTIONAL_INTEGER,
+    OVERRIDE_OPTION,
+    PATH_OPTION,
+    SEED_OPTION,
+    SPEC_OPTIONS,
+    TEXT_OPTION,
+    TEXTS_OPTION,
+    Option,
+    OptionKind,
+    is_count,
+    one_of,
+    parse_bounded_int,
+)
+from specc.driver.quantize_section import (
+    KV_CACHE_TYPES,
+    LM_HEAD_BITS,
+    MAX_SAMPLES,
+    UNQUANTIZED,
+    QuantizeOptions,
+)
+from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
+from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
 PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
 """Graphs that a package can hold: the full forward, the encoder, one decoding step
@@ -124,3 +149,172 @@ class CompileReport:
         count = len(self.files)
         files = "1 file" if count == 1 else f"{count} files"
         return f"{files}, {group_thousands(sum(size for _, size in self.files))} bytes"
+
+
+def _parse_graphs(text: str) -> tuple[str, ...]:
+    try:
+        return parse_graph_names(text)
+    except Failed as failed:
+        raise ArgumentTypeError(failed.diagnostics[0].title) from None
+
+
+TARGETS = ("onnx", "ort-cpu", "ort-cuda", "openvino")
+WEIGHTS_AS_OPTION = one_of(("link", "copy", "inline"))
+
+QUANTIZE_OPTIONS: Mapping[str, Option] = {
+    "quantize": Option(
+        one_of((*QUANTIZATION_KINDS, UNQUANTIZED)),
+        "",
+        "weight quantization: int8 (W8A8, per-channel weight scales, dynamic per-token activation "
+        "scales), int8-weights and int4 (weight-only, group-wise scales), int8-tensor (recurrent "
+        "layers with per-tensor activation scales); none overrides the spec",
+    ),
+    "quantize_exclude": Option(
+        TEXTS_OPTION,
+        "PATTERN",
+        "do not quantize weights that match this name or scope: lm_head, layers.0.*",
+    ),
+    "group_size": Option(
+        OPTIONAL_INTEGER, "N", f"group size of int4 and int8-weights (default {DEFAULT_GROUP_SIZE})"
+    ),
+    "lm_head_bits": Option(
+        OptionKind(
+            'one of 8, 4, "none"',
+            lambda value: isinstance(value, int | str) and str(value) in ("", *LM_HEAD_BITS),
+            {"choices": LM_HEAD_BITS, "default": ""},
+            str,
+        ),
+        "",
+        "with int4: precision of the output projection (default: 8)",
+    ),
+    "quantize_all": Option(
+        OVERRIDE_OPTION, "", "with int4: 4 bits for small linear layers and the first attention too"
+    ),
+    "fold_norms": Option(
+        OVERRIDE_OPTION,
+        "",
+        "fold norm weights into the following linear layers before quantization, for models with "
+        "outlier channels",
+    ),
+    "calibration_samples": Option(
+        OptionKind(
+            "None or a number of sequences",
+            lambda value: value is None or is_count(value),
+            {"type": parse_bounded_int(0, MAX_SAMPLES, "a number of sequences")},
+            OPTIONAL_INTEGER.convert,
+        ),
+        "N",
+        "with int4 or --kv-cache: number of self-generated calibration sequences; 0: round to "
+        "nearest",
+    ),
+    "calibration_data": Option(
+        PATH_OPTION, "FILE", "with int4 or --kv-cache: calibration inputs, .npz or JSON Lines"
+    ),
+    "kv_cache": Option(
+        one_of(KV_CACHE_TYPES),
+        "",
+        "with --graphs step: quantize the KV cache with scales from self-generated data or "
+        "--calibration-data; none overrides the spec",
+    ),
+}
+"""The fields of `QuantizeOptions`."""
+COMPILE_OPTIONS: Mapping[str, Option] = {
+    "graphs": Option(
+        # `parse_graph_names` checks what Python gives
+        OptionKind("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
+        "PARTS",
+        "compile a package of these graphs, comma-separated: score (full forward pass), encode and "
+        "step (encoder, decoder with past), generate (standalone generator), or all; generate "
+        "alone may be a single .onnx file",
+        more={"default": ()},
+    ),
+    "io_names": Option(
+        TEXT_OPTION,
+        "",
+        "naming convention of inputs and outputs: specc, Optimum and transformers.js (hf), or "
+        "onnxruntime-genai",
+        more={"choices": PROFILES, "default": "specc"},
+    ),
+    "weights": Option(
+        PATH_OPTION, "FILE|DIR", "load weights from safetensors or a checkpoint directory"
+    ),
+    "adapter": Option(
+        PATH_OPTION, "DIR|FILE", "merge a LoRA adapter (peft), or load a language adapter (MMS)"
+    ),
+    "init": Option(SEED_OPTION, "SEED", "initialize weights randomly with this seed"),
+    "init_missing": Option(
+        SEED_OPTION, "SEED", "initialize weights of a head that the checkpoint lacks with this seed"
+    ),
+    "target": Option(
+        TEXT_OPTION,
+        "",
+        "target runtime: any (onnx), ONNX Runtime on CPU (default) or CUDA, or OpenVINO",
+        more={"choices": TARGETS, "default": "ort-cpu"},
+    ),
+    "opset": Option(INTEGER_OPTION, "N", "ONNX opset, 17 to 26 (default: chosen by the target)"),
+    "taps": Option(
+        TEXTS_OPTION,
+        "PATTERN",
+        "output intermediate values with this scope too: layers.*.attn",
+        "--tap",
+    ),
+    "inline_defaults": Option(BOOLEAN_OPTION, "", "compute inputs with a default inside the model"),
+    **QUANTIZE_OPTIONS,
+    "for_quantizers": Option(
+        BOOLEAN_OPTION,
+        "",
+        "with --target onnx: prepare the model for other quantization tools (no operators that "
+        "they misinterpret)",
+    ),
+    "weights_as": Option(
+        WEIGHTS_AS_OPTION._replace(
+            fits=lambda value: WEIGHTS_AS_OPTION.fits(value) or value == "auto"
+        ),
+        "",
+        "link: external data in the checkpoint; copy: external data next to the model; inline: "
+        "inside the model (default: automatic)",
+    ),
+    "dtype": Option(
+        one_of(("f32", "f16", "bf16")),
+        "",
+        "element type of stored matrices; with --target ort-cuda mixed precision",
+    ),
+    "hash": Option(
+        one_of(("header", "full"), "header"),
+        "",
+        "integrity check of weights at load: size and header, or the full content",
+    ),
+    "force": Option(BOOLEAN_OPTION, "", FORCE_HELP),
+    "no_load": Option(
+        BOOLEAN_OPTION, "", "do not load the compiled model in ONNX Runtime as a check"
+    ),
+}
+"""Options of a compile."""
+ARGUMENT_KINDS: Mapping[str, OptionKind] = {
+    **dict.fromkeys(("spec", "output"), PATH_OPTION),
+    **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
+}
+"""The kind of each argument of `check` and `compile`."""
+
+
+COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "weights": ("weights", "adapter", "init", "init_missing", "weights_as", "dtype", "hash"),
+    "quantization": (*QUANTIZE_OPTIONS, "for_quantizers"),
+    "output": (
+        *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
+    ),
+}
+"""The options of `COMPILE_OPTIONS` as the help groups them."""
+
+
+def build_compile_options(given: Mapping[str, Any]) -> CompileOptions:
+    """Return the options of `compile` from checked arguments, of Python or the command line."""
+    values = {
+        n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
+        for n, value in given.items()
+    }
+    own, quantize = (
+        {f.name: values[f.name] for f in fields(kind) if f.name in values}
+        for kind in (CompileOptions, QuantizeOptions)
+    )
+    return CompileOptions(**own, precision=QuantizeOptions(**quantize))

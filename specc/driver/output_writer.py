@@ -1,15 +1,29 @@
-"""Write the files of a compile: one model file, or a package directory."""
+"""Build the graphs of a model file or a package, and write the files of a compile."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from specc.backend import ExtraFile, PackageMetadata, WrittenModel
+from specc.analysis.causality import find_time_symbol
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.artifact.generation_facts import GenerationFacts, StreamChunks
+from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
+from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision
 from specc.driver import reading_section as readings
 from specc.driver.compile_job import LoweringJob, job_input_files
 from specc.driver.compile_options import CompileReport
+from specc.driver.generation_graphs import (
+    build_generator_source,
+    derive_graphs,
+    generation_facts,
+    require_generation,
+    step_facts,
+    writes_tokens,
+)
 from specc.driver.model_manifest import describe_generator, describe_graph
-from specc.driver.package_graphs import build_generator, build_package_graphs
+from specc.driver.precision import convert_generator_dtype
+from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
+from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.driver.weight_sources import check_memory, count_values
 from specc.huggingface.repository_files import (
     companion_notes,
@@ -18,9 +32,217 @@ from specc.huggingface.repository_files import (
 )
 from specc.io.atomic_write import sanitize_file_stem
 from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
-from specc.ir.model import ModelSource
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.interval import SAME_POSITION
+from specc.ir.model import (
+    DerivedGraphs,
+    GenerateSection,
+    KVBufferGraph,
+    ModelSource,
+    SelfDecodingGraph,
+    StreamSection,
+)
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
+from specc.transforms import pass_pipeline
 from specc.weights.parameter_values import CheckpointBinding
+
+
+@dataclass(frozen=True)
+class StreamGraphs:
+    """Derived graphs of a streaming model.
+
+    One step takes `chunk` time steps of `streaming.growing`, or a multiple of that.
+    """
+
+    streaming: StreamSection
+    derived: DerivedGraphs
+    chunk: int
+
+
+def derive_streaming_graphs(job: LoweringJob, streaming: StreamSection) -> StreamGraphs:
+    """Derive the step graph that computes the streamed outputs chunk by chunk.
+
+    Raise E0711 to E0718 if an output depends on later time steps.
+    """
+    work = pass_pipeline.run_passes(
+        pass_pipeline.PassState(
+            graph=job.simplified, defaults=job.model.defaults, streaming=streaming, rows="new"
+        ),
+        pass_pipeline.DERIVE_PASSES,
+    )
+    assert work.derived is not None, "`encode` is the last pass"
+    return StreamGraphs(streaming, work.derived, work.chunk)
+
+
+def streaming_facts(job: LoweringJob, stream: StreamGraphs) -> GenerationFacts:
+    """Return the metadata that the streaming runtime needs."""
+    growing, derived, graph = stream.streaming.growing, stream.derived, job.simplified
+    generation = GenerateSection(job.model.name, growing, stream.streaming.sources[0])
+    return replace(
+        step_facts(job, graph, derived, generation),
+        chunks=StreamChunks(
+            stream.chunk,
+            _output_lengths(graph, growing, derived.step),
+            _pointwise_defaults(job.model.defaults, growing),
+        ),
+    )
+
+
+def _pointwise_defaults(defaults: Graph | None, growing: str) -> tuple[str, ...]:
+    """Return the inputs whose default at a time step depends on that time step alone, so
+    that the default of a chunk is a slice of the default of the whole input.
+    """
+    if defaults is None or growing not in defaults.inputs:
+        return ()
+    symbol = find_time_symbol(defaults, growing)
+    if symbol is None:
+        return ()
+    states = trace_time_dataflow(defaults, symbol)
+    return tuple(
+        name
+        for name, value in defaults.outputs.items()
+        if [*states.state(value).axes.values()] == [SAME_POSITION]
+    )
+
+
+def _output_lengths(graph: Graph, growing: str, step: Graph) -> dict[str, Dim]:
+    """Return the output length as a function of the input length, for each output of the
+    step whose length depends on it.
+    """
+    symbol = find_time_symbol(graph, growing)
+    lengths = {name: value.type.shape for name, value in graph.outputs.items()}
+    return {
+        name: next(d for d in lengths[name] if symbol in d.symbols())
+        for name in step.outputs
+        if name in lengths and any(symbol in d.symbols() for d in lengths[name])
+    }
+
+
+@dataclass(frozen=True)
+class PackageContents:
+    """Contents of a package: graphs by role, further files, and the generation metadata in
+    `specc.json`.
+    """
+
+    graphs: Mapping[str, PackageGraph]
+    extras: tuple[ExtraFile, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def build_package_graphs(job: LoweringJob) -> PackageContents:
+    """Build the requested graphs and what goes with them.
+
+    Raise E0701 if the spec does not generate, E0711 to E0718 if it is not causal, E0977 for
+    generation options of a streaming model.
+    """
+    wanted = job.options.graphs
+    graphs: dict[str, PackageGraph] = {}
+    if "score" in wanted:
+        about = describe_graph(job, job.manifest_graph, whole=True)
+        graphs["score"] = PackageGraph(job.convert_dtype(job.simplified), "score.onnx", about)
+    # the full forward alone needs no causality proof
+    if wanted == ("score",):
+        return PackageContents(graphs)
+    if job.model.generation is None and job.model.streaming is not None:
+        return _add_streaming_graphs(job, job.model.streaming, graphs)
+    return _add_generation_graphs(job, graphs)
+
+
+def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> SelfDecodingGraph:
+    """Return a self-contained generator in the compute dtype of the target; `derived` are
+    the derived graphs of the simplified graph if they exist already.
+    """
+    source = build_generator_source(job, job.simplified, derived)
+    return convert_generator_dtype(source, job.options.dtype, job.target)
+
+
+def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
+    """Add the graphs of a generative model."""
+    wanted, ours = job.options.graphs, job.options.io_names == "specc"
+    generation = require_generation(job.model)
+    derived = derive_graphs(
+        job.simplified,
+        generation,
+        RETURNED_LOGITS[job.options.io_names],
+        bounded=ours,
+        defaults=job.model.defaults,
+        begins=ours,
+    )
+    extras: tuple[ExtraFile, ...] = ()
+    buffers: tuple[str, ...] = ()
+    if {"encode", "step"} & set(wanted):
+        converted = job.convert_derived_dtype(derived)
+        exported = apply_profile(job.options.io_names, job.model, converted)
+        graphs |= {stem: _build_derived(job, stem, g) for stem, g in exported.graphs.items()}
+        extras = tuple(ExtraFile.of_data(n, data) for n, data in exported.files.items())
+        # only our runtime feeds preallocated buffers; others get caches that grow
+        if ours:
+            step = exported.graphs["step"]
+            graphs["step"], buffers = _build_buffered_step(job, step, converted)
+    facts = _build_runtime_metadata(job, derived, buffers) if ours else {}
+    if "generate" in wanted:
+        # other profiles need other logits, so their derived graphs are not those of `generate`
+        source = build_generator(job, derived if ours else None)
+        about = describe_generator(job, source)
+        graphs["generate"] = PackageGraph(source, "generate.onnx", about)
+    return PackageContents(graphs, extras, facts)
+
+
+def _build_runtime_metadata(
+    job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
+) -> Mapping[str, object]:
+    """Return the metadata for our generation runtime; empty if the model emits no tokens."""
+    if not writes_tokens(job.model.graph, require_generation(job.model)):
+        return {}
+    converted = job.convert_derived_dtype(derived)
+    return generation_facts(job, job.simplified, converted, buffers).dump()
+
+
+def _add_streaming_graphs(
+    job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
+) -> PackageContents:
+    """Add the graphs of a streaming model, which only our runtime can feed. Raise E0977 for
+    options that apply to generation alone.
+    """
+    other = job.options.io_names if job.options.io_names != "specc" else ""
+    if other or "generate" in job.options.graphs:
+        asked = f"--io-names {other}" if other else "--graphs generate"
+        raise_error(
+            "E0977",
+            f"`{asked}` is for generative models, and `{job.model.name}` is a streaming model",
+            notes=[f"`{streaming.growing}` is an input stream, not generated"],
+            helps=["compile it with `--graphs score,step`"],
+        )
+    stream = derive_streaming_graphs(job, streaming)
+    derived = {"encode": stream.derived.encode, "step": stream.derived.step}
+    added = {stem: _build_derived(job, stem, g) for stem, g in derived.items() if g is not None}
+    return PackageContents({**graphs, **added}, facts=streaming_facts(job, stream).dump())
+
+
+def _build_derived(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
+    return PackageGraph(graph, f"{stem}.onnx", describe_graph(job, graph, whole=False))
+
+
+def _build_buffered_step(
+    job: LoweringJob, step: Graph, derived: DerivedGraphs
+) -> tuple[PackageGraph, tuple[str, ...]]:
+    """Return the step graph with in-place KV buffers where the target supports them, and the
+    names of these inputs.
+    """
+    caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
+    # no buffers: the target has no in-place updates, or no attention matches its kernel
+    if not caches:
+        # the scales were calibrated on a package with default options, which had buffers
+        if job.scales:
+            why = "no attention writes to a KV buffer with these options"
+            fail_no_int8_cache(why, job.quantize.cache.span)
+        return _build_derived(job, "step", step), ()
+    if job.scales:
+        step = pass_pipeline.apply_int8_kv_cache(step, caches)
+    source = KVBufferGraph(step, caches)
+    about = describe_graph(job, step, whole=False)
+    return PackageGraph(source, "step.onnx", about), source.buffer_names
 
 
 def write_model_file(job: LoweringJob) -> CompileReport:

@@ -22,8 +22,7 @@ from specc.decode.token_choice import (
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.batch_slots import merge_stepper_rows, prepend_spare_columns, spare_columns
 from specc.runtime.generation import GenerationResult, GenerationStream, decode_tokens
-from specc.runtime.generation_request import GenerativeModel
-from specc.runtime.prompts import max_new_tokens
+from specc.runtime.generation_request import GenerativeModel, max_new_tokens
 from specc.runtime.steppers import KVCacheStepper
 
 DEFAULT_BATCH_SIZE = 32

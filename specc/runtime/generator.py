@@ -27,16 +27,16 @@ from specc.ir.time_axis import find_time_axis
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.generation import GenerationStream
-from specc.runtime.generation_request import GenerativeModel
-from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.model_inputs import ModelInputs, find_unread_inputs
-from specc.runtime.model_package import ModelPackage
-from specc.runtime.prompts import (
+from specc.runtime.generation_request import (
+    GenerativeModel,
     check_context,
     check_generation_settings,
     max_new_tokens,
     prepare_prompts,
 )
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.model_inputs import ModelInputs, find_unread_inputs
+from specc.runtime.model_package import ModelPackage
 from specc.runtime.standalone_generator import check_compiled_settings
 from specc.runtime.steppers import (
     PREFILL_CHUNK_SIZE,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specc.batch_inference import parquet
 from specc.batch_inference.file_format import ColumnType, TableColumn
-from specc.batch_inference.part_files import encode_part
+from specc.batch_inference.job_files import encode_part
 from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed

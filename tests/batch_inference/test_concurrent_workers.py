@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from specc.batch_inference.block_runner import BlockRunner, CrashJournal
-from specc.batch_inference.format_registry import find_files
+from specc.batch_inference.data_files import find_files
 from specc.batch_inference.job import run_job
+from specc.batch_inference.job_files import read_plan
 from specc.batch_inference.job_planner import JobRequest, make_plan
-from specc.batch_inference.plan_file import read_plan
 from specc.diagnostics.diagnostic import Failed
 
 HOLDS = """
@@ -110,8 +110,8 @@ def test_a_file_that_the_system_refuses(
 
     blocks = BlockRunner.open(plan, out)
     (out / "_specc").mkdir(parents=True)
-    monkeypatch.setattr("specc.batch_inference.text_lines.read_lines", refused)
-    monkeypatch.setattr("specc.batch_inference.text_lines.read_block_bytes", refused)
+    monkeypatch.setattr("specc.batch_inference.data_files.read_lines", refused)
+    monkeypatch.setattr("specc.batch_inference.data_files.read_block_bytes", refused)
     with pytest.raises(Failed, match=r"E0802.*input/output error"):
         make_plan(job_of(small, data, out)) if where == "plan" else blocks.do(0)
 

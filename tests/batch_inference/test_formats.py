@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.batch_inference import text_lines
+from specc.batch_inference import data_files
+from specc.batch_inference.data_files import find_files, find_format
 from specc.batch_inference.file_format import BadRow
-from specc.batch_inference.format_registry import find_files, find_format
 from specc.diagnostics.diagnostic import Failed
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9)
@@ -109,7 +109,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, co
 
 
 def test_a_file_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(data_files, "MAX_ROW_BYTES", 1000)
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
     with pytest.raises(Failed, match="E0871"):

@@ -17,12 +17,12 @@ from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
 import specc.batch_inference.block_runner
-import specc.batch_inference.part_files
+import specc.batch_inference.job_files
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
+from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import make_plan
-from specc.batch_inference.plan_file import BatchLimits
 from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
@@ -67,7 +67,7 @@ class Died(BaseException):
 def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
     """Ends the process at the `when`th thing that is written, before or behind it."""
     count = 0
-    real = specc.batch_inference.part_files.write_file_atomically
+    real = specc.batch_inference.job_files.write_file_atomically
 
     def write(path: Path, chunks: list[bytes]) -> None:
         nonlocal count
@@ -88,7 +88,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
         added(path, line)
 
     added = specc.batch_inference.block_runner.append_journal_line
-    monkeypatch.setattr(specc.batch_inference.part_files, "write_file_atomically", write)
+    monkeypatch.setattr(specc.batch_inference.job_files, "write_file_atomically", write)
     monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append)
     return write
 

@@ -13,11 +13,11 @@ from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
 import specc.batch_inference.block_runner
-import specc.batch_inference.part_files
+import specc.batch_inference.job_files
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
+from specc.batch_inference.job_files import BatchLimits, describe_file, read_plan
 from specc.batch_inference.job_planner import JobRequest, make_plan
-from specc.batch_inference.plan_file import BatchLimits, describe_file, read_plan
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.array_files import nested_array

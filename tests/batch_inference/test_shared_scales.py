@@ -11,7 +11,7 @@ from support.jobs import job_of, parts, rows_in
 
 import specc
 from specc.batch_inference.job import run_job
-from specc.batch_inference.plan_file import BatchLimits
+from specc.batch_inference.job_files import BatchLimits
 from specc.cli.main import main
 
 SPEC = """specc 1

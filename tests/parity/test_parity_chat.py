@@ -15,7 +15,7 @@ import specc
 from specc.cli.main import main
 from specc.huggingface.repository_files import read_chat_template
 from specc.preprocessing.chat_template import parse_messages, render_chat_template
-from specc.runtime.prompts import encode_chat
+from specc.runtime.generation_request import encode_chat
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

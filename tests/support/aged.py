@@ -22,8 +22,8 @@ from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime import batch_slots
+from specc.runtime.generation_request import prepare_prompts
 from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.prompts import prepare_prompts
 from specc.runtime.steppers import KVCacheStepper
 from specc.transforms import pass_pipeline
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
-from specc.driver.profiles.export_profile import RETURNED_LOGITS, apply_profile
+from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.profiles.hf_decoder import ProfiledGraphs
 from specc.driver.weights_section import required_parameters
 from specc.incremental.derivation import derive_encoder_and_step

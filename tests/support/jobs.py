@@ -4,8 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest
-from specc.batch_inference.plan_file import BatchLimits
 
 ROWS = 60
 

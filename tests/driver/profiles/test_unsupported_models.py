@@ -6,7 +6,7 @@ import pytest
 from support.dressed_models import in_profile
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.driver.profiles.export_profile import check_profile
+from specc.driver.profiles.export_profiles import check_profile
 
 SMALL: dict[str, dict[str, object]] = {
     "lstm_lm": {"vocab": 11, "width": 8},

@@ -1,12 +1,25 @@
-"""Write genai_config.json, the model description of onnxruntime-genai."""
+"""Export profiles: names and layouts that other programs expect, and genai_config.json."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
-from specc.driver.profiles.hf_decoder import IDS, LOGITS, MASK, POSITIONS
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.driver.compile_options import PROFILES
+from specc.driver.profiles.hf_decoder import (
+    IDS,
+    LOGITS,
+    MASK,
+    POSITIONS,
+    ProfiledGraphs,
+    build_decoder,
+)
+from specc.driver.profiles.hf_encoder_decoder import build_encoder_decoder
+from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.model import DecodeState, GenerateSection, ModelDefinition
+from specc.ir.model import DecodeState, DerivedGraphs, GenerateSection, ModelDefinition
 
 GENAI_FILE = "genai_config.json"
 DEFAULT_MAX_LENGTH = 131072
@@ -117,3 +130,50 @@ def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
     if search.get("early_stopping") is not None:
         made["early_stopping"] = search["early_stopping"] is True
     return made
+
+
+RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
+    "specc": "newest",
+    "hf": "new",
+    "genai": "newest",
+}
+"""Logits that the step graph returns: the newest token's, or all new tokens' (`hf` readers)."""
+
+
+def check_profile(profile: str) -> None:
+    """Raise E0751 if the profile does not exist."""
+    if profile not in PROFILES:
+        raise_error(
+            "E0751",
+            f"unknown export profile `{escape_text(profile)}`",
+            helps=suggest_similar_name(profile, PROFILES, f"profiles are {', '.join(PROFILES)}"),
+        )
+
+
+def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ProfiledGraphs:
+    """Return the graphs of `derived` with the names and layouts that `profile` prescribes.
+
+    `specc`: `encode` (if there is one) and `step`, unchanged. `hf`: `model`, or
+    `encoder_model`, `decoder_model` and `decoder_with_past_model`. `genai`: `model` and
+    `genai_config.json`. Raise E0751 for an unknown profile, E0752 if the profile cannot
+    represent the model.
+    """
+    check_profile(profile)
+    generation = model.generation
+    assert generation is not None, f"{model.name} has no `generate` section"
+    if profile == "specc":
+        encode = {"encode": derived.encode} if derived.encode else {}
+        return ProfiledGraphs({**encode, "step": derived.step}, derived.states)
+    if profile == "hf" and derived.encode is not None:
+        return _rename_graphs(build_encoder_decoder(derived, generation.source))
+    graph, states = build_decoder(profile, derived, generation.source)
+    if profile == "hf":
+        return _rename_graphs(ProfiledGraphs({"model": graph}, states))
+    files = {GENAI_FILE: build_genai_config(model, generation, graph, states, "model")}
+    return _rename_graphs(ProfiledGraphs({"model": graph}, states, files))
+
+
+def _rename_graphs(made: ProfiledGraphs) -> ProfiledGraphs:
+    """Return the graphs, each named after its file."""
+    named = {stem: Graph(**{**graph.__dict__, "name": stem}) for stem, graph in made.graphs.items()}
+    return replace(made, graphs=named)
