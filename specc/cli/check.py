@@ -41,19 +41,21 @@ def _report_as_json(
     spec: OpenedSpec, checked: CheckedSpec, report: AnalysisReport
 ) -> dict[str, object]:
     """Return the proved facts as JSON values."""
-    axes = [{"axis": each.symbol, "causal": each.causal, "why": each.why} for each in report.others]
+    axes = [
+        {"axis": each.symbol, "causal": each.causal, "reason": each.why} for each in report.others
+    ]
     if report.growing:
-        axes.insert(0, {"axis": report.growing, "causal": report.causal, "why": ""})
+        axes.insert(0, {"axis": report.growing, "causal": report.causal, "reason": ""})
     return {
         "model": spec.program.name,
-        "tried": _list_trial_values(checked),
+        "trial_values": _list_trial_values(checked),
         "parameters": _count_parameters(spec, checked),
-        "missing": [missing.title for missing in checked.missing],
+        "missing_config": [missing.title for missing in checked.missing],
         "notes": list(spec.remarks),
         "axes": axes,
-        "batch": report.batch,
-        "apart": report.apart,
-        "padding": list(report.padded),
+        "batch_axis": report.batch,
+        "batch_independent": report.apart,
+        "padding_masks": list(report.padded),
     }
 
 

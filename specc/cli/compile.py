@@ -4,9 +4,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.cli import terminal
 from specc.cli.options import (
-    add_sampling_arguments,
+    SAMPLING_OPTIONS,
+    add_generation_options,
+    add_option_groups,
     add_spec_arguments,
     get_setting_flag,
+    make_output_option,
     open_spec_from_arguments,
     parse_generation_settings,
 )
@@ -19,29 +22,30 @@ from specc.driver.compile_options import (
     CompileReport,
     build_compile_options,
 )
-from specc.driver.option_kinds import add_options
+from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import format_shadow_note
+
+EXPLAIN_OPTION = {
+    "explain": Option(BOOLEAN_OPTION, "", "print how each attention is lowered, and why")
+}
 
 
 def add_compile_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc compile`."""
     add_spec_arguments(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
+    output = make_output_option(
+        "MODEL.onnx|DIR",
+        "output model; with --graphs the output directory",
         required=True,
         type=parse_output_path,
-        metavar="MODEL.onnx|DIR",
-        help="output model; with --graphs the output directory",
     )
-    for title, names in COMPILE_GROUPS.items():
-        group = parser.add_argument_group(title)
-        add_options(group, {name: COMPILE_OPTIONS[name] for name in names})
-    parser.add_argument_group("diagnostics").add_argument(
-        "--explain", action="store_true", help="print how each attention is lowered, and why"
+    groups = {t: {n: COMPILE_OPTIONS[n] for n in names} for t, names in COMPILE_GROUPS.items()}
+    add_option_groups(parser, **{**groups, "output": {**output, **groups["output"]}})
+    add_generation_options(
+        parser, SAMPLING_OPTIONS, "defaults of a standalone generator (--graphs generate)"
     )
-    add_sampling_arguments(parser, "defaults of a standalone generator (--graphs generate)")
+    add_option_groups(parser, diagnostics=EXPLAIN_OPTION)
 
 
 def run_compile(args: Namespace) -> int:
@@ -53,7 +57,7 @@ def run_compile(args: Namespace) -> int:
     result = {
         "files": [{"path": str(path), "bytes": size} for path, size in report.files],
         "notes": list(report.remarks),
-        "forms": list(report.forms),
+        "attention_lowerings": list(report.forms),
     }
     if terminal.print_json_result("compile", result):
         return 0

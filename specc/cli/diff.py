@@ -3,10 +3,15 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.cli.options import is_compiled, print_shadow_note, read_compiled_manifest
+from specc.cli.options import (
+    add_option_groups,
+    is_compiled,
+    print_shadow_note,
+    read_compiled_manifest,
+)
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.option_kinds import SPEC_OPTIONS, add_options
+from specc.driver.option_kinds import SPEC_OPTIONS
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.io.safe_read import escape_text
 from specc.visualize.architecture_diff import (
@@ -31,8 +36,8 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
     what = "a spec, a checkpoint directory, a compiled model or a package"
     parser.add_argument("a", metavar="A", help=what)
     parser.add_argument("b", metavar="B", help="the other one")
-    for name, help in OPTIONS.items():
-        add_options(parser, {name: SPEC_OPTIONS[name]._replace(help=help)})
+    options = {name: SPEC_OPTIONS[name]._replace(help=help) for name, help in OPTIONS.items()}
+    add_option_groups(parser, input=options)
 
 
 def run_diff(args: Namespace) -> int:
@@ -53,7 +58,7 @@ def _difference_as_json(
         "a": a.name,
         "b": b.name,
         "same": difference.same,
-        "unlike": difference.reason,
+        "reason": difference.reason,
         "changes": [*map(vars, difference.changes)],
     }
 

@@ -3,11 +3,16 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
-from specc.cli.options import FORCE_OPTION, add_spec_arguments, open_spec_from_arguments
+from specc.cli.options import (
+    FORCE_OPTION,
+    add_option_groups,
+    add_spec_arguments,
+    make_output_option,
+    open_spec_from_arguments,
+)
 from specc.cli.terminal import print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.driver.option_kinds import add_options
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
 from specc.frontend.standalone_spec import (
     build_renamed_standalone_spec,
@@ -82,14 +87,10 @@ def _graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
 def add_expand_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc expand`."""
     add_spec_arguments(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        default="",
-        metavar="FILE",
-        help="output file, .specc or .yaml (default: standard output as .specc)",
+    output = make_output_option(
+        "FILE", "output file, .specc or .yaml (default: standard output as .specc)"
     )
-    add_options(parser, FORCE_OPTION)
+    add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 
 def run_expand(args: Namespace) -> int:

@@ -4,19 +4,25 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from specc.cli.options import COUNT_OPTION, FORCE_OPTION
+from specc.cli.options import (
+    COUNT_OPTION,
+    FORCE_OPTION,
+    PACKAGE_GRAPH_OPTION,
+    add_option_groups,
+    make_output_option,
+)
 from specc.cli.terminal import print_done, print_json_result
-from specc.driver.option_kinds import TEXT_OPTION, Option, add_options, parse_bounded_int
+from specc.driver.option_kinds import TEXT_OPTION, Option, parse_bounded_int
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import open_compiled
 from specc.runtime.triton_export import write_triton_repository
 
-OPTIONS: Mapping[str, Option] = {
+OUTPUT_OPTIONS: Mapping[str, Option] = {
+    **make_output_option("DIR", "the model repository", required=True),
     "name": Option(
         TEXT_OPTION, "NAME", "name of the model in the repository (default: that of the spec)"
     ),
-    "graph": Option(TEXT_OPTION, "ROLE", "select a graph of a package"),
     "max_batch_size": Option(
         COUNT_OPTION,
         "N",
@@ -31,8 +37,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc export`."""
     parser.add_argument("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
     parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the model repository")
-    add_options(parser, OPTIONS)
+    add_option_groups(parser, input=PACKAGE_GRAPH_OPTION, output=OUTPUT_OPTIONS)
 
 
 def run_export(args: Namespace) -> int:

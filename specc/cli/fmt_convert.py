@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from specc.cli.options import FORCE_OPTION, add_option_groups, make_output_option
 from specc.cli.terminal import (
     STDIN_NAME,
     get_output_style,
@@ -16,9 +17,9 @@ from specc.cli.terminal import (
 from specc.diagnostics.codes import compute_exit_status
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import (
-    FORCE_HELP,
     SPEC_OUTPUT,
     VOCABULARY_OUTPUT,
     WEIGHTS_OUTPUT,
@@ -30,6 +31,11 @@ from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import detect_syntax, parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml
 
+FMT_OPTIONS = {
+    "check": Option(BOOLEAN_OPTION, "", "change nothing; exit status 1 if a file would change"),
+    "diff": Option(BOOLEAN_OPTION, "", "change nothing; print the differences"),
+}
+
 
 def add_fmt_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc fmt`."""
@@ -39,10 +45,7 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
         metavar="SPEC",
         help="spec files, .specc or .yaml; - formats the standard input",
     )
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit status 1 if a file would change"
-    )
-    parser.add_argument("--diff", action="store_true", help="change nothing; print the differences")
+    add_option_groups(parser, output=FMT_OPTIONS)
 
 
 def print_difference(name_shown: str, old: str, new: str) -> None:
@@ -67,7 +70,7 @@ def run_fmt(args: Namespace) -> int:
         "changed": changed,
         "written": written,
         "text": text,
-        "faults": [*map(diagnostic_to_json, errors)],
+        "diagnostics": [*map(diagnostic_to_json, errors)],
     }
     if print_json_result("fmt", result):
         return compute_exit_status(fault.code for fault in errors)
@@ -115,10 +118,8 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="a spec, - for the standard input, or word vectors in GloVe's text format (.txt)",
     )
-    parser.add_argument(
-        "-o", "--output", default="", metavar="FILE", help="output file (default: standard output)"
-    )
-    parser.add_argument("--force", action="store_true", help=FORCE_HELP)
+    output = make_output_option("FILE", "output file (default: standard output)")
+    add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 
 def run_convert(args: Namespace) -> int:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from specc.cli.options import add_option_groups
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.suggest import suggest_similar_name
+from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
 from specc.io.safe_read import escape_text
@@ -23,7 +25,7 @@ DEFINITION_PLURALS = {
     "bias": "biases",
     "normalizer": "normalizers",
 }
-LISTED_KINDS = ["specs", "types", "blocks", *DEFINITION_PLURALS.values(), "words"]
+LISTED_KINDS = ["specs", "types", "blocks", *DEFINITION_PLURALS.values(), "functions"]
 PLAIN_TITLE = re.compile(r'^(?:model \w+ "([^"\\\n]*)"|doc: ([^\s"\'][^\n]*?))$', re.MULTILINE)
 
 
@@ -58,7 +60,7 @@ def _list_rows(kind: str) -> dict[str, str]:
         from specc.huggingface.model_family import supported_model_types
 
         return {kind: f"read by {name}" for kind, name in supported_model_types().items()}
-    if kind == "words":
+    if kind == "functions":
         return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
     return _list_std_definitions(kind)
 
@@ -165,15 +167,15 @@ OTHER_DOCS = {
 }
 """Names that are written in one section of a spec alone, by kind."""
 
+DOC_OPTIONS = {
+    "source": Option(BOOLEAN_OPTION, "", "print the whole definition; for a built-in spec its file")
+}
+
 
 def add_doc_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc doc`."""
     parser.add_argument("name", metavar="NAME", help="a name from `specc list`")
-    parser.add_argument(
-        "--source",
-        action="store_true",
-        help="print the whole definition; for a built-in spec its file",
-    )
+    add_option_groups(parser, output=DOC_OPTIONS)
 
 
 def run_doc(args: Namespace) -> int:
@@ -184,7 +186,7 @@ def run_doc(args: Namespace) -> int:
     else:
         meanings = find_meanings(args.name, library, source=args.source)
     items = [*map(vars, meanings)]
-    if not print_json_result("doc", {"name": args.name, "meanings": items}):
+    if not print_json_result("doc", {"name": args.name, "definitions": items}):
         print("\n\n".join(meaning.format_text() for meaning in meanings))
     return 0
 
@@ -217,7 +219,9 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
     """Return everything that a spec can call by this name. Raise E0204 if there is nothing."""
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
-        [NameDocumentation(kind="word", text=word.format_signature(), doc=word.doc)] if word else []
+        [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]
+        if word
+        else []
     )
     if meanings is not None:
         item, module = meanings

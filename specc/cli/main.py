@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from specc.cli import terminal
-from specc.cli.options import UsageError, describe_unknown_option
+from specc.cli.options import UsageError, describe_unknown_option, find_option_group
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Diagnostic, Failed
@@ -136,15 +136,9 @@ def build_parser() -> ArgumentParser:
     return parser
 
 
-def _find_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Return the group of options with this title; a new one if the command has none."""
-    found = (group for group in parser._action_groups if group.title == title)
-    return next(found, None) or parser.add_argument_group(title)
-
-
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command."""
-    group = _find_group(parser, "diagnostics")
+    group = find_option_group(parser, "diagnostics")
     group.add_argument(
         "--format",
         choices=MESSAGE_FORMATS,

@@ -15,28 +15,28 @@ from specc.cli.options import (
     COUNT_OPTION,
     FLOAT_OPTION,
     NO_DEFAULT,
+    PACKAGE_GRAPH_OPTION,
     PROVIDER_OPTION,
-    add_generation_arguments,
-    add_sampling_arguments,
+    add_generation_options,
+    add_option_groups,
+    make_output_option,
     parse_generation_settings,
 )
 from specc.cli.terminal import get_output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import group_thousands
-from specc.driver.option_kinds import (
-    TEXT_OPTION,
-    TEXTS_OPTION,
-    Option,
-    add_options,
-    one_of,
-    parse_bounded_int,
-)
+from specc.driver.option_kinds import TEXT_OPTION, TEXTS_OPTION, Option, one_of, parse_bounded_int
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()
-OPTIONS: Mapping[str, Option] = {
+INPUT_OPTIONS: Mapping[str, Option] = {
     "column": Option(TEXTS_OPTION, "COLUMN=INPUT", "map a column to an input"),
+    **PACKAGE_GRAPH_OPTION,
+    "execution_provider": PROVIDER_OPTION,
+}
+OUTPUT_OPTIONS: Mapping[str, Option] = {
+    **make_output_option("DIR", "output directory of the parts", required=True),
     "keep_columns": Option(
         TEXT_OPTION,
         "NAMES",
@@ -49,8 +49,6 @@ OPTIONS: Mapping[str, Option] = {
     "output_format": Option(
         one_of(OUTPUT_FORMATS), "", "format of the parts (default: that of the input)"
     ),
-    "graph": Option(TEXT_OPTION, "ROLE", "select a graph of a package"),
-    "execution_provider": PROVIDER_OPTION,
 }
 EXECUTION_OPTIONS: Mapping[str, Option] = {
     "workers": Option(
@@ -95,12 +93,10 @@ def add_map_arguments(parser: ArgumentParser) -> None:
         metavar="DATA",
         help="tables (.parquet, .jsonl, .csv, .txt), or directories of tables or images",
     )
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="DIR", help="output directory of the parts"
+    add_option_groups(
+        parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS, execution=EXECUTION_OPTIONS
     )
-    add_options(parser, OPTIONS)
-    add_sampling_arguments(parser, "execution (docs/batch-inference.md)", EXECUTION_OPTIONS)
-    add_generation_arguments(parser)
+    add_generation_options(parser)
 
 
 def run_map(args: Namespace) -> int:
@@ -149,18 +145,18 @@ def run_map(args: Namespace) -> int:
 def report_as_json(report: JobReport) -> dict[str, object]:
     """Return the report as JSON values."""
     return {
-        "folder": str(report.out),
+        "directory": str(report.out),
         "rows": report.rows,
-        "before": report.before,
+        "resumed_rows": report.before,
         "parts": [*map(report.plan.get_part_file, range(len(report.plan.blocks)))],
         "errors": report.errors,
         "errors_file": str(report.out / ERRORS_FILE) if report.errors else None,
-        "nulls": report.nulls,
+        "null_rows": report.nulls,
         "seconds": report.seconds,
-        "start_up": report.start_up,
-        "computing": report.computing,
-        "expected": report.predicted,
-        "padding": report.waste,
+        "startup_seconds": report.start_up,
+        "compute_seconds": report.computing,
+        "predicted_seconds": report.predicted,
+        "padding_share": report.waste,
     }
 
 

@@ -6,12 +6,14 @@ import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from specc.cli.options import FORCE_OPTION, add_option_groups
 from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
+from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
 from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
 from specc.io.atomic_write import write_file_atomically
-from specc.io.output_paths import FORCE_HELP, NEW_SPEC_OUTPUT, resolve_output_path
+from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import get_specs_directory
 from specc.syntax import ast
@@ -24,6 +26,23 @@ UNCOMMENT_FIELD_COMMENT = (
     "A line after # is computed from other fields. Remove the # to override it."
 )
 
+INPUT_OPTIONS = {
+    "directory": Option(
+        TEXT_OPTION,
+        "DIR",
+        "draft a spec from the config.json and tensor names of a checkpoint",
+        "--from-checkpoint",
+    )
+}
+OUTPUT_OPTIONS = {
+    "no_schema": Option(
+        BOOLEAN_OPTION,
+        "",
+        f"without the schema comment for editors and without {SCHEMA_FILE} next to the file",
+    ),
+    **FORCE_OPTION,
+}
+
 
 def add_new_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc new`."""
@@ -34,19 +53,7 @@ def add_new_arguments(parser: ArgumentParser) -> None:
         help="a built-in spec to extend (see `specc list specs`), and the file to write, .yaml "
         "or .specc; with --from-checkpoint the file only",
     )
-    parser.add_argument(
-        "--from-checkpoint",
-        dest="directory",
-        default="",
-        metavar="DIR",
-        help="draft a spec from the config.json and tensor names of a checkpoint",
-    )
-    parser.add_argument(
-        "--no-schema",
-        action="store_true",
-        help=f"without the schema comment for editors and without {SCHEMA_FILE} next to the file",
-    )
-    parser.add_argument("--force", action="store_true", help=FORCE_HELP)
+    add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
 def run_new(args: Namespace) -> int:
@@ -98,9 +105,9 @@ def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
         return None
     return {
         "graph": draft.graph,
-        "values": draft.values,
-        "certain": draft.certain,
-        "unplaced": [*draft.unmapped],
+        "changed_values": draft.values,
+        "is_supported": draft.certain,
+        "unmapped": [*draft.unmapped],
     }
 
 

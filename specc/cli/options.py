@@ -1,6 +1,6 @@
 """Options that several commands share: the spec, and generation settings."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ PROVIDER_OPTION = Option(
     more={"default": "cpu"},
 )
 FORCE_OPTION = {"force": Option(BOOLEAN_OPTION, "", FORCE_HELP)}
+PACKAGE_GRAPH_OPTION = {"graph": Option(TEXT_OPTION, "ROLE", "select a graph of a package")}
 
 SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
@@ -101,20 +102,31 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 }
 
 
-def add_sampling_arguments(
-    parser: ArgumentParser, title: str, options: Mapping[str, Option] = SAMPLING_OPTIONS
+def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
+    """Return the group of options with this title; a new one if the command has none."""
+    found = (group for group in parser._action_groups if group.title == title)
+    return next(found, None) or parser.add_argument_group(title)
+
+
+def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) -> None:
+    """Declare options by the title of their group in the help."""
+    for title, options in groups.items():
+        add_options(find_option_group(parser, title), options)
+
+
+def make_output_option(placeholder: str, help: str, **more: object) -> Mapping[str, Option]:
+    """Make the option `-o`."""
+    return {"output": Option(TEXT_OPTION, placeholder, help, "-o --output", more)}
+
+
+def add_generation_options(
+    parser: ArgumentParser,
+    options: Mapping[str, Option] = GENERATION_OPTIONS,
+    description: str = "the spec may set other defaults (docs/generation.md)",
 ) -> None:
-    """Declare the sampling options in a separate group."""
-    add_options(parser.add_argument_group(title), options)
-
-
-def add_generation_arguments(parser: ArgumentParser) -> None:
-    """Declare all generation options."""
-    add_sampling_arguments(
-        parser,
-        "generation; the spec may set other defaults (docs/generation.md)",
-        GENERATION_OPTIONS,
-    )
+    """Declare generation options."""
+    add_option_groups(parser, generation=options)
+    find_option_group(parser, "generation").description = description
 
 
 def parse_generation_settings(args: Namespace) -> dict[str, Any]:
@@ -136,7 +148,7 @@ def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
         help="built-in spec (see `specc list specs`), spec file, checkpoint directory with a "
         f"config.json, GGUF file, {more}or - for standard input",
     )
-    add_options(parser.add_argument_group("input"), SPEC_OPTIONS)
+    add_option_groups(parser, input=SPEC_OPTIONS)
 
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:

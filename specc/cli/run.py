@@ -11,8 +11,9 @@ from specc.cli.options import (
     FORCE_OPTION,
     NO_DEFAULT,
     PROVIDER_OPTION,
-    add_generation_arguments,
-    add_sampling_arguments,
+    add_generation_options,
+    add_option_groups,
+    make_output_option,
     parse_generation_settings,
 )
 from specc.cli.run_inputs import RunInputs, read_arguments
@@ -27,7 +28,7 @@ from specc.cli.run_outputs import (
 from specc.cli.run_task_inputs import add_run_example, reads_arrays
 from specc.cli.terminal import get_output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options, one_of
+from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, one_of
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
@@ -76,7 +77,7 @@ TASK_OPTIONS: Mapping[str, Option] = {
     "similarity": Option(BOOLEAN_OPTION, "", "embeddings: print pairwise cosine similarities"),
 }
 """Postprocessing options by task (docs/tasks.md)."""
-RUN_OPTIONS: Mapping[str, Option] = {
+INPUT_OPTIONS: Mapping[str, Option] = {
     "chat": Option(
         TEXT_OPTION,
         "TEXT|@FILE",
@@ -91,6 +92,10 @@ RUN_OPTIONS: Mapping[str, Option] = {
     ),
     "graph": Option(TEXT_OPTION, "NAME", "run this graph of a package once"),
     "execution_provider": PROVIDER_OPTION,
+}
+OUTPUT_OPTIONS: Mapping[str, Option] = {
+    **make_output_option("OUT.npz", "also write the outputs as arrays"),
+    **FORCE_OPTION,
     "attention": Option(
         TEXT_OPTION,
         "OUT.html|.svg|.png",
@@ -104,8 +109,7 @@ RUN_OPTIONS: Mapping[str, Option] = {
     "layers": Option(TEXT_OPTION, "0,2-5", "plot these layers (default: all)"),
     "heads": Option(TEXT_OPTION, "0,2-5", "plot these heads (default: all)"),
     "log_scale": Option(BOOLEAN_OPTION, "", "logarithmic color scale"),
-    "output": Option(TEXT_OPTION, "OUT.npz", "also write the outputs as arrays", "-o --output"),
-    **FORCE_OPTION,
+    **TASK_OPTIONS,
 }
 
 
@@ -120,9 +124,8 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         "file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT sets the input NAME; "
         "several values form a batch (docs/inputs.md)",
     )
-    add_sampling_arguments(parser, "postprocessing (docs/tasks.md)", TASK_OPTIONS)
-    add_options(parser, RUN_OPTIONS)
-    add_generation_arguments(parser)
+    add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
+    add_generation_options(parser)
 
 
 def run_run(args: Namespace) -> int:
@@ -201,7 +204,7 @@ def _print_outputs(
     """Print postprocessed results, or arrays as JSON; write images and arrays."""
     found = show_results(reading, results, sizes)
     result = {
-        "shown": list(found.lines),
+        "lines": list(found.lines),
         "results": {name: array_as_json(array) for name, array in results.items()},
     }
     lines = () if print_json_result("run", result) else found.lines

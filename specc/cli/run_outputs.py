@@ -212,14 +212,14 @@ def _print_results(predictions: Predictions, *, compare: bool) -> None:
     found: dict[str, object] = {
         "task": predictions.task,
         "predictions": predictions.predictions,
-        "shown": lines,
+        "lines": lines,
         "results": {name: array_as_json(array) for name, array in predictions.items()},
     }
     if compare:
         table = cosine_similarities(predictions[EMBEDDING_OUTPUT])
-        found["cosines"] = table.tolist()
+        found["cosine_similarities"] = table.tolist()
         lines = [*_cosine_lines(table)]
-        found["shown"] = lines
+        found["lines"] = lines
     if not print_json_result("run", found):
         print(*lines, sep="\n", end="\n" if lines else "")
 

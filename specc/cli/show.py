@@ -18,6 +18,7 @@ from specc.analysis.model_summary import SummaryNode, summarize_graph, walk_summ
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.cli.options import (
     FORCE_OPTION,
+    add_option_groups,
     add_spec_arguments,
     is_compiled,
     open_spec_from_arguments,
@@ -27,7 +28,7 @@ from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options
+from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.tied_weights import count_own_parameters
 from specc.io.atomic_write import write_file_atomically
@@ -108,12 +109,12 @@ def _convert_part(part: SummaryNode, sizes: Mapping[str, int]) -> dict[str, obje
     return {
         "name": part.name,
         "op": part.op if not part.parts else "",
-        "times": part.repeats,
+        "repeats": part.repeats,
         "shape": [_format_dim(d, sizes) for d in part.type.shape] if part.type else None,
         "weights": _format_dim(part.all_weights(), sizes),
         "multiply_adds": _format_dim(work - part.all_spared(), sizes),
-        "all_at_once": _format_dim(work, sizes),
-        "parts": [_convert_part(inner, sizes) for inner in part.parts.values()],
+        "dense_multiply_adds": _format_dim(work, sizes),
+        "children": [_convert_part(inner, sizes) for inner in part.parts.values()],
     }
 
 
@@ -154,7 +155,7 @@ OPTIONS: Mapping[str, Option] = {
 def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc show`."""
     add_spec_arguments(parser, "a compiled model, a package, ")
-    add_options(parser, OPTIONS)
+    add_option_groups(parser, output=OPTIONS)
 
 
 def run_show(args: Namespace) -> int:
@@ -186,8 +187,8 @@ def run_show(args: Namespace) -> int:
 def _draw_architecture(args: Namespace) -> int:
     """Write the requested diagrams and print their paths."""
     write_drawings(args, _load_architecture(args))
-    written = [*filter(None, (args.html, args.svg))]
-    print_json_result("show", {"written": written})
+    files = [*filter(None, (args.html, args.svg))]
+    print_json_result("show", {"files": files})
     return 0
 
 

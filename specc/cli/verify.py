@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specc.cli import terminal
-from specc.cli.options import COUNT_OPTION, PROVIDER_OPTION
+from specc.cli.options import COUNT_OPTION, PROVIDER_OPTION, add_option_groups
 from specc.cli.terminal import count_lines
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -17,7 +17,6 @@ from specc.driver.option_kinds import (
     TEXT_OPTION,
     TEXTS_OPTION,
     Option,
-    add_options,
     parse_bounded_int,
 )
 from specc.driver.uncompiled_model import refuse_uncompiled
@@ -42,7 +41,7 @@ def parse_bound(text: str) -> tuple[str, float]:
     return name, value
 
 
-OPTIONS: Mapping[str, Option] = {
+INPUT_OPTIONS: Mapping[str, Option] = {
     "graph": Option(TEXT_OPTION, "NAME", "verify only this graph of a package"),
     "execution_provider": PROVIDER_OPTION,
     "seed": Option(SEED_OPTION, "SEED", "seed of the random inputs", more={"default": 0}),
@@ -52,15 +51,17 @@ OPTIONS: Mapping[str, Option] = {
         "number of rounds with different sizes",
         more={"type": parse_bounded_int(1, 1000, "a number of rounds"), "default": 3},
     ),
-    "strict": Option(
-        BOOLEAN_OPTION,
-        "",
-        "exit status 5 if a graph was not compared, or a branch or loop body not executed",
-    ),
     "baseline": Option(
         TEXT_OPTION,
         "MODEL.onnx|DIR",
         "the same model without quantization: measure the quantization error",
+    ),
+}
+OUTPUT_OPTIONS: Mapping[str, Option] = {
+    "strict": Option(
+        BOOLEAN_OPTION,
+        "",
+        "exit status 5 if a graph was not compared, or a branch or loop body not executed",
     ),
     "per_layer": Option(
         BOOLEAN_OPTION, "", "with --baseline: also for each block with quantized weights"
@@ -77,7 +78,7 @@ OPTIONS: Mapping[str, Option] = {
 def add_verify_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc verify`."""
     parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
-    add_options(parser, OPTIONS)
+    add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
 def run_verify(args: Namespace) -> int:
@@ -113,7 +114,7 @@ def run_verify(args: Namespace) -> int:
 @dataclass
 class VerifyResults:
     """Results so far. `agrees` is None until all rounds are done, if rounding decides, and if
-    nothing was compared; `parts` are the quantized weights with their errors.
+    nothing was compared.
     """
 
     agrees: bool | None = None
@@ -126,9 +127,9 @@ class VerifyResults:
         return {
             "agrees": self.agrees,
             "rounds": [round.to_json() for round in self.rounds],
-            "parts": [{"part": name, "off": off} for name, off in self.layer_errors],
-            "lost": self.output_errors,
-            "faults": [*map(diagnostic_to_json, failed.diagnostics)] if failed else [],
+            "layers": [{"layer": name, "error": error} for name, error in self.layer_errors],
+            "quantization_errors": self.output_errors,
+            "diagnostics": [*map(diagnostic_to_json, failed.diagnostics)] if failed else [],
         }
 
 
@@ -185,9 +186,9 @@ def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: Veri
     full = open_compiled(args.baseline, graph=args.graph, provider=args.execution_provider)
     comparison = QuantizationComparison(opened.full, full.full)
     comparison.run(args.seed, args.rounds)
-    for name, off in comparison.layers(args.seed) if args.per_layer else ():
-        terminal.print_done(f"`{escape_text(name)}` is off by {off:.1e} of its size")
-        verify_results.layer_errors.append((name, off))
+    for name, error in comparison.layers(args.seed) if args.per_layer else ():
+        terminal.print_done(f"`{escape_text(name)}` is off by {error:.1e} of its size")
+        verify_results.layer_errors.append((name, error))
     verify_results.output_errors = comparison.to_json()
     for line in comparison.lines():
         terminal.print_done(line)

@@ -170,9 +170,9 @@ class VerificationRound:
             "compared": self.compared,
             "agrees": self.agrees,
             "results": self.results,
-            "worst": self.worst,
+            "max_error": self.worst,
             "note": self.note.lstrip("; ,"),
-            "uncovered": list(self.uncovered),
+            "uncovered_subgraphs": list(self.uncovered),
         }
 
 

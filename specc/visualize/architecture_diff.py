@@ -40,8 +40,8 @@ class ArchitectureChange:
     """A line of the difference: the kind of change, its path and its details."""
 
     kind: str
-    where: str
-    how: str
+    path: str
+    change: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def _diff_config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[A
     for key in {**left, **right}:
         before, after = (_describe_mask(c[key]) if key in c else "–" for c in (left, right))
         if before != after:
-            yield ArchitectureChange(kind="config", where=key, how=f"{before} → {after}")
+            yield ArchitectureChange(kind="config", path=key, change=f"{before} → {after}")
 
 
 def _flatten(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
@@ -112,7 +112,7 @@ def _diff_ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
                 str(ports[name].type) if name in ports else "–" for ports in (left, right)
             )
             if before != after:
-                yield ArchitectureChange(kind=kind, where=name, how=f"{before} → {after}")
+                yield ArchitectureChange(kind=kind, path=name, change=f"{before} → {after}")
 
 
 Facts = tuple[tuple[str, str], ...]
@@ -227,19 +227,19 @@ def _diff_details(old: str, new: str) -> str:
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
     """Merge equal changes of paths that differ in one number."""
     paths_by_change: dict[tuple[str, str], list[str]] = {}
-    for path, how in pairs:
-        paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), how), [])
+    for path, change in pairs:
+        paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
         # a change that occurs twice in a block is reported once
         paths += [path] if path not in paths else []
     folded = [
-        ArchitectureChange(kind=kind, where=where, how=how)
-        for (_, how), paths in sorted(
+        ArchitectureChange(kind=kind, path=path, change=change)
+        for (_, change), paths in sorted(
             paths_by_change.items(), key=lambda item: _order_changes(item[1][0])
         )
-        for where in _join_paths(paths)
+        for path in _join_paths(paths)
     ]
     if len(folded) > MAX_LINES:
-        more = ArchitectureChange(kind=kind, where="…", how=f"and {len(folded) - MAX_LINES} more")
+        more = ArchitectureChange(kind=kind, path="…", change=f"and {len(folded) - MAX_LINES} more")
         return [*folded[:MAX_LINES], more]
     return folded
 
@@ -266,7 +266,7 @@ def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     ]
     for name, (before, after) in facts:
         if before != after:
-            yield ArchitectureChange(kind="in all", where=name, how=f"{before} → {after}")
+            yield ArchitectureChange(kind="in all", path=name, change=f"{before} → {after}")
 
 
 def _format_work(graph: Graph) -> Dim:
@@ -282,10 +282,10 @@ def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
         _format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False
     ):
         if left != right:
-            how = f"{left.strip()} → {right.strip()}"
-            yield ArchitectureChange(kind="wiring", where="first", how=how)
+            change = f"{left.strip()} → {right.strip()}"
+            yield ArchitectureChange(kind="wiring", path="first", change=change)
             return
-    yield ArchitectureChange(kind="wiring", where="length", how="one has more operations")
+    yield ArchitectureChange(kind="wiring", path="length", change="one has more operations")
 
 
 def format_difference(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> list[str]:
@@ -296,6 +296,6 @@ def format_difference(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -
     if found.reason:
         head.append(found.reason)
     kind = max((len(c.kind) for c in found.changes), default=0)
-    where = min(48, max((len(c.where) for c in found.changes), default=0))
-    rows = [f"{c.kind:<{kind}}  {c.where:<{where}}  {c.how}".rstrip() for c in found.changes]
+    path = min(48, max((len(c.path) for c in found.changes), default=0))
+    rows = [f"{c.kind:<{kind}}  {c.path:<{path}}  {c.change}".rstrip() for c in found.changes]
     return [*head, *rows]

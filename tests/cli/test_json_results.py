@@ -52,18 +52,18 @@ def test_what_needs_no_model(directory: Path, capsys: pytest.CaptureFixture[str]
     (found,) = objects(["show", "gpt2", *SMALL], capsys)
     assert found["tree"]["multiply_adds"].count("batch")
     (found,) = objects(["show", "gpt2", *SMALL, "--svg", "a.svg"], capsys)
-    assert found["written"] == ["a.svg"]
+    assert found["files"] == ["a.svg"]
     (found,) = objects(["diff", "gpt2", "gpt2"], capsys)
     assert found["same"]
     (found,) = objects(["diff", "gpt2", "gpt2", "--set", "layers=3"], capsys, 4)
-    assert {"kind": "config", "where": "layers", "how": "12 → 3"} in found["changes"]
+    assert {"kind": "config", "path": "layers", "change": "12 → 3"} in found["changes"]
     (found,) = objects(["show", "gru_lm", "--ir"], capsys)
     assert found["text"].startswith("specc-ir 1\n")
     told, found = objects(["check", "gpt2", *SMALL], capsys)
     # its token that stops is none of so few
     assert (told["code"], told["severity"]) == ("W0755", "warning")
-    assert found["axes"] == [{"axis": "seq", "causal": True, "why": ""}]
-    assert found["batch"] == "batch"
+    assert found["axes"] == [{"axis": "seq", "causal": True, "reason": ""}]
+    assert found["batch_axis"] == "batch"
 
 
 def test_a_model_and_its_results(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,15 +246,15 @@ def test_a_difference_is_told_in_one_object(
     objects(["compile", "xor", "-o", "xor.onnx"], capsys)
     (found,) = objects(["verify", "xor.onnx", "--baseline", "xor.onnx"], capsys)
     assert found["agrees"] is True
-    assert found["lost"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
+    assert found["quantization_errors"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
-    assert all(0 <= r["worst"] < 1e-5 for r in found["rounds"])
+    assert all(0 <= r["max_error"] < 1e-5 for r in found["rounds"])
     monkeypatch.setattr("specc.verification.tolerance.RELATIVE_TOLERANCE", -1.0)
     monkeypatch.setattr("specc.verification.verify_model.is_rounding_difference", lambda *_: False)
     (found,) = objects(["verify", "xor.onnx"], capsys, 4)
     assert found["agrees"] is False
     assert found["rounds"] == []
-    assert [fault["code"] for fault in found["faults"]] == ["E0930"]
+    assert [fault["code"] for fault in found["diagnostics"]] == ["E0930"]
 
 
 def test_what_writes_specs(
@@ -278,7 +278,7 @@ def test_what_writes_specs(
     Path("bad.specc").write_text(SPEC)
     (found,) = objects(["fmt", "--check", "bad.specc"], capsys, 1)
     assert (found["changed"], found["written"]) == (["bad.specc"], False)
-    assert [fault["code"] for fault in found["faults"]] == ["E0984"]
+    assert [fault["code"] for fault in found["diagnostics"]] == ["E0984"]
     (found,) = objects(["fmt", "--diff", "bad.specc"], capsys)
     assert Path("bad.specc").read_text() == SPEC
     given(SPEC, monkeypatch)
@@ -289,15 +289,15 @@ def test_what_writes_specs(
 @pytest.mark.parametrize("name", ["text", *TEXT_TAGS])
 def test_every_way_to_read_a_text_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["doc", name], capsys)
-    (one,) = [m for m in found["meanings"] if m["kind"] == "reading"]
+    (one,) = [m for m in found["definitions"] if m["kind"] == "reading"]
     assert f"{name}(" in one["text"]
 
 
 def test_what_a_name_means(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["doc", "topk"], capsys)
-    assert [one["kind"] for one in found["meanings"]] == ["word", "normalizer"]
+    assert [one["kind"] for one in found["definitions"]] == ["function", "normalizer"]
     (found,) = objects(["doc", "gpt2", "--source"], capsys)
-    assert found["meanings"][0]["kind"] == "spec"
+    assert found["definitions"][0]["kind"] == "spec"
     (found,) = objects(["doc", "gpt2"], capsys, 1)
     assert found["code"] == "E0204"
 
@@ -307,10 +307,10 @@ def test_a_data_set(directory: Path, capsys: pytest.CaptureFixture[str]) -> None
     Path("rows.jsonl").write_text('{"x": [1, 0]}\n{"x": [1]}\n')
     words = ["map", "xor.onnx", "rows.jsonl", "-o", "out", "--engine", "serial"]
     (found,) = objects(words, capsys)
-    assert (found["rows"], found["errors"], found["before"]) == (2, 1, 0)
+    assert (found["rows"], found["errors"], found["resumed_rows"]) == (2, 1, 0)
     assert all((directory / "out" / part).exists() for part in found["parts"])
     (found,) = objects(words, capsys)
-    assert found["before"] == 2
+    assert found["resumed_rows"] == 2
 
 
 OF_THEIR_OWN = {"lsp", "completion"}
@@ -354,8 +354,8 @@ def test_a_wrong_shape_is_noticed() -> None:
     wrong: list[dict[str, object]] = [
         {"command": "list"},
         {"command": "list", "items": [{"kind": "masks", "name": 1, "doc": ""}]},
-        {"command": "verify", "agrees": False, "rounds": [], "lost": []},
-        {"command": "doc", "name": "x", "meanings": [{"kind": "", "text": ""}]},
+        {"command": "verify", "agrees": False, "rounds": [], "quantization_errors": []},
+        {"command": "doc", "name": "x", "definitions": [{"kind": "", "text": ""}]},
         {"command": "explain", "code": "E1", "title": "", "status": True, "page": ""},
         {"command": "export", "files": [], "more": 1},
     ]

@@ -112,7 +112,7 @@ def test_json_of_every_task(task: str, directory: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["run", path, *WORDS[task]]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == found["shown"]
+    assert lines == found["lines"]
     bad = json.loads(json.dumps(found))
     bad["predictions"] = [{"labels": []}]
     assert list(faults(bad, SCHEMA, SCHEMA)), "the schema takes anything"

@@ -51,14 +51,14 @@ def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("act=gelu", "act=relu", ArchitectureChange(kind="block", where="h.0 … 2.mlp", how="activation gelu → relu")),
-        ("eps=1e-5", "eps=1e-6", ArchitectureChange(kind="block", where="h.0 … 2.norm", how="layer norm eps 1e-05 → 1e-06")),
-        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all positions before → itself and 3 positions before")),
-        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all positions before → all positions visible in a mask")),
-        ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", ArchitectureChange(kind="removed", where="h.0 … 2.mlp", how="")),
-        ("return x", "return layer_norm(x, eps=1e-5) @ last", ArchitectureChange(kind="added", where="last", how="")),
-        ("size=11", "size=12", ArchitectureChange(kind="block", where="table", how="weight [11 × 8] → [12 × 8]")),
-        ("ids: int[batch, n],", "ids: int[batch, n], more: float[batch, n],", ArchitectureChange(kind="input", where="more", how="– → f32[batch, n]")),
+        ("act=gelu", "act=relu", ArchitectureChange(kind="block", path="h.0 … 2.mlp", change="activation gelu → relu")),
+        ("eps=1e-5", "eps=1e-6", ArchitectureChange(kind="block", path="h.0 … 2.norm", change="layer norm eps 1e-05 → 1e-06")),
+        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", path="h.0 … 2.attn", change="sees itself and all positions before → itself and 3 positions before")),
+        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", path="h.0 … 2.attn", change="sees itself and all positions before → all positions visible in a mask")),
+        ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", ArchitectureChange(kind="removed", path="h.0 … 2.mlp", change="")),
+        ("return x", "return layer_norm(x, eps=1e-5) @ last", ArchitectureChange(kind="added", path="last", change="")),
+        ("size=11", "size=12", ArchitectureChange(kind="block", path="table", change="weight [11 × 8] → [12 × 8]")),
+        ("ids: int[batch, n],", "ids: int[batch, n], more: float[batch, n],", ArchitectureChange(kind="input", path="more", change="– → f32[batch, n]")),
     ],
 )  # fmt: skip
 def test_each_change_is_told_once(
@@ -71,7 +71,7 @@ def test_each_change_is_told_once(
 
 def test_values_of_the_config_and_what_follows_of_them(tmp_path: Path) -> None:
     found = diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "layers=5"))
-    told = [(c.kind, c.where, c.how) for c in found.changes]
+    told = [(c.kind, c.path, c.change) for c in found.changes]
     assert told[:2] == [("config", "heads", "2 → 4"), ("config", "layers", "3 → 5")]
     assert ("added", "h.3 … 4", "") in told
     assert ("block", "h.0 … 2.attn", "heads 2 → 4") in told
