@@ -2,22 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import conv, loop, nn, position, quantized, recurrent, route, rows, tensor
+from specc_numpy import conv, nn, quantized, recurrent, rows, tensor
 from specc_numpy.numpy_interpreter import evaluate, evaluate_graph
 
-__all__ = [
-    "conv",
-    "evaluate",
-    "evaluate_graph",
-    "loop",
-    "nn",
-    "position",
-    "quantized",
-    "recurrent",
-    "route",
-    "rows",
-    "tensor",
-]
+__all__ = ["conv", "evaluate", "evaluate_graph", "nn", "quantized", "recurrent", "rows", "tensor"]
 
 if TYPE_CHECKING:
     import specc_numpy

@@ -1,11 +1,13 @@
-"""Evaluate linear layers, embeddings, norms, softmax and attention."""
+"""Evaluate linear and embedding layers, norms, attention, position encodings, and experts."""
+
+import math
 
 import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.evaluation import evaluate_patch_counts
-from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate
+from specc.ir.evaluation import evaluate_length, evaluate_patch_counts
+from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate, evaluate_nodes
 
 
 @evaluate(ops.Linear)
@@ -13,8 +15,22 @@ def linear(
     op: ops.Linear, env: LengthValues, x: Array, w: Array, bias: Array | None = None
 ) -> Array:
     """f[*s i], f[o i], f[o]? -> f[*s o]"""
+    return apply_linear(x, w, bias)
+
+
+def apply_linear(x: Array, w: Array, bias: Array | None) -> Array:
+    """Return `x @ w.T + bias`."""
     y: Array = x @ w.T
     return y if bias is None else y + bias
+
+
+evaluate.add_rules(
+    {
+        ops.Dropout: lambda op, env, x: x,
+        ops.MaskedSoftmax: lambda op, env, scores, mask: _softmax(scores, mask, -1),
+        ops.Weigh: lambda op, env, weights, values: weights @ values,
+    }
+)
 
 
 @evaluate(ops.Embedding)
@@ -34,8 +50,31 @@ def layer_norm(
 ) -> Array:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
     y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
+    return _scale_and_shift(y, gain, bias)
+
+
+def _scale_and_shift(y: Array, gain: Array | None, bias: Array | None) -> Array:
     y = y if gain is None else y * gain
     return y if bias is None else y + bias
+
+
+@evaluate(ops.GroupNorm)
+def group_norm(
+    op: ops.GroupNorm,
+    env: LengthValues,
+    x: Array,
+    gain: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
+    if not x.size:
+        return x
+    y = np.moveaxis(x, op.axis, 1)
+    grouped = y.reshape(y.shape[0], evaluate_length(op.groups, env), -1)
+    mean = grouped.mean(axis=-1, keepdims=True)
+    variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
+    y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)
+    return np.moveaxis(_scale_and_shift(np.moveaxis(y, 1, -1), gain, bias), -1, op.axis)
 
 
 @evaluate(ops.RMSNorm)
@@ -64,24 +103,12 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     return result
 
 
-@evaluate(ops.Dropout)
-def dropout(op: ops.Dropout, env: LengthValues, x: Array) -> Array:
-    """f[*s] -> f[*s]"""
-    return x
-
-
 @evaluate(ops.Softmax)
 def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
     """f[*a t *b] -> f[*a t *b]"""
     powers = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
     result: Array = powers / powers.sum(op.axis, keepdims=True)
     return result
-
-
-@evaluate(ops.MaskedSoftmax)
-def masked_softmax(op: ops.MaskedSoftmax, env: LengthValues, scores: Array, mask: Array) -> Array:
-    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    return _softmax(scores, mask, -1)
 
 
 @evaluate(ops.Hard)
@@ -105,13 +132,6 @@ def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array
     seen = np.where(mask, np.maximum(scores, 0.0), 0.0)
     total = seen.sum(-1, keepdims=True)
     result: Array = np.divide(seen, total, out=np.zeros_like(seen), where=total != 0)
-    return result
-
-
-@evaluate(ops.Weigh)
-def weigh(op: ops.Weigh, env: LengthValues, weights: Array, values: Array) -> Array:
-    """f[#*s q k], f[#*s k e] -> f[*s q e]"""
-    result: Array = weights @ values
     return result
 
 
@@ -154,5 +174,78 @@ def patches(
     # Patches are in row-major order; within a patch the channel comes first, as in convolution
     # weights.
     cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
-    y: Array = cut.reshape(batch, rows * columns, channels * p * r) @ w.reshape(w.shape[0], -1).T
-    return y if b is None else y + b
+    flat = cut.reshape(batch, rows * columns, channels * p * r)
+    return apply_linear(flat, w.reshape(w.shape[0], -1), b)
+
+
+@evaluate(ops.Sinusoid)
+def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
+    """i[*s] -> f[*s d]"""
+    pairs = evaluate_length(op.dim, env) // 2
+    # fairseq divides by one pair less, so that its last frequency is 1 / base; in the paper
+    # (arXiv:1706.03762, 3.5) it is one step larger.
+    steps = pairs - 1 if op.layout == "fairseq" else pairs
+    step = math.log(op.base) / max(steps, 1)
+    angles = positions[..., None] * np.exp(-step * np.arange(pairs))
+    # The paper interleaves sine and cosine; most implementations concatenate them.
+    sines = [np.sin(angles), np.cos(angles)]
+    if op.layout == "interleaved":
+        return np.stack(sines, axis=-1).reshape(*positions.shape, 2 * pairs)
+    return np.concatenate(sines, axis=-1)
+
+
+@evaluate(ops.RopeAngles)
+def rope_angles(op: ops.RopeAngles, env: LengthValues, *rows: Array) -> tuple[Array, Array]:
+    """i[*s]... -> f[*s r], f[*s r]"""
+    dim = evaluate_length(op.dim, env)
+    if op.frequencies:
+        frequencies = np.array(op.frequencies, np.float64)
+    else:
+        frequencies = op.theta ** (-2.0 * np.arange(dim // 2) / max(dim, 1))
+    angles = np.stack(rows, axis=-1)[..., list(op.axes or [0])] * frequencies
+    return np.cos(angles) * op.factor, np.sin(angles) * op.factor
+
+
+@evaluate(ops.Rotate)
+def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
+    """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
+    # Features after the first 2r are not rotated: partial rotary embeddings (GPT-NeoX).
+    r = cos.shape[-1]
+    first, second = (
+        (slice(0, r), slice(r, 2 * r))
+        if op.pairs == "half"
+        else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
+    )
+    cos, sin = cos[:, None], sin[:, None]
+    rotated: Array = x.copy()
+    rotated[..., first] = x[..., first] * cos - x[..., second] * sin
+    rotated[..., second] = x[..., second] * cos + x[..., first] * sin
+    return rotated
+
+
+@evaluate(ops.Route)
+def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
+    """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
+    given = op.split_operands(operands)
+    *lead, width = given.x.shape
+    count = int(np.prod(lead))
+    # tokens are flattened to one axis
+    rows = given.x.reshape(*[1] * (len(lead) - 1), count, width)
+    inside = {**env, op.token_count_symbol: count}
+    made_by = op.get_body_output()
+    result = np.zeros((*lead, evaluate_length(made_by.type.shape[-1], env)))
+    theirs = (given.ids >= 0) & (given.ids < evaluate_length(op.experts, env))
+    if given.keep is not None:
+        theirs &= given.keep[..., None]
+    # an expert that no token chose contributes nothing
+    for expert in np.unique(given.ids[theirs]):
+        chosen = theirs & (given.ids == expert)
+        own = (w[expert] for w in given.stacked)
+        body = dict(zip(op.get_body_inputs(), (rows, *own, *given.captured), strict=True))
+        made = evaluate_nodes(op.body, body, inside, [made_by])[made_by]
+        weighted = np.where(chosen, given.gates, 0).sum(-1, keepdims=True) * made.reshape(
+            result.shape
+        )
+        # results of an expert for tokens that did not choose it are not computed
+        result += np.where(chosen.any(-1, keepdims=True), weighted, 0)
+    return result

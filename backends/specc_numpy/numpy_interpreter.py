@@ -1,8 +1,7 @@
 """Evaluate a graph: check inputs, bind lengths, run the rule of each op in order.
 
-A rule is called as `rule(op, env, *operands)`: `env` says how long each symbol is, an
-absent operand is None. Numbers with a fraction are float64 whatever their declared
-type; whole numbers and booleans keep it.
+A rule is called as `rule(op, env, *operands)`: `env` is the length of each symbol, an absent
+operand is None. Floats are float64 whatever their declared type; integers and booleans keep it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,18 +10,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.evaluation import (
+    bind_inputs,
     check_index_range,
-    iterate_live_nodes,
-    raise_missing_input,
-    raise_unknown_input,
+    check_input_kind,
+    evaluate_live_nodes,
 )
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import OpRuleTable
-from specc.ir.shape_binding import bind_symbols
-from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 
 LengthValues: TypeAlias = Mapping[str, int]
 NumpyRule: TypeAlias = Callable[..., "Array | tuple[Array, ...]"]
@@ -66,45 +62,31 @@ def evaluate_nodes(
     """Return the `wanted` values; parameters are converted when first read. `after` may replace
     each result of a node, inside loops too.
     """
-    after = after or _CURRENT_HOOK.get()
-    token = _CURRENT_HOOK.set(after)
+    hook = after or _CURRENT_HOOK.get()
+
+    def convert(value: Value, array: Array) -> Array:
+        return np.asarray(array).astype(get_numpy_dtype(value.type.dtype), copy=False)
+
+    def evaluate_node(node: Node, operands: list[Array | None]) -> Array | tuple[Array, ...]:
+        pairs = zip(node.args, operands, strict=True)
+        converted = (convert(a, x) if a and x is not None else None for a, x in pairs)
+        # infinities and NaN propagate as in any runtime
+        with np.errstate(all="ignore"):
+            return evaluate[node.op](node.op, env, *converted)
+
+    def replace_result(value: Value, array: Array) -> Array:
+        return np.asarray(array) if hook is None else hook(value, np.asarray(array))
+
+    token = _CURRENT_HOOK.set(hook)
     try:
-        return _evaluate_nodes(graph, given, env, list(wanted), after)
+        found = evaluate_live_nodes(graph, given, wanted, evaluate_node, replace_result)
+        return {value: convert(value, array) for value, array in found.items()}
     finally:
         _CURRENT_HOOK.reset(token)
 
 
-def _evaluate_nodes(
-    graph: Graph,
-    given: Mapping[Value, Array],
-    env: LengthValues,
-    wanted: list[Value],
-    after: ResultHook | None,
-) -> dict[Value, Array]:
-    known: dict[Value, Array] = {}
-
-    def read(value: Value) -> Array:
-        if value not in known:
-            known[value] = np.asarray(given[value]).astype(
-                get_numpy_dtype(value.type.dtype), copy=False
-            )
-        return known[value]
-
-    for node, results in iterate_live_nodes(graph, wanted, known):
-        operands = [read(a) if a else None for a in node.args]
-        # infinities and NaN propagate as in any runtime
-        with np.errstate(all="ignore"):
-            evaluated = evaluate[node.op](node.op, env, *operands)
-        arrays = evaluated if isinstance(evaluated, tuple) else (evaluated,)
-        for result, array in zip(results, arrays, strict=True):
-            if result:
-                made = np.asarray(array)
-                known[result] = made if after is None else after(result, made)
-    return {v: read(v) for v in wanted}
-
-
-ACCEPTED_NUMPY_KINDS = {"f": "fiu", "i": "iu", "b": "b", "q": "iu"}
-"""NumPy kinds that an input of each IR kind takes."""
+NUMERIC_KINDS = {"u": "i", "V": "f"}
+"""The IR kind of NumPy kinds that have another letter; `V` is bfloat16."""
 
 
 def evaluate_graph(
@@ -118,47 +100,12 @@ def evaluate_graph(
     """Return the outputs of `graph`, or the named values `wanted`, floats in float64; `after` may
     replace each node's result. Raise E0907 and E0910 to E0913 for inputs that do not fit.
     """
-    given: dict[Value, Array] = {}
-    sizes: list[tuple[str, Type, tuple[int, ...]]] = []
-    _check_names(graph, inputs)
-    for name, value in graph.inputs.items():
-        if name not in inputs:
-            continue
-        array = np.asarray(inputs[name])
-        _check_kind(name, value.type, array)
-        given[value] = array
-        sizes.append((name, value.type, array.shape))
-    for name, value in graph.parameters.items():
-        assert name in parameters, f"no values for the parameter `{name}`"
-        given[value] = np.asarray(parameters[name])
-        sizes.append((name, value.type, given[value].shape))
-    env = bind_symbols(sizes, graph.length_equations, graph.min_lengths)
-
-    asked = tuple(graph.outputs) if wanted is None else wanted
+    for name, array in inputs.items():
+        dtype = np.asarray(array).dtype
+        check_input_kind(graph, name, NUMERIC_KINDS.get(dtype.kind, dtype.kind), dtype)
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
     named = {**graph.names, **graph.outputs}
-    for name in asked:
-        assert name in named, f"the graph has no value called `{name}`"
-    found = evaluate_nodes(graph, given, env, [named[name] for name in asked], after)
-    return {name: found[named[name]] for name in asked}
-
-
-def _check_names(graph: Graph, inputs: Mapping[str, Array]) -> None:
-    read = {a for node, _ in graph.nodes for a in node.args} | set(graph.outputs.values())
-    for name, value in graph.inputs.items():
-        if name not in inputs and value in read:
-            raise_missing_input(name, graph.inputs)
-    for name in inputs:
-        if name not in graph.inputs:
-            raise_unknown_input(name, graph.inputs)
-
-
-def _check_kind(name: str, type: Type, array: Array) -> None:
-    letter = KIND_BY_DTYPE[type.dtype]
-    if array.dtype.kind not in ACCEPTED_NUMPY_KINDS[letter] and not (
-        letter == "f" and array.dtype.kind == "V"
-    ):
-        raise_error(
-            "E0907",
-            f"the input `{name}` is {array.dtype}, expected {KIND_DESCRIPTIONS[letter]}",
-            helps=[f"pass an array of {type.dtype}"],
-        )
+    requested = {n: named[n] for n in (graph.outputs if wanted is None else wanted)}
+    given, env = bind_inputs(graph, arrays, parameters, requested.values())
+    found = evaluate_nodes(graph, given, env, requested.values(), after)
+    return {name: found[value] for name, value in requested.items()}

@@ -1,4 +1,4 @@
-"""Evaluate RNN, GRU and LSTM layers."""
+"""Evaluate `Scan`, RNN, GRU and LSTM layers."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,11 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc_numpy.numpy_interpreter import LengthValues, evaluate
+from specc.ir.evaluation import evaluate_length, run_scan
+from specc.ir.types import Type
+from specc_numpy.nn import apply_linear
+from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes, get_numpy_dtype
+from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 """The states after one time step; the first is the output."""
@@ -18,7 +22,7 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     x = ops.RecurrentOperands.from_operands(args)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (ACTIVATION_FUNCTIONS[op.activation](_sum_products(x, row, states[0])),)
+        return (POINTWISE_FUNCTIONS[op.activation](_sum_products(x, row, states[0])),)
 
     return _run_cell(step, x, x.state_weights.shape[1:], op.reverse)
 
@@ -32,13 +36,13 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        r_x, z_x, n_x = np.split(_apply_linear(row, x.weights, x.bias), 3, axis=1)
-        r_h, z_h, n_h = np.split(_apply_linear(h, x.state_weights, x.state_bias), 3, axis=1)
-        r, z = _sigmoid(r_x + r_h), _sigmoid(z_x + z_h)
+        r_x, z_x, n_x = np.split(apply_linear(row, x.weights, x.bias), 3, axis=1)
+        r_h, z_h, n_h = np.split(apply_linear(h, x.state_weights, x.state_bias), 3, axis=1)
+        r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
         # Implementations differ in where the reset gate applies: before the product in
         # arXiv:1406.1078, after it in cuDNN.
         after = op.reset == "after"
-        past = r * n_h if after else _apply_linear(r * h, x.state_weights[2 * size :], b_n)
+        past = r * n_h if after else apply_linear(r * h, x.state_weights[2 * size :], b_n)
         n = np.tanh(n_x + past)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
@@ -55,16 +59,14 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
         out, new = apply_lstm_gates(_sum_products(x, row, h), c, x.peepholes)
-        return out if x.projection is None else _apply_linear(out, x.projection, None), new
+        return out if x.projection is None else apply_linear(out, x.projection, None), new
 
     return _run_cell(step, x, [x.state_weights.shape[1], len(x.weights) // 4], op.reverse)
 
 
 def _sum_products(x: ops.RecurrentOperands[Array], row: Array, state: Array) -> Array:
     """`W x + b + U h + c`."""
-    return _apply_linear(row, x.weights, x.bias) + _apply_linear(
-        state, x.state_weights, x.state_bias
-    )
+    return apply_linear(row, x.weights, x.bias) + apply_linear(state, x.state_weights, x.state_bias)
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
@@ -73,8 +75,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
     # Input and forget gate read the old cell state, the output gate the new one (Gers and
     # Schmidhuber, 2000).
-    new = _sigmoid(f + p_f * cell) * cell + _sigmoid(i + p_i * cell) * np.tanh(g)
-    return _sigmoid(o + p_o * new) * np.tanh(new), new
+    new = sigmoid(f + p_f * cell) * cell + sigmoid(i + p_i * cell) * np.tanh(g)
+    return sigmoid(o + p_o * new) * np.tanh(new), new
 
 
 def _run_cell(
@@ -96,24 +98,33 @@ def _run_cell(
     return (out, *states)
 
 
-def _apply_linear(x: Array, w: Array, b: Array | None) -> Array:
-    y: Array = x @ w.T
-    return y if b is None else y + b
+@evaluate(ops.Scan)
+def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
+    """a[*s]... -> a[*t]"""
+    keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
+    def select_unpadded(t: int, new: Array, old: Array | None) -> Array:
+        # A padded position leaves the state unchanged and outputs zeros.
+        if keep is None:
+            return new
+        kept = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
+        return np.where(kept, new, np.zeros_like(new) if old is None else old)
 
-def _sigmoid(x: Array) -> Array:
-    # Equal to 1 / (1 + exp(-x)), which overflows for large negative x.
-    y: Array = 0.5 * (1 + np.tanh(0.5 * x))
-    return y
+    def stack(made: list[Array], type: Type) -> Array:
+        shape = [evaluate_length(d, env) for d in type.shape]
+        out: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
+        for n, x in enumerate(made):
+            out[steps - 1 - n if op.reverse else n] = x
+        return np.moveaxis(out, 0, op.axis)
 
-
-def _relu(x: Array) -> Array:
-    y: Array = np.maximum(x, 0.0)
-    return y
-
-
-ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": np.tanh,
-    "relu": _relu,
-    "sigmoid": _sigmoid,
-}
+    carries, collected = run_scan(
+        op,
+        operands,
+        steps,
+        slice_position=lambda x, t: np.take(x, t, axis=op.axis),
+        evaluate_body=lambda given, wanted: evaluate_nodes(op.body, given, env, wanted),
+        select_value=select_unpadded,
+        is_all_true=lambda carry: bool(carry.all()),
+    )
+    types = [value.type for value in op.get_collected_outputs()]
+    return (*carries, *(stack(*each) for each in zip(collected, types, strict=True)))

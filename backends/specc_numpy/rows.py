@@ -19,13 +19,12 @@ def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
 
 
 def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
-    """Row numbers of an axis in the order of their values, the lower of equals first."""
+    """Return the indices that sort an axis; of equal elements the lower index comes first."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # Stable sort of the reversed axis, reversed back: of equal elements the lower index comes
-    # first.
-    is_transposed = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    order: Array = x.shape[axis] - 1 - np.flip(is_transposed, axis)
+    # A stable sort of the reversed axis, reversed back.
+    reversed_order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    order: Array = x.shape[axis] - 1 - np.flip(reversed_order, axis)
     return order
 
 
@@ -38,17 +37,14 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
     return np.take_along_axis(x, places, axis=op.axis), places
 
 
-@evaluate(ops.Stride)
-def stride(op: ops.Stride, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a u *b]"""
-    start, stop, step = evaluate_stride(op, x.shape[op.axis], env)
-    return np.take(x, np.arange(start, stop, step), axis=op.axis)
-
-
-@evaluate(ops.Roll)
-def roll(op: ops.Roll, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a t *b]"""
-    return np.roll(x, evaluate_length(op.by, env), axis=op.axis)
+evaluate.add_rules(
+    {
+        ops.Stride: lambda op, env, x: np.take(
+            x, np.arange(*evaluate_stride(op, x.shape[op.axis], env)), axis=op.axis
+        ),
+        ops.Roll: lambda op, env, x: np.roll(x, evaluate_length(op.by, env), axis=op.axis),
+    }
+)
 
 
 @evaluate(ops.Pad)
@@ -110,14 +106,16 @@ def find_nearest_indices(mode: str, rows: int, size: int, step: float) -> Array:
 
 
 def _weigh_linear(at: Array) -> list[tuple[Array, Array]]:
-    """The two rows around each place, with their weights."""
+    """Return the two positions around each coordinate, with their weights."""
     at = np.maximum(at, 0.0)
     low = np.floor(at).astype(np.int64)
     return [(low, 1 - (at - low)), (low + 1, at - low)]
 
 
 def _weigh_cubic(at: Array) -> list[tuple[Array, Array]]:
-    """The four rows around each place, with their weights (Keys 1981, a = -0.75)."""
+    """Return the four positions around each coordinate, with their weights (Keys 1981,
+    a = -0.75).
+    """
     a, low = -0.75, np.floor(at).astype(np.int64)
     found = []
     for step in (-1, 0, 1, 2):
@@ -188,27 +186,3 @@ def _weigh_pixels(op: ops.GridSample, at: Array, size: int) -> list[tuple[Array,
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in found
     ]
-
-
-@evaluate(ops.GroupNorm)
-def group_norm(
-    op: ops.GroupNorm,
-    env: LengthValues,
-    x: Array,
-    gain: Array | None = None,
-    bias: Array | None = None,
-) -> Array:
-    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
-    if not x.size:
-        return x
-    y = np.moveaxis(x, op.axis, 1)
-    grouped = y.reshape(y.shape[0], evaluate_length(op.groups, env), -1)
-    mean = grouped.mean(axis=-1, keepdims=True)
-    variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
-    y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)
-    y = np.moveaxis(y, 1, -1)
-    if gain is not None:
-        y = y * gain
-    if bias is not None:
-        y = y + bias
-    return np.moveaxis(y, -1, op.axis)

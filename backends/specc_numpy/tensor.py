@@ -21,11 +21,11 @@ from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate,
 
 
 def _erf(x: Array) -> Array:
-    """The error function, number by number."""
+    """Return the error function of each element."""
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
     """Compute `1 / (1 + exp(-x))` without overflow."""
     result: Array = np.exp(-np.logaddexp(0.0, -x))
     return result
@@ -45,14 +45,14 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "log": np.log,
     "log1p": np.log1p,
     "neg": np.negative,
-    "quick_gelu": lambda x: x * _sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
     "reciprocal": lambda x: 1 / x,
     "relu": lambda x: np.maximum(x, 0),
     "relu2": lambda x: np.maximum(x, 0) ** 2,  # arXiv:2109.08668
     "round": np.round,
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "sign": np.sign,
-    "silu": lambda x: x * _sigmoid(x),
+    "silu": lambda x: x * sigmoid(x),
     "sin": np.sin,
     "softplus": lambda x: np.logaddexp(0.0, x),
     "sqrt": np.sqrt,
@@ -113,6 +113,16 @@ evaluate.add_rules(
         ops.Flip: lambda op, env, x: np.flip(x, op.axis),
         ops.CumSum: lambda op, env, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
         ops.MatMul: lambda op, env, left, right: left @ right,
+        ops.Slice: lambda op, env, x: np.take(
+            x, np.arange(*evaluate_slice(op, x.shape[op.axis], env)), axis=op.axis
+        ),
+        ops.Index: lambda op, env, x: np.take(
+            x, evaluate_index(op, x.shape[op.axis], env), axis=op.axis
+        ),
+        ops.Reduce: lambda op, env, x: REDUCTIONS[op.fn](x, op.axis),
+        ops.OneHot: lambda op, env, ids: (
+            ids[..., None] == np.arange(evaluate_length(op.size, env))
+        ).astype(np.float64),
     }
 )
 
@@ -123,24 +133,8 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     if op.to not in FLOAT32_INTEGER_RANGES or x.dtype.kind != "f":
         return x.astype(get_numpy_dtype(op.to))
     least, most = FLOAT32_INTEGER_RANGES[op.to]
-    known = np.nan_to_num(x, nan=0.0, posinf=most, neginf=least)
-    cut: Array = np.trunc(np.clip(known, least, most))
-    return cut.astype(get_numpy_dtype(op.to))
-
-
-@evaluate(ops.Slice)
-def slice_(op: ops.Slice, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a u *b]"""
-    start, stop = evaluate_slice(op, x.shape[op.axis], env)
-    return np.take(x, np.arange(start, stop), axis=op.axis)
-
-
-@evaluate(ops.Index)
-def index(op: ops.Index, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a *b]"""
-    at = evaluate_index(op, x.shape[op.axis], env)
-    taken: Array = np.take(x, at, axis=op.axis)
-    return taken
+    clipped: Array = np.clip(np.nan_to_num(x, nan=0.0, posinf=most, neginf=least), least, most)
+    return np.trunc(clipped).astype(get_numpy_dtype(op.to))
 
 
 @evaluate(ops.Last)
@@ -186,12 +180,6 @@ REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
 }
 
 
-@evaluate(ops.Reduce)
-def reduce(op: ops.Reduce, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a *b]"""
-    return REDUCTIONS[op.fn](x, op.axis)
-
-
 @evaluate(ops.ArgMax)
 def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
     """n[*a t *b] -> i[*a *b]"""
@@ -201,17 +189,9 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
     return maximum
 
 
-@evaluate(ops.OneHot)
-def one_hot(op: ops.OneHot, env: LengthValues, ids: Array) -> Array:
-    """i[*s] -> f[*s n]"""
-    chosen: Array = ids[..., None] == np.arange(evaluate_length(op.size, env))
-    return chosen.astype(np.float64)
-
-
 @evaluate(ops.Einsum)
 def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
     """f[*s] -> f[*t]"""
     terms, result = number_einsum_axes(op)
     given = [part for pair in zip(xs, terms, strict=True) for part in pair]
-    made: Array = np.asarray(np.einsum(*given, result))
-    return made
+    return np.asarray(np.einsum(*given, result))

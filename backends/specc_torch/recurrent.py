@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM in PyTorch: its fused layers where they are equivalent, else a loop."""
+"""`Scan`, RNN, GRU and LSTM in PyTorch: its fused layers where they are equivalent, else a loop."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from specc.ir import ops
-from specc_torch.torch_interpreter import ForwardContext, evaluate
+from specc.ir.evaluation import run_scan
+from specc.ir.types import Type
+from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """The states after a time step with input projection `W x + b`; the first is the output."""
@@ -91,7 +93,7 @@ def apply_lstm_gates(
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
-    """Whether PyTorch's layers can do it: every row exists, and there are some."""
+    """Return whether PyTorch's layers apply: no padding mask, and at least one position."""
     return x.keep is None and x.sequence.numel() > 0
 
 
@@ -101,7 +103,7 @@ def _run_torch_layer(
     states: tuple[Tensor, ...],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """One of PyTorch's layers; backwards by turning the rows around, and back."""
+    """Run one of PyTorch's layers; `reverse` flips the sequence before and after."""
     given = [x.weights, x.state_weights]
     biases = x.bias, x.state_bias
     if any(b is not None for b in biases):
@@ -119,7 +121,7 @@ def _run_torch_layer(
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Tensor], states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
-    """All results and the final states; where `keep` is false nothing happens."""
+    """Return all outputs and the final states; masked positions change no state."""
     rows = linear(x.sequence, x.weights, x.bias)
     batch, steps, _ = rows.shape
     out: list[Tensor] = []
@@ -147,3 +149,43 @@ def _list_initial_states(
         x.sequence.new_zeros(len(x.sequence), size) if start is None else start
         for size, start in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )
+
+
+@evaluate(ops.Scan)
+def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
+    """a[*s]... -> a[*t]"""
+    keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
+
+    def select_unpadded(t: int, new: Tensor, old: Tensor | None) -> Tensor:
+        # A padded position leaves the state unchanged and outputs zeros.
+        if keep is None:
+            return new
+        kept = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
+        return torch.where(kept, new, torch.zeros_like(new) if old is None else old)
+
+    carries, collected = run_scan(
+        op,
+        operands,
+        steps,
+        slice_position=lambda x, t: x.select(op.axis, t),
+        evaluate_body=lambda given, wanted: run_graph_nodes(op.body, given, place, wanted),
+        select_value=select_unpadded,
+        is_all_true=lambda carry: bool(carry.all()),
+    )
+    types = [value.type for value in op.get_collected_outputs()]
+    return (
+        *carries,
+        *(_stack_collected(*each, op, place, steps) for each in zip(collected, types, strict=True)),
+    )
+
+
+def _stack_collected(
+    made: list[Tensor], type: Type, op: ops.Scan, place: ForwardContext, steps: int
+) -> Tensor:
+    """Stack collected values in position order, zeros for iterations that were not run."""
+    shape = [place.length(d) for d in type.shape]
+    zeros = torch.zeros(shape, dtype=place.stored(type.dtype), device=place.device)
+    if not steps:
+        return zeros.unsqueeze(op.axis).narrow(op.axis, 0, 0)
+    made = [*made, *[zeros] * (steps - len(made))]
+    return torch.stack(made[::-1] if op.reverse else made, dim=op.axis)

@@ -7,6 +7,7 @@ from torch.nn import functional
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.evaluation import evaluate_padding, evaluate_stride, evaluate_top_k
+from specc_torch.tensor import make_full
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
@@ -47,11 +48,8 @@ def pad(op: ops.Pad, place: ForwardContext, x: Tensor) -> Tensor:
     rows = x.shape[op.axis]
     before, after = evaluate_padding(op, rows, place.lengths)
     if op.mode == "constant":
-        ends = [
-            x.new_full((*x.shape[: op.axis], n, *x.shape[op.axis + 1 :]), op.value)
-            for n in (before, after)
-        ]
-        return torch.cat([ends[0], x, ends[1]], dim=op.axis)
+        first, last = (make_full(x, op.axis, (n,), op.value) for n in (before, after))
+        return torch.cat([first, x, last], dim=op.axis)
     # By index: PyTorch's reflection padding takes only images and sequences.
     numbers = torch.arange(-before, rows + after, device=x.device)
     if op.mode == "reflect":
@@ -94,7 +92,7 @@ def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
 
 
 def _find_nearest_indices(mode: str, rows: int, size: int, step: float | None) -> Tensor:
-    """The pixel that each point takes, in single precision whatever the module's type."""
+    """Return the source pixel of each point, in float32 whatever the module's dtype."""
     offset = 0.5 if mode == "nearest_exact" else 0.0
     points = torch.arange(size, dtype=torch.float32) + offset
     whole = torch.tensor(rows, dtype=torch.float32) / torch.tensor(size)
@@ -110,18 +108,3 @@ def grid_sample(op: ops.GridSample, place: ForwardContext, x: Tensor, grid: Tens
     points = grid.reshape(len(grid), grid.shape[1:-1].numel(), 1, 2)
     sampled = functional.grid_sample(x, points, op.mode, op.padding_mode, op.align_corners)
     return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])
-
-
-@evaluate(ops.GroupNorm)
-def group_norm(
-    op: ops.GroupNorm,
-    place: ForwardContext,
-    x: Tensor,
-    gain: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
-    y = x.movedim(op.axis, 1)
-    if y.numel():
-        y = functional.group_norm(y, place.length(op.groups), gain, bias, op.eps)
-    return y.movedim(1, op.axis)

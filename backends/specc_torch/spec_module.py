@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, group_thousands
 from specc.ir.array import Array
-from specc.ir.evaluation import raise_missing_input, raise_unknown_input
-from specc.ir.graph import Graph, Value
+from specc.ir.evaluation import bind_inputs, check_input_kind
+from specc.ir.graph import Graph
 from specc.ir.model import resolve_absent_inputs
-from specc.ir.shape_binding import bind_symbols
-from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 from specc.runtime.training_batches import TrainingBatches
 from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
@@ -79,7 +77,7 @@ class SpecModule(nn.Module):
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """Return the outputs by name. Raise E0907 and E0910 to E0913 for inputs that do not fit."""
         place = self._make_context()
-        known = {n: self._taken(n, x, place) for n, x in inputs.items()}
+        known = {n: self._convert_input(n, x, place) for n, x in inputs.items()}
         if self.defaults is not None:
             absent = [n for n in self.defaults.outputs if n not in known]
             known.update(
@@ -134,19 +132,11 @@ class SpecModule(nn.Module):
             return ForwardContext({}, parameter.dtype, parameter.device, self.training)
         return ForwardContext({}, torch.get_default_dtype(), torch.device("cpu"), self.training)
 
-    def _taken(self, name: str, given: Any, place: ForwardContext) -> Tensor:
-        if name not in self.graph.inputs:
-            raise_unknown_input(name, self.graph.inputs)
-        dtype = self.graph.inputs[name].type.dtype
+    def _convert_input(self, name: str, given: Any, place: ForwardContext) -> Tensor:
         x = torch.as_tensor(given, device=place.device)
-        kind, wanted = _get_tensor_kind(x), KIND_BY_DTYPE[dtype]
-        if kind != wanted and (kind, wanted) not in (("i", "f"), ("i", "q")):
-            said = (
-                f"the input `{name}` has element type {str(x.dtype).removeprefix('torch.')}, "
-                f"{KIND_DESCRIPTIONS[wanted]} are expected"
-            )
-            raise_error("E0907", said, helps=[f"pass a tensor of {dtype}"])
-        return x.to(place.stored(dtype))
+        kind = "f" if x.is_floating_point() else "b" if x.dtype == torch.bool else "i"
+        check_input_kind(self.graph, name, kind, str(x.dtype).removeprefix("torch."))
+        return x.to(place.stored(self.graph.inputs[name].type.dtype))
 
 
 def _evaluate_outputs(
@@ -156,28 +146,10 @@ def _evaluate_outputs(
     place: ForwardContext,
     wanted: list[str],
 ) -> dict[str, Tensor]:
-    sizes: list[tuple[str, Type, tuple[int, ...]]] = []
-    given: dict[Value, Tensor] = {
-        value: parameters[name] for name, value in graph.parameters.items()
-    }
-    read = {a for node, _ in graph.nodes for a in node.args} | {graph.outputs[n] for n in wanted}
-    for name, value in graph.inputs.items():
-        if name in inputs:
-            given[value] = inputs[name]
-            sizes.append((name, value.type, tuple(inputs[name].shape)))
-        elif value in read:
-            raise_missing_input(name, graph.inputs)
-    lengths = bind_symbols(sizes, graph.length_equations, graph.min_lengths)
-    found = run_graph_nodes(
-        graph, given, replace(place, lengths=lengths), [graph.outputs[n] for n in wanted]
-    )
+    requested = [graph.outputs[name] for name in wanted]
+    given, lengths = bind_inputs(graph, inputs, parameters, requested)
+    found = run_graph_nodes(graph, given, replace(place, lengths=lengths), requested)
     return {name: found[graph.outputs[name]] for name in wanted}
-
-
-def _get_tensor_kind(x: Tensor) -> str:
-    if x.is_floating_point():
-        return "f"
-    return "b" if x.dtype == torch.bool else "i"
 
 
 def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:

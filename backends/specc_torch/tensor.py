@@ -1,7 +1,7 @@
 """Elementwise ops, reductions and reshapes in PyTorch."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -51,8 +51,8 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The division. Of whole numbers by zero it is zero; a machine that divides its least
-    number by -1 stops, so that is done without dividing.
+    """Return the division with integer division by zero defined as zero. Division by -1 is a
+    product, because dividing the minimum integer crashes the process.
     """
 
     def divide_safely(a: Tensor, b: Tensor) -> Tensor:
@@ -66,11 +66,6 @@ def _make_integer_division(
     return divide_safely
 
 
-def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """`a // b`, rounded down, of fractions too."""
-    return torch.div(a, b, rounding_mode="floor")
-
-
 ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add,
     "sub": torch.sub,
@@ -79,7 +74,7 @@ ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pow": torch.pow,
     "min": torch.minimum,
     "max": torch.maximum,
-    "floordiv": _make_integer_division(_floor_divide),
+    "floordiv": _make_integer_division(torch.floor_divide),
     "mod": _make_integer_division(torch.remainder),
 }
 
@@ -122,6 +117,9 @@ evaluate.add_rules(
             place.floats
         ),
         ops.MatMul: lambda op, place, left, right: left @ right,
+        ops.Index: lambda op, place, x: x.select(
+            op.axis, evaluate_index(op, x.shape[op.axis], place.lengths)
+        ),
     }
 )
 
@@ -140,13 +138,6 @@ def slice_(op: ops.Slice, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = evaluate_slice(op, x.shape[op.axis], place.lengths)
     return x.narrow(op.axis, start, stop - start)
-
-
-@evaluate(ops.Index)
-def index(op: ops.Index, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a *b]"""
-    at = evaluate_index(op, x.shape[op.axis], place.lengths)
-    return x.select(op.axis, at)
 
 
 @evaluate(ops.Last)
@@ -170,18 +161,13 @@ def delay(op: ops.Delay, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
     before = min(op.by, rows)
-    first = x.new_full((*x.shape[: op.axis], before, *x.shape[op.axis + 1 :]), op.first)
+    first = make_full(x, op.axis, (before,), op.first)
     return torch.cat([first, x.narrow(op.axis, 0, rows - before)], dim=op.axis)
 
 
-def _get_lowest_value(x: Tensor) -> float:
-    """What is below every number of a type."""
-    return -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-
-
-def _get_highest_value(x: Tensor) -> float:
-    """What is above every number of a type."""
-    return math.inf if x.is_floating_point() else torch.iinfo(x.dtype).max
+def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
+    """Return a constant tensor like `x`, whose `axis` is replaced by axes of these lengths."""
+    return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 
 REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
@@ -198,8 +184,12 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     if op.fn in ("max", "min") and not x.shape[op.axis]:
-        nothing = _get_lowest_value(x) if op.fn == "max" else _get_highest_value(x)
-        return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
+        # the neutral element of an empty maximum is the lowest value of the type
+        if x.is_floating_point():
+            lowest, highest = -math.inf, math.inf
+        else:
+            lowest, highest = torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max
+        return make_full(x, op.axis, (), lowest if op.fn == "max" else highest)
     return REDUCTIONS[op.fn](x, op.axis)
 
 
@@ -207,8 +197,7 @@ def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
 def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
-        shape = (*x.shape[: op.axis], *x.shape[op.axis + 1 :])
-        return torch.zeros(shape, dtype=torch.int64, device=x.device)
+        return make_full(x, op.axis, (), 0).long()
     return x.argmax(op.axis)
 
 

@@ -1,8 +1,7 @@
 """Run a graph in PyTorch: the rule table, the forward context and the walk over nodes.
 
-A rule is called as `rule(op, place, *operands)` and is differentiable wherever the op
-is; an absent operand is None. Numbers with a fraction have one type in the whole
-module, the one its parameters have.
+A rule is called as `rule(op, place, *operands)` and is differentiable if the op is; an absent
+operand is None. All floats have the dtype of the module's parameters.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specc.ir.dim import Dim
-from specc.ir.evaluation import check_index_range, evaluate_length, iterate_live_nodes
+from specc.ir.evaluation import check_index_range, evaluate_length, evaluate_live_nodes
 from specc.ir.graph import Graph, Value
 from specc.ir.op import OpRuleTable
 
@@ -33,8 +32,8 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """Where one forward pass happens: how long each symbol is, the type of its
-    fractions, the device, and whether the module is in training mode.
+    """Context of one forward pass: the length of each symbol, the dtype of floats, the device, and
+    whether the module is in training mode.
     """
 
     lengths: Mapping[str, int]
@@ -43,19 +42,19 @@ class ForwardContext:
     training: bool = False
 
     def stored(self, dtype: str) -> torch.dtype:
-        """How values of an IR element type are held."""
+        """Return the dtype of an IR element type."""
         return TORCH_DTYPES.get(dtype, self.floats)
 
     def length(self, dim: Dim) -> int:
-        """A length as a number. Fails with E0912 where these inputs give it no value."""
+        """Evaluate a length. Raise E0912 if these inputs leave it without a value."""
         return evaluate_length(dim, self.lengths)
 
     def rows(self, count: int) -> Tensor:
-        """`0, 1, …, count - 1`."""
+        """Return `0, 1, …, count - 1`, i64."""
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """A number, filled where it is: one that is copied to a GPU waits for all work there."""
+        """Return a scalar, filled on the device: a copy to a GPU waits for all work there."""
         return torch.full((), value, dtype=dtype, device=self.device)
 
 
@@ -70,13 +69,7 @@ def check_tensor_indices(ids: Tensor, below: int, what: str) -> None:
 def run_graph_nodes(
     graph: Graph, given: Mapping[Value, Tensor], place: ForwardContext, wanted: Iterable[Value]
 ) -> dict[Value, Tensor]:
-    """What `wanted` are when the inputs and parameters of `graph` are `given`."""
-    wanted = list(wanted)
-    known = dict(given)
-    # Under autograd the tape stores what it needs itself.
-    for node, results in iterate_live_nodes(graph, wanted, known):
-        operands = [known[a] if a else None for a in node.args]
-        evaluated = evaluate[node.op](node.op, place, *operands)
-        tensors = evaluated if isinstance(evaluated, tuple) else (evaluated,)
-        known |= {r: tensor for r, tensor in zip(results, tensors, strict=True) if r}
-    return {v: known[v] for v in wanted}
+    """Return the `wanted` values, from `given` inputs and parameters of `graph`."""
+    return evaluate_live_nodes(
+        graph, given, wanted, lambda node, operands: evaluate[node.op](node.op, place, *operands)
+    )

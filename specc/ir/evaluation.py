@@ -1,35 +1,91 @@
-"""Shared parts of the graph evaluators: iteration over live nodes, numeric lengths, and run-time
-length checks.
+"""Shared parts of the graph evaluators: binding of inputs, iteration over live nodes, numeric
+lengths, and run-time length checks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import NoReturn, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.shape_binding import bind_symbols
+from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS
 
 T = TypeVar("T")
 
 
-def iterate_live_nodes(
-    graph: Graph, requested: Sequence[Value], known: dict[Value, T]
-) -> Iterator[tuple[Node, list[Value | None]]]:
-    """Yield the live nodes of `wanted`, in order, with their results, None for unused ones.
-    After each, `known` drops the operands that no later node reads.
+class Shaped(Protocol):
+    """An array or tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the length of each axis."""
+
+
+S = TypeVar("S", bound=Shaped)
+
+
+def evaluate_live_nodes(
+    graph: Graph,
+    given: Mapping[Value, T],
+    requested: Iterable[Value],
+    evaluate_node: Callable[[Node, list[T | None]], T | tuple[T, ...]],
+    replace_result: Callable[[Value, T], T] = lambda value, result: result,
+) -> dict[Value, T]:
+    """Return the `requested` values, from `given` inputs and parameters; `replace_result` may
+    replace each used result of a node. A value is dropped after its last use.
     """
+    known, requested = dict(given), list(requested)
     live = collect_needed_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last = {a: n for n, (node, _) in enumerate(nodes) for a in node.args}
     # Requested values are read once more, at the end.
     last |= dict.fromkeys(requested, len(nodes))
     for n, (node, results) in enumerate(nodes):
-        yield node, [r if r in last else None for r in results]
+        evaluated = evaluate_node(node, [known[a] if a else None for a in node.args])
+        made = evaluated if isinstance(evaluated, tuple) else (evaluated,)
+        known |= {r: replace_result(r, x) for r, x in zip(results, made, strict=True) if r in last}
         for operand in node.args:
             if operand and last[operand] == n:
                 known.pop(operand, None)
+    return {v: known[v] for v in requested}
+
+
+def bind_inputs(
+    graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
+) -> tuple[dict[Value, S], dict[str, int]]:
+    """Return inputs and parameters by value, and the length of each symbol. Raise E0910 if an input
+    that is read is missing, E0911 or E0912 if shapes do not fit.
+    """
+    read = {a for node, _ in graph.nodes for a in node.args}.union(requested)
+    for name, value in graph.inputs.items():
+        if name not in inputs and value in read:
+            names = _format_quoted(graph.inputs)
+            raise_error("E0910", f"the input `{name}` is missing", helps=[f"pass {names}"])
+    given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
+    given |= {value: parameters[name] for name, value in graph.parameters.items()}
+    named = (*graph.inputs.items(), *graph.parameters.items())
+    sizes = [(name, v.type, tuple(given[v].shape)) for name, v in named if v in given]
+    return given, bind_symbols(sizes, graph.length_equations, graph.min_lengths)
+
+
+def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
+    """Raise E0910 if `graph` has no input `name`, E0907 if it does not take elements of the kind
+    `f`, `i` or `b`.
+    """
+    if name not in graph.inputs:
+        helps = [f"its inputs are {_format_quoted(graph.inputs)}"]
+        raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
+    wanted = graph.inputs[name].type.dtype
+    expected = KIND_BY_DTYPE[wanted]
+    if kind != expected and (kind, expected) not in (("i", "f"), ("i", "q")):
+        raise_error(
+            "E0907",
+            f"the input `{name}` is {dtype}, expected {KIND_DESCRIPTIONS[expected]}",
+            helps=[f"pass an array of {wanted}"],
+        )
 
 
 def run_scan(
@@ -43,10 +99,7 @@ def run_scan(
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a loop; return the final carries, and the collected values of each iteration that was
-    run.
-
-    `take` slices a position, `run` evaluates the body, `choose` selects the new value or, at
-    padding, the old one (None: zeros), `done` tests whether all of a carry is true.
+    run. `select_value` returns the new value or, at padding, the old one (None: zeros).
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -81,17 +134,6 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
             notes=[f"with {known}"] if known else [],
             helps=["use input lengths that the model can divide"],
         )
-
-
-def raise_missing_input(name: str, known: Iterable[str]) -> NoReturn:
-    """Raise E0910: an input of those `known` is missing."""
-    raise_error("E0910", f"the input `{name}` is missing", helps=[f"pass {_format_quoted(known)}"])
-
-
-def raise_unknown_input(name: str, known: Iterable[str]) -> NoReturn:
-    """Raise E0910: the name is none of the inputs `known`."""
-    helps = [f"its inputs are {_format_quoted(known)}"]
-    raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
 
 
 def _format_quoted(names: Iterable[str]) -> str:

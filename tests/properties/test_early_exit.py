@@ -15,7 +15,7 @@ from support.verify_lines import verify_model
 
 import specc
 import specc_numpy
-import specc_numpy.loop
+import specc_numpy.recurrent
 from specc.analysis.batch_independence import check_batch_independence
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.body_extraction import EarlyExit
@@ -149,14 +149,14 @@ def test_it_turns_as_often_as_the_last_row_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where rows that do not exist would go on for ever, and where none exists."""
-    walked = specc_numpy.loop.evaluate_nodes
+    walked = specc_numpy.recurrent.evaluate_nodes
     turns: list[int] = []
 
     def counted(*args: Any) -> Any:
         turns.append(1)
         return walked(*args)
 
-    monkeypatch.setattr(specc_numpy.loop, "evaluate_nodes", counted)
+    monkeypatch.setattr(specc_numpy.recurrent, "evaluate_nodes", counted)
     early = 0
     for seed in range(20):
         graph, _ = graph_of(tmp_path, seed)

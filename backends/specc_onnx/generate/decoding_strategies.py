@@ -49,12 +49,12 @@ def emit_token_rules(
     unrestricted = scores
     if history is not None:
         for banned in emit_banned_tokens(g, d, history, vocabulary):
-            scores = g.node("Where", banned, g.constant(FORBIDDEN_SCORE, "f32"), scores)
+            scores = g.node("Where", banned, FORBIDDEN_SCORE, scores)
     if d.min_tokens and d.stop:
-        early = g.node("Less", iteration, g.constant(d.min_tokens, "i64"))
+        early = g.node("Less", iteration, d.min_tokens)
         scores = _emit_suppressed_scores(g, scores, d.stop, vocabulary, early)
     if d.forced_eos_token_id is not None:
-        next_length = g.node("Add", iteration, g.constant(1, "i64"))
+        next_length = g.node("Add", iteration, 1)
         last = g.node("Equal", next_length, limit)
         only = [[0.0 if i == d.forced_eos_token_id else FORBIDDEN_SCORE for i in range(vocabulary)]]
         scores = g.node("Where", last, g.constant(only, "f32"), scores)
@@ -70,14 +70,14 @@ def emit_token_rules(
         is_other = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
         # a single forced token is certain: log-probability 0
         allowed_score = unrestricted if len(tokens) > 1 else g.constant(0.0, "f32")
-        forced = g.node("Where", is_other, g.constant(FORBIDDEN_SCORE, "f32"), allowed_score)
+        forced = g.node("Where", is_other, FORBIDDEN_SCORE, allowed_score)
         scores = g.node("Where", _emit_is_step(g, iteration, step), forced, scores)
     return scores
 
 
 def _emit_is_step(g: Emitter, iteration: str, step: int) -> str:
     """Emit whether this is iteration `step`, bool[]."""
-    return g.node("Equal", iteration, g.constant(step, "i64"))
+    return g.node("Equal", iteration, step)
 
 
 def _emit_suppressed_scores(
@@ -88,7 +88,7 @@ def _emit_suppressed_scores(
     banned = g.constant([[i in suppressed for i in range(vocabulary)]], "bool")
     if condition is not None:
         banned = g.node("And", banned, condition)
-    return g.node("Where", banned, g.constant(FORBIDDEN_SCORE, "f32"), scores)
+    return g.node("Where", banned, FORBIDDEN_SCORE, scores)
 
 
 GENERATED_COUNT_DIM = Dim.symbol("made")
@@ -222,10 +222,10 @@ class SingleSequenceStrategy:
                 g, inputs.scalars[SEED_INPUT], g.dim(inputs.rows), inputs.vocabulary, settings
             )
         shape = g.shape([inputs.rows])
-        empty_shape = g.node("Concat", shape, g.vector(0), axis=0)
-        ended = g.node("Expand", g.constant(False, "bool"), shape)
-        tokens = g.node("Expand", g.constant(0, "i64"), empty_shape)
-        scores = g.node("Expand", g.constant(0.0, "f32"), empty_shape)
+        empty_shape = g.node("Concat", shape, [0], axis=0)
+        ended = g.node("Expand", False, shape)
+        tokens = g.node("Expand", 0, empty_shape)
+        scores = g.node("Expand", 0.0, empty_shape)
         self.carries = [
             LoopCarry("ended", Type("bool", (inputs.rows,)), ended),
             LoopCarry(
@@ -246,15 +246,15 @@ class SingleSequenceStrategy:
         else:
             sampled = onnx_sampling.emit_argmax_tokens(g, ruled)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
-        score = g.node("Where", ended, g.constant(0.0, "f32"), score)
-        tokens = g.node("Where", ended, g.constant(self.d.fill_token, "i64"), sampled)
+        score = g.node("Where", ended, 0.0, score)
+        tokens = g.node("Where", ended, self.d.fill_token, sampled)
         is_invalid = g.node(
             "And", g.node("Not", ended), onnx_sampling.emit_invalid_logits(g, logits)
         )
-        score = g.node("Where", is_invalid, g.constant(float("nan"), "f32"), score)
-        tokens = g.node("Where", is_invalid, g.constant(NO_TOKEN, "i64"), tokens)
+        score = g.node("Where", is_invalid, float("nan"), score)
+        tokens = g.node("Where", is_invalid, NO_TOKEN, tokens)
         for stop in self.d.stop:
-            ended = g.node("Or", ended, g.node("Equal", tokens, g.constant(stop, "i64")))
+            ended = g.node("Or", ended, g.node("Equal", tokens, stop))
         column = emit_unsqueeze(g, sampled, 1)
         after = [
             ended,
@@ -262,12 +262,8 @@ class SingleSequenceStrategy:
             g.node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
             *_continue_carry(g, self.d, emit_history_carries, column),
         ]
-        any_open = g.node(
-            "Greater", _emit_true_count(g, g.node("Not", ended)), g.constant(0, "i64")
-        )
-        continues = g.node(
-            "And", any_open, g.node("Equal", _emit_true_count(g, is_invalid), g.constant(0, "i64"))
-        )
+        any_open = g.node("Greater", _emit_true_count(g, g.node("Not", ended)), 0)
+        continues = g.node("And", any_open, g.node("Equal", _emit_true_count(g, is_invalid), 0))
         return TokenDecision(tokens, None, continues, after)
 
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
@@ -313,7 +309,7 @@ class BeamSearchStrategy:
             possible = g.node("Greater", logs, no_score)
             rescaled = g.node("LogSoftmax", logs, axis=1)
             logs = g.node("Where", possible, rescaled, no_score)
-        length = g.node("Add", iteration, g.constant(1, "i64"))
+        length = g.node("Add", iteration, 1)
         limit = self.inputs.scalars[MAX_TOKENS_INPUT]
         search = onnx_beam_search.BeamSearchStep(
             g=g,

@@ -209,9 +209,7 @@ class GenerationContext:
             return x.name
         g = self.g
         g.site = LoweringSite(("beams",))
-        row_ids = g.node(
-            "Range", g.constant(0, "i64"), g.dim(self.step_batch), g.constant(1, "i64")
-        )
+        row_ids = g.node("Range", 0, g.dim(self.step_batch), 1)
         # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
-        sequence_ids = g.node("Div", row_ids, g.constant(self.repeats, "i64"))
-        return g.node("Gather", x.name, sequence_ids, axis=axis)
+        sequence_ids = g.node("Div", row_ids, self.repeats)
+        return g.node("Gather", x, sequence_ids, axis=axis)

@@ -185,7 +185,7 @@ def emit_first_logits(
     row = Type("f32", (context.batch, first.type.shape[-1]))
     tokens = inner[context.derived.growing].name
     count = g.node("Shape", tokens, start=1, end=2)
-    has_tokens = g.node("Squeeze", g.node("Greater", count, g.vector(0)))
+    has_tokens = g.node("Squeeze", g.node("Greater", count, [0]))
     types = [row, *(value.type for value in afters)]
 
     def lower_step() -> list[str]:
@@ -206,7 +206,7 @@ def emit_first_logits(
     if loop.empty_prompts is None:
         return logits
     # Some sequences of the batch may have a prompt and others none.
-    is_first = g.node("Equal", iteration, g.constant(0, "i64"))
+    is_first = g.node("Equal", iteration, 0)
     operands = loop.empty_prompts, first.name, logits
     mixed_branch = make_branch(g, "mixed", [row], lambda: g.nodes("Where", 1, *operands))
     later_branch = make_branch(g, "going", [row], lambda: [logits])
@@ -221,7 +221,7 @@ def _emit_newest_logits(context: GenerationContext) -> str:
     )
     # The position axis of the logits may have been removed.
     is_2d = tensor.type.rank == 2
-    name = tensor.name if is_2d else g.node("Squeeze", tensor.name, g.vector(1))
+    name = tensor.name if is_2d else g.node("Squeeze", tensor, [1])
     # Scores are sums over many steps, so they are f32 in all models.
     return emit_cast(g, name, tensor.type.dtype, "f32")
 
@@ -259,8 +259,8 @@ def _emit_next_mask(
     if default is None:
         front = g.node("Shape", mask, start=0, end=time_axis)
         back = g.node("Shape", mask, start=time_axis + 1)
-        row = g.node("Concat", front, g.vector(1), back, axis=0)
-        newest = g.node("Expand", g.constant(True, "bool"), row)
+        row = g.node("Concat", front, [1], back, axis=0)
+        newest = g.node("Expand", True, row)
     else:
         value = default.inputs[context.derived.growing]
         g.values.tensors[value] = Tensor(token, value.type)

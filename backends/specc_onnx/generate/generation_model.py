@@ -70,7 +70,7 @@ def build_generation_model(
     body = build_generation_body(context, loop)
     g.site = LoweringSite(("generate",))
     # An empty batch has no newest token, so the loop is skipped.
-    has_batch = g.node("Greater", g.dim(context.batch), g.constant(0, "i64"))
+    has_batch = g.node("Greater", g.dim(context.batch), 0)
     initial = (c.first for c in loop.carries)
     final = g.nodes(
         "Loop", len(loop.carries), context.scalars[MAX_TOKENS_INPUT], has_batch, *initial, body=body
@@ -179,7 +179,7 @@ def lower_encoder(context: GenerationContext) -> None:
             tensor = g.values.tensors[value]
             if starts and name in whole.padding_masks:
                 # the first position exists even if it is the pad token
-                with_start = g.node("Or", tensor.name, starts)
+                with_start = g.node("Or", tensor, starts)
                 tensor = replace(tensor, name=with_start, value=None)
             context.main_tensors[name] = tensor
 
@@ -194,15 +194,13 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     type, is_absent = context.types[growing], None
     tokens = _emit_optional_input(context, growing)
     if not context.parts.starts_from_prefix:
-        is_absent = g.node("Equal", g.node("Shape", tokens, start=1, end=2), g.vector(0))
+        is_absent = g.node("Equal", g.node("Shape", tokens, start=1, end=2), [0])
         # A slice of length 0 or 1 instead of an `If`, whose branches must have equal shapes.
         start_tokens = g.constant([list(context.decoding.start)], type.dtype)
-        shape = g.node("Concat", g.shape([context.batch]), g.vector(1), axis=0)
-        count = g.node(
-            "Mul", emit_cast(g, is_absent, "bool", "i64"), g.vector(len(context.decoding.start))
-        )
+        shape = g.node("Concat", g.shape([context.batch]), [1], axis=0)
+        count = g.node("Mul", emit_cast(g, is_absent, "bool", "i64"), [len(context.decoding.start)])
         start = g.node("Expand", start_tokens, shape)
-        start = g.node("Slice", start, g.vector(0), count, g.vector(1))
+        start = g.node("Slice", start, [0], count, [1])
         tokens = g.node("Concat", start, tokens, axis=1)
     context.main_tensors[growing] = Tensor(tokens, type)
     # The prompt length is now that of this value, no longer that of the input.
@@ -221,7 +219,7 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
         "Sub", g.node("Shape", tokens, start=1, end=2), g.node("Shape", mask, start=1, end=2)
     )
     front = g.node("Concat", g.shape([context.batch]), missing, axis=0)
-    true_positions = g.node("Expand", g.constant(True, "bool"), front)
+    true_positions = g.node("Expand", True, front)
     return Tensor(g.node("Concat", true_positions, mask, axis=1), context.types[name])
 
 
@@ -231,7 +229,7 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
     # An initializer with the name of an input is its default; its batch of 1 is expanded.
     code = ONNX_TYPE_CODES[context.types[name].dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
-    shape = g.node("Concat", g.shape([context.batch]), g.vector(1), axis=0)
+    shape = g.node("Concat", g.shape([context.batch]), [1], axis=0)
     return g.node("Expand", name, shape)
 
 
@@ -307,7 +305,7 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
     g.site = LoweringSite(("start",))
     logits, shape = context.repeat_for_beams(made), made.type.shape
     if made.type.rank == 3:
-        logits = g.node("Squeeze", logits, g.vector(1))
+        logits = g.node("Squeeze", logits, [1])
     logits = emit_cast(g, logits, made.type.dtype, "f32")
     return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
 
@@ -318,5 +316,5 @@ def find_empty_prompts(context: GenerationContext) -> str | None:
     if mask is None:
         return None
     # the maximum over no tokens is 0
-    count = g.node("ReduceSum", emit_cast(g, mask, "bool", "i64"), g.vector(1), keepdims=True)
-    return g.node("Equal", count, g.constant(0, "i64"))
+    count = g.node("ReduceSum", emit_cast(g, mask, "bool", "i64"), [1], keepdims=True)
+    return g.node("Equal", count, 0)

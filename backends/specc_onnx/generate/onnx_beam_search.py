@@ -82,14 +82,12 @@ def list_beam_types(beams: int) -> tuple[Type, ...]:
 def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamState:
     """Emit the initial state, where only the first of the equal beams has a score."""
     n = d.num_beams
-    shape = g.node("Concat", sentences, g.vector(n), axis=0)
+    shape = g.node("Concat", sentences, [n], axis=0)
     first_only = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
-    no_tokens = g.node("Expand", g.constant(0, "i64"), g.node("Concat", shape, g.vector(0), axis=0))
-    no_scores = g.node("Expand", g.constant(NO_SCORE, "f32"), shape)
-    all_false = g.node("Expand", g.constant(False, "bool"), shape)
-    all_true = g.node(
-        "Expand", g.constant(True, "bool"), g.node("Concat", sentences, g.vector(1), axis=0)
-    )
+    no_tokens = g.node("Expand", 0, g.node("Concat", shape, [0], axis=0))
+    no_scores = g.node("Expand", NO_SCORE, shape)
+    all_false = g.node("Expand", False, shape)
+    all_true = g.node("Expand", True, g.node("Concat", sentences, [1], axis=0))
     return BeamState(first_only, no_tokens, no_scores, no_tokens, all_false, all_true)
 
 
@@ -121,14 +119,14 @@ def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDec
     """
     g, n = s.g, s.d.num_beams
     batch = g.node("Shape", s.state.scores, start=0, end=1)
-    beam_count = g.node("Mul", batch, g.vector(n))
+    beam_count = g.node("Mul", batch, [n])
     # A first step may have one row per sequence, which is the parent of all its beams.
     beams_per_row = g.node("Div", beam_count, g.node("Shape", logs, start=0, end=1))
-    logs = g.node("Reshape", logs, g.node("Concat", batch, g.vector(-1, s.vocabulary), axis=0))
+    logs = g.node("Reshape", logs, g.node("Concat", batch, [-1, s.vocabulary], axis=0))
     candidates = _emit_candidates(s, logs)
     # Among equal scores `TopK` selects the first, like Python's stable sort.
     scores, indices = g.nodes(
-        "TopK", 2, _emit_masked(g, candidates.scores, candidates.is_finished), g.vector(n), axis=1
+        "TopK", 2, _emit_masked(g, candidates.scores, candidates.is_finished), [n], axis=1
     )
     tokens = g.node("GatherElements", candidates.tokens, indices, axis=1)
     parents = _emit_flat(s, g.node("GatherElements", candidates.parents, indices, axis=1), n)
@@ -137,22 +135,22 @@ def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDec
     done_scores, done, ended = _emit_finished_beams(s, candidates)
     is_open = _emit_is_open(s, scores, done_scores, ended)
     has_failed = _emit_failed_sequences(
-        s, g.node("Reshape", invalid_logits, g.node("Concat", batch, g.vector(-1), axis=0))
+        s, g.node("Reshape", invalid_logits, g.node("Concat", batch, [-1], axis=0))
     )
     # NaN logits end the search of all sequences; the caller sees a score of NaN.
     continues = g.node("And", _emit_any(g, is_open, 0), g.node("Not", _emit_any(g, has_failed, 0)))
-    continues = g.node("Squeeze", continues, g.vector(0, 1))
-    done_scores = g.node("Where", has_failed, g.constant(float("nan"), "f32"), done_scores)
-    done = g.node("Where", emit_unsqueeze(g, has_failed, 2), g.constant(NO_TOKEN, "i64"), done)
+    continues = g.node("Squeeze", continues, [0, 1])
+    done_scores = g.node("Where", has_failed, float("nan"), done_scores)
+    done = g.node("Where", emit_unsqueeze(g, has_failed, 2), NO_TOKEN, done)
     after = BeamState(scores, written, done_scores, done, ended, is_open)
-    flat = g.node("Reshape", tokens, g.vector(-1))
+    flat = g.node("Reshape", tokens, [-1])
     return BeamDecision(after, flat, parents, continues)
 
 
 def _emit_failed_sequences(s: BeamSearchStep, invalid_logits: str) -> str:
     """Emit which open sequences have a live beam with invalid logits, bool[s, 1]."""
     g = s.g
-    is_live = g.node("Greater", s.state.scores, g.constant(NO_SCORE, "f32"))
+    is_live = g.node("Greater", s.state.scores, NO_SCORE)
     return g.node("And", s.state.open, _emit_any(g, g.node("And", is_live, invalid_logits)))
 
 
@@ -160,17 +158,17 @@ def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
     g, n = s.g, s.d.num_beams
     state = emit_unsqueeze(g, s.state.scores, 2)
     # An unused beam may have NaN logits.
-    is_live = g.node("Greater", state, g.constant(NO_SCORE, "f32"))
-    total = g.node("Where", is_live, g.node("Add", logs, state), g.constant(NO_SCORE, "f32"))
-    total = g.node("Reshape", total, g.vector(-1, n * s.vocabulary))
-    scores, indices = g.nodes("TopK", 2, total, g.vector(s.candidates), axis=1)
+    is_live = g.node("Greater", state, NO_SCORE)
+    total = g.node("Where", is_live, g.node("Add", logs, state), NO_SCORE)
+    total = g.node("Reshape", total, [-1, n * s.vocabulary])
+    scores, indices = g.nodes("TopK", 2, total, [s.candidates], axis=1)
     size = g.constant(s.vocabulary, "i64")
     parents, tokens = g.node("Div", indices, size), g.node("Mod", indices, size)
     state = _emit_gathered_beams(s, s.state.written, parents, n)
     written = g.node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
     is_finished = s.is_last
     for stop in s.d.stop:
-        is_finished = g.node("Or", is_finished, g.node("Equal", tokens, g.constant(stop, "i64")))
+        is_finished = g.node("Or", is_finished, g.node("Equal", tokens, stop))
     if not s.d.stop:
         is_finished = g.node("Expand", is_finished, g.node("Shape", tokens))
     return BeamCandidates(scores, parents, tokens, written, is_finished)
@@ -182,13 +180,11 @@ def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple
     # As in transformers, only the first `num_beams` candidates may finish.
     leading = g.constant([[c < n for c in range(s.candidates)]], "bool")
     ends_now = g.node("And", g.node("And", candidates.is_finished, leading), s.state.open)
-    ends_now = g.node(
-        "And", ends_now, g.node("Greater", candidates.scores, g.constant(NO_SCORE, "f32"))
-    )
+    ends_now = g.node("And", ends_now, g.node("Greater", candidates.scores, NO_SCORE))
     scores = _emit_masked(
         g, _emit_normalized_scores(s, candidates.scores, s.length), g.node("Not", ends_now)
     )
-    filler = g.node("Expand", g.constant(s.d.fill_token, "i64"), _emit_column_shape(s))
+    filler = g.node("Expand", s.d.fill_token, _emit_column_shape(s))
     # Beams that finished earlier are filled up to the current length.
     done_before = g.node("Concat", s.state.done, filler, axis=2)
     written = g.node("Concat", done_before, candidates.written, axis=1)
@@ -199,10 +195,10 @@ def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple
         axis=1,
     )
     merged = g.node("Concat", s.state.done_scores, scores, axis=1)
-    best_scores, indices = g.nodes("TopK", 2, merged, g.vector(n), axis=1)
+    best_scores, indices = g.nodes("TopK", 2, merged, [n], axis=1)
     ended = emit_cast(g, g.node("GatherElements", ended, indices, axis=1), "i64", "bool")
     done = _emit_gathered_beams(s, written, indices, n + s.candidates)
-    done = g.node("Where", emit_unsqueeze(g, ended, 2), done, g.constant(s.d.fill_token, "i64"))
+    done = g.node("Where", emit_unsqueeze(g, ended, 2), done, s.d.fill_token)
     return best_scores, done, ended
 
 
@@ -215,7 +211,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     never = s.d.early_stopping == "never" and s.d.length_penalty > 0
     best = emit_slice(g, scores, 1, Dim.of(0), Dim.of(1))
     if s.d.early_stopping is True:
-        is_live = g.node("Greater", best, g.constant(NO_SCORE, "f32"))
+        is_live = g.node("Greater", best, NO_SCORE)
         return g.node(
             "And", s.state.open, g.node("And", is_live, _emit_any(g, g.node("Not", ended)))
         )
@@ -223,7 +219,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     # maximum length divisor, which early_stopping="never" waits for.
     best = _emit_normalized_scores(s, best, s.limit if never else s.length)
     worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), Dim.of(s.d.num_beams))
-    worst = g.node("Where", ended, worst, g.constant(NO_SCORE, "f32"))
+    worst = g.node("Where", ended, worst, NO_SCORE)
     better = _emit_any(g, g.node("Greater", best, worst))
     return g.node("And", s.state.open, better)
 
@@ -234,26 +230,26 @@ def _emit_normalized_scores(s: BeamSearchStep, scores: str, count: str) -> str:
     # In f64 and rounded once, like the Python implementation, so that ties are equal.
     power = g.node("Pow", emit_cast(g, count, "i64", "f64"), g.constant(s.d.length_penalty, "f64"))
     length = emit_cast(g, g.node("Div", emit_cast(g, scores, "f32", "f64"), power), "f64", "f32")
-    length = g.node("Max", length, g.constant(MIN_SCORE, "f32"))
-    return _emit_masked(g, length, g.node("Equal", scores, g.constant(NO_SCORE, "f32")))
+    length = g.node("Max", length, MIN_SCORE)
+    return _emit_masked(g, length, g.node("Equal", scores, NO_SCORE))
 
 
 def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
     """Emit scores with `NO_SCORE` where the condition holds."""
-    return g.node("Where", condition, g.constant(NO_SCORE, "f32"), scores)
+    return g.node("Where", condition, NO_SCORE, scores)
 
 
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
-    count = g.node("ReduceSum", emit_cast(g, x, "bool", "i64"), g.vector(axis), keepdims=True)
-    return g.node("Greater", count, g.constant(0, "i64"))
+    count = g.node("ReduceSum", emit_cast(g, x, "bool", "i64"), [axis], keepdims=True)
+    return g.node("Greater", count, 0)
 
 
 def _emit_column_shape(s: BeamSearchStep) -> str:
     """Emit the shape of one token per hypothesis, `[s, n, 1]`."""
     g = s.g
-    return g.node("Concat", g.node("Shape", s.state.scores), g.vector(1), axis=0)
+    return g.node("Concat", g.node("Shape", s.state.scores), [1], axis=0)
 
 
 def _emit_flat(s: BeamSearchStep, indices: str, width: int) -> str:
@@ -261,17 +257,17 @@ def _emit_flat(s: BeamSearchStep, indices: str, width: int) -> str:
     `[s·m]`.
     """
     g = s.g
-    count = g.node("Squeeze", g.node("Shape", s.state.scores, start=0, end=1), g.vector(0))
-    sequence_ids = g.node("Range", g.constant(0, "i64"), count, g.constant(1, "i64"))
-    offsets = g.node("Mul", emit_unsqueeze(g, sequence_ids, 1), g.constant(width, "i64"))
-    return g.node("Reshape", g.node("Add", indices, offsets), g.vector(-1))
+    count = g.node("Squeeze", g.node("Shape", s.state.scores, start=0, end=1), [0])
+    sequence_ids = g.node("Range", 0, count, 1)
+    offsets = g.node("Mul", emit_unsqueeze(g, sequence_ids, 1), width)
+    return g.node("Reshape", g.node("Add", indices, offsets), [-1])
 
 
 def _emit_gathered_beams(s: BeamSearchStep, x: str, indices: str, width: int) -> str:
     """Gather beams `[s, m]` of `x`, `[s, width, t]`, as `[s, m, t]`."""
     g = s.g
     length = g.node("Shape", x, start=2, end=3)
-    count = g.node("Mul", g.node("Shape", x, start=0, end=1), g.vector(width))
+    count = g.node("Mul", g.node("Shape", x, start=0, end=1), [width])
     # `t` is 0 before the first step, so 0 must not copy an axis.
     rows = g.node("Reshape", x, g.node("Concat", count, length, axis=0), allowzero=1)
     gathered = g.node("Gather", rows, _emit_flat(s, indices, width))

@@ -65,7 +65,7 @@ def emit_uniform(g: Emitter, key: str) -> str:
     top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
     # f32 represents the remaining 24 bits exactly.
     whole = emit_cast(g, emit_cast(g, top, "u64", "i64"), "i64", "f32")
-    return g.node("Mul", whole, g.constant(2.0**-24, "f32"))
+    return g.node("Mul", whole, 2.0**-24)
 
 
 def _emit_random_word(g: Emitter, key: str, n: str) -> str:
@@ -112,15 +112,15 @@ def make_sampler(
 ) -> SamplerState:
     """Emit the loop-invariant sampling values; `rows`, i64[], is the batch size."""
     temperature = settings["temperature"]
-    is_sampling = g.node("Greater", temperature, g.constant(0, "f32"))
+    is_sampling = g.node("Greater", temperature, 0.0)
     # Temperature 0 is greedy decoding: one candidate, divided by 1.
-    divisor = emit_where(g, "f32", is_sampling, temperature, g.constant(1, "f32"))
-    row_ids = g.node("Range", g.constant(0, "i64"), rows, g.constant(1, "i64"))
+    divisor = emit_where(g, "f32", is_sampling, temperature, 1.0)
+    row_ids = g.node("Range", 0, rows, 1)
     keys = emit_substream_key(
         g, emit_stream_key(g, seed, "sample"), emit_cast(g, row_ids, "i64", "u64")
     )
     candidate_count = emit_where(
-        g, "i64", is_sampling, _emit_candidate_count(g, vocabulary, settings), g.constant(1, "i64")
+        g, "i64", is_sampling, _emit_candidate_count(g, vocabulary, settings), 1
     )
     top_p, min_p = (
         emit_cast(g, settings[name], "f32", PROBABILITY_DTYPE) for name in ("top_p", "min_p")
@@ -132,19 +132,13 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
     """Emit the number of most likely tokens that sampling considers, i64[]."""
     vocabulary_size = g.constant(vocabulary, "i64")
     has_cutoff = g.node(
-        "Or",
-        g.node("Less", settings["top_p"], g.constant(1, "f32")),
-        g.node("Greater", settings["min_p"], g.constant(0, "f32")),
+        "Or", g.node("Less", settings["top_p"], 1.0), g.node("Greater", settings["min_p"], 0.0)
     )
     # Top-p and min-p sort only this many candidates instead of the whole vocabulary.
     default_count = emit_where(
-        g,
-        "i64",
-        has_cutoff,
-        g.constant(min(MAX_SAMPLED_CANDIDATES, vocabulary), "i64"),
-        vocabulary_size,
+        g, "i64", has_cutoff, min(MAX_SAMPLED_CANDIDATES, vocabulary), vocabulary_size
     )
-    has_top_k = g.node("Greater", settings["top_k"], g.constant(0, "i64"))
+    has_top_k = g.node("Greater", settings["top_k"], 0)
     return emit_where(
         g, "i64", has_top_k, g.node("Min", settings["top_k"], vocabulary_size), default_count
     )
@@ -153,25 +147,19 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
 def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: int) -> str:
     """Emit which tokens each prompt i64[rows, n] contains, bool[rows, vocabulary]."""
     size = g.constant(vocabulary, "i64")
-    is_counted = g.node(
-        "And", g.node("GreaterOrEqual", prompt, g.constant(0, "i64")), g.node("Less", prompt, size)
-    )
+    is_counted = g.node("And", g.node("GreaterOrEqual", prompt, 0), g.node("Less", prompt, size))
     if keep is not None:
         is_counted = g.node("And", is_counted, keep)
     # padding goes to an extra column, which is sliced off
     columns = g.node("Where", is_counted, prompt, size)
     rows = g.node("Shape", prompt, start=0, end=1)
-    no_tokens = g.node(
-        "Expand",
-        g.constant(False, "bool"),
-        g.node("Concat", rows, g.vector(vocabulary + 1), axis=0),
-    )
+    no_tokens = g.node("Expand", False, g.node("Concat", rows, [vocabulary + 1], axis=0))
     return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, Dim.of(0), Dim.of(vocabulary))
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
     """Emit `seen` bool[rows, vocabulary] with the tokens i64[rows, n] added."""
-    true = g.node("Expand", g.constant(True, "bool"), g.node("Shape", tokens))
+    true = g.node("Expand", True, g.node("Shape", tokens))
     return g.node("ScatterElements", seen, tokens, true, axis=1)
 
 
@@ -179,7 +167,7 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) ->
     """Divide positive logits `[rows, vocab]` of seen tokens, and multiply negative ones
     (arXiv:1909.05858, sec. 4.1, divides only).
     """
-    is_positive = g.node("Greater", logits, g.constant(0, "f32"))
+    is_positive = g.node("Greater", logits, 0.0)
     changed = g.node(
         "Where", is_positive, g.node("Div", logits, penalty), g.node("Mul", logits, penalty)
     )
@@ -194,9 +182,9 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
     weights = _emit_top_p_filter(
         g, s, g.node("Softmax", emit_cast(g, values, "f32", PROBABILITY_DTYPE), axis=1)
     )
-    sums = g.node("CumSum", weights, g.constant(1, "i64"))
+    sums = g.node("CumSum", weights, 1)
     # The uniform number is scaled to the sum of the remaining probabilities.
-    total = g.node("Slice", sums, g.vector(-1), g.vector(2**31 - 1), g.vector(1))
+    total = g.node("Slice", sums, [-1], [2**31 - 1], [1])
     uniform = emit_cast(
         g,
         emit_uniform(g, emit_substream_key(g, s.keys, emit_cast(g, step, "i64", "u64"))),
@@ -204,13 +192,13 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
         PROBABILITY_DTYPE,
     )
     is_below = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
-    index = g.node("ReduceSum", emit_cast(g, is_below, "bool", "i64"), g.vector(1), keepdims=True)
-    return g.node("Squeeze", g.node("GatherElements", ids, index, axis=1), g.vector(1))
+    index = g.node("ReduceSum", emit_cast(g, is_below, "bool", "i64"), [1], keepdims=True)
+    return g.node("Squeeze", g.node("GatherElements", ids, index, axis=1), [1])
 
 
 def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
     """Zero the sorted probabilities `[rows, k]` that top-p or min-p exclude, except the first."""
-    before = g.node("CumSum", probabilities, g.constant(1, "i64"), exclusive=1)
+    before = g.node("CumSum", probabilities, 1, exclusive=1)
     # Rounded sums may exceed 1, so a top-p of 1 keeps all tokens explicitly.
     keeps_all = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
     is_kept = g.node("Or", g.node("Less", before, s.top_p), keeps_all)
@@ -232,11 +220,9 @@ def emit_invalid_logits(g: Emitter, logits: str) -> str:
     """Emit whether logits `[rows, vocab]` contain NaN or have no finite maximum, bool[rows]."""
     # Not every kernel propagates NaN through a maximum.
     has_nan = emit_cast(g, g.node("IsNaN", logits), "bool", "f32")
-    has_nan = g.node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), g.constant(0, "f32"))
+    has_nan = g.node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
     best = g.node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
-    return g.node(
-        "Or", has_nan, g.node("Not", g.node("Less", best, g.constant(float("inf"), "f32")))
-    )
+    return g.node("Or", has_nan, g.node("Not", g.node("Less", best, float("inf"))))
 
 
 def emit_argmax_tokens(g: Emitter, logits: str) -> str:
@@ -248,7 +234,7 @@ def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
     """Emit the log probability of each batch element's token under `logits`, f32[rows]."""
     places = emit_unsqueeze(g, tokens, 1)
     found = g.node("GatherElements", g.node("LogSoftmax", logits, axis=1), places, axis=1)
-    return g.node("Squeeze", found, g.vector(1))
+    return g.node("Squeeze", found, [1])
 
 
 HISTORY_DIM = Dim.symbol("history")
@@ -275,8 +261,8 @@ def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | 
     if not front:
         return prompt
     rows = g.node("Shape", prompt, start=0, end=1)
-    shape = g.node("Concat", rows, g.vector(front), axis=0)
-    empty = g.node("Expand", g.constant(NO_TOKEN, "i64"), shape)
+    shape = g.node("Concat", rows, [front], axis=0)
+    empty = g.node("Expand", NO_TOKEN, shape)
     return g.node("Concat", empty, prompt, axis=1)
 
 
@@ -284,15 +270,15 @@ def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
     """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
     kept = emit_cast(g, keep, "bool", "i64")
     length = g.node("Shape", prompt, start=1, end=2)
-    later_count = g.node("CumSum", kept, g.constant(1, "i64"), exclusive=1, reverse=1)
-    columns = g.node("Sub", g.node("Sub", length, g.vector(1)), later_count)
+    later_count = g.node("CumSum", kept, 1, exclusive=1, reverse=1)
+    columns = g.node("Sub", g.node("Sub", length, [1]), later_count)
     # padding goes to an extra column, which is sliced off
     columns = g.node("Where", keep, columns, length)
     rows = g.node("Shape", prompt, start=0, end=1)
-    shape = g.node("Concat", rows, g.node("Add", length, g.vector(1)), axis=0)
-    empty = g.node("Expand", g.constant(NO_TOKEN, "i64"), shape)
+    shape = g.node("Concat", rows, g.node("Add", length, [1]), axis=0)
+    empty = g.node("Expand", NO_TOKEN, shape)
     made = g.node("ScatterElements", empty, columns, prompt, axis=1)
-    return g.node("Slice", made, g.vector(0), length, g.vector(1))
+    return g.node("Slice", made, [0], length, [1])
 
 
 def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: int) -> list[str]:
@@ -304,9 +290,9 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
     for length, runs in groupby(ordered, key=len):
         found.append(_emit_completed_runs(g, history, length, [*runs], vocabulary))
     if d.min_length and d.stop:
-        is_token = g.node("GreaterOrEqual", history, g.constant(0, "i64"))
-        candidate_count = g.node("ReduceSum", emit_cast(g, is_token, "bool", "i64"), g.vector(1))
-        is_early = g.node("Less", candidate_count, g.constant(d.min_length, "i64"))
+        is_token = g.node("GreaterOrEqual", history, 0)
+        candidate_count = g.node("ReduceSum", emit_cast(g, is_token, "bool", "i64"), [1])
+        is_early = g.node("Less", candidate_count, d.min_length)
         stops = g.constant([[i in d.stop for i in range(vocabulary)]], "bool")
         found.append(g.node("And", is_early, stops))
     return found
@@ -315,14 +301,12 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
     """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
     # Column s is the n-gram that starts at position s.
-    last_tokens = g.node("Slice", history, g.vector(size - 1), g.vector(SLICE_TO_END), g.vector(1))
+    last_tokens = g.node("Slice", history, [size - 1], [SLICE_TO_END], [1])
     is_repeat = g.node("Equal", last_tokens, last_tokens)
     for n in range(size - 1):
         offset = n - size + 1
-        candidate = g.node("Slice", history, g.vector(n), g.vector(offset), g.vector(1))
-        last = g.node(
-            "Slice", history, g.vector(offset), g.vector(offset + 1 or SLICE_TO_END), g.vector(1)
-        )
+        candidate = g.node("Slice", history, [n], [offset], [1])
+        last = g.node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
         is_repeat = g.node("And", is_repeat, g.node("Equal", candidate, last))
     return emit_prompt_tokens(g, last_tokens, is_repeat, vocabulary)
 
@@ -334,11 +318,11 @@ def _emit_completed_runs(
     if length == 1:
         single_tokens = {run[0] for run in runs}
         return g.constant([[i in single_tokens for i in range(vocabulary)]], "bool")
-    tail = g.node("Slice", history, g.vector(1 - length), g.vector(SLICE_TO_END), g.vector(1))
+    tail = g.node("Slice", history, [1 - length], [SLICE_TO_END], [1])
     prefixes = g.constant([[list(run[:-1]) for run in runs]], "i64")
     matches = emit_cast(g, g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes), "bool", "i64")
-    candidate_count = g.node("ReduceSum", matches, g.vector(2), keepdims=False)
-    hits = g.node("Equal", candidate_count, g.constant(length - 1, "i64"))
+    candidate_count = g.node("ReduceSum", matches, [2], keepdims=False)
+    hits = g.node("Equal", candidate_count, length - 1)
     last_tokens = g.constant([[run[-1] for run in runs]], "i64")
     return emit_prompt_tokens(
         g, g.node("Expand", last_tokens, g.node("Shape", hits)), hits, vocabulary

@@ -161,14 +161,14 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the one-hot of the first maximum of the visible scores."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
     lowest = g.constant(float("-inf"), dtype)
-    visible = g.node("Where", mask.name, scores.name, lowest)
+    visible = g.node("Where", mask, scores, lowest)
     # A score of -inf counts as masked.
     is_maximum = g.node(
         "And",
         g.node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keep=True)),
         g.node("Greater", visible, lowest),
     )
-    rank = g.node("CumSum", emit_cast(g, is_maximum, "bool", "i32"), g.constant(axis, "i64"))
+    rank = g.node("CumSum", emit_cast(g, is_maximum, "bool", "i32"), axis)
     first = g.node("And", is_maximum, g.node("Equal", rank, g.constant(1, "i32")))
     return emit_cast(g, first, "bool", dtype)
 
@@ -177,7 +177,7 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
 def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
-    visible = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
+    visible = g.node("Where", mask, g.node("Relu", scores), g.constant(0, dtype))
     total = emit_reduce(g, "ReduceSum", visible, axis, keep=True)
     empty = g.node("Equal", total, g.constant(0, dtype))
     return g.node("Div", visible, g.node("Where", empty, g.constant(1, dtype), total))

@@ -177,15 +177,13 @@ def emit_is_long_enough(
             local.above, g.facts.branch_lengths.get(queries.name, 0)
         )
     with g.outside("lengths"):
-        long = g.node("Greater", g.dim(queries), g.constant(local.above, "i64"))
+        long = g.node("Greater", g.dim(queries), local.above)
         if not g.lengths.is_positive(batch):
-            has_batch = g.node("Greater", g.dim(batch), g.constant(0, "i64"))
+            has_batch = g.node("Greater", g.dim(batch), 0)
             long = g.node("And", long, has_batch)
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_scope(g, BLOCKS_SCOPE):
-            scaled_count = g.node(
-                "Mul", g.node("Size", indices), g.constant(GLOBAL_TOKEN_RATIO, "i64")
-            )
+            scaled_count = g.node("Mul", g.node("Size", indices), GLOBAL_TOKEN_RATIO)
             is_few = g.node("LessOrEqual", scaled_count, g.dim(queries))
             long = g.node("And", long, is_few)
     return long
@@ -196,15 +194,15 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
     any_condition = ""
     for condition in conditions:
         x = g.values.tensors[condition.value]
-        name = g.node("Not", x.name) if condition.negated else x.name
+        name = g.node("Not", x) if condition.negated else x.name
         other_axes = [axis for axis in range(x.type.rank) if axis != condition.axis]
         if other_axes:
             # A sum, since the batch may be empty.
             as_integers = emit_cast(g, name, "bool", "i32")
-            total = g.node("ReduceSum", as_integers, g.vector(*other_axes), keepdims=0)
+            total = g.node("ReduceSum", as_integers, [*other_axes], keepdims=0)
             name = g.node("Greater", total, g.constant(0, "i32"))
         any_condition = g.node("Or", any_condition, name) if any_condition else name
-    return g.node("Squeeze", g.node("NonZero", any_condition), g.vector(0)) if any_condition else ""
+    return g.node("Squeeze", g.node("NonZero", any_condition), [0]) if any_condition else ""
 
 
 @contextmanager
@@ -259,7 +257,7 @@ def emit_block_loop(
     """Emit `[…, n, e]` block by block; `emit_block` attends from some queries to their keys."""
     block = g.vector(local.block)
     length = g.shape([n])
-    rounded_up = g.node("Add", length, g.vector(local.block - 1))
+    rounded_up = g.node("Add", length, [local.block - 1])
     count = g.node("Div", rounded_up, block)
     with g.body() as body:
         block_index, condition = g.new_loop_inputs("block")
@@ -271,8 +269,8 @@ def emit_block_loop(
         next_condition = g.alias(condition.name, g.scoped_name("on"))
     results, types = [next_condition, block_result.name], [condition.type, block_result.type]
     graph = make_body_graph("block", body, results, types, [block_index, condition])
-    block_count = g.node("Squeeze", count, g.vector(0))
-    stacked = g.node("Loop", block_count, g.constant(True, "bool"), body=graph)
+    block_count = g.node("Squeeze", count, [0])
+    stacked = g.node("Loop", block_count, True, body=graph)
     with _enter_scope(g, BLOCKS_SCOPE):
         return _emit_joined_blocks(g, Tensor(stacked, block_result.type), count, local, n)
 
@@ -281,9 +279,9 @@ def _emit_query_span(
     g: Emitter, block_index: str, rows: str, local: LocalAttention
 ) -> PositionSpan:
     """Emit the query positions of a block; the last block ends at the end of the sequence."""
-    first = g.node("Mul", g.node("Unsqueeze", block_index, g.vector(0)), g.vector(local.block))
-    start = g.node("Min", first, g.node("Sub", rows, g.vector(local.block)))
-    stop = g.node("Add", start, g.vector(local.block))
+    first = g.node("Mul", g.node("Unsqueeze", block_index, [0]), [local.block])
+    start = g.node("Min", first, g.node("Sub", rows, [local.block]))
+    stop = g.node("Add", start, [local.block])
     return PositionSpan(start, stop, Dim.of(local.block))
 
 
@@ -296,18 +294,18 @@ def _emit_key_span(
     back, ahead = local.band.hi, -local.band.lo
     start, stop = zero, rows
     if back != inf:
-        start = g.node("Sub", queries.start, g.vector(int(back)))
+        start = g.node("Sub", queries.start, [int(back)])
         start = g.node("Max", start, zero)
     if local.keys is not None:
         # Equal spans for all blocks: near the end the span starts earlier and the mask hides more.
-        start = g.node("Min", start, g.node("Sub", rows, g.vector(local.keys)))
-        stop = g.node("Add", start, g.vector(local.keys))
+        start = g.node("Min", start, g.node("Sub", rows, [local.keys]))
+        stop = g.node("Add", start, [local.keys])
         return PositionSpan(start, stop, Dim.of(local.keys))
     # If the band excludes the position itself, a block at an end may see nothing.
     if back < 0:
         start = g.node("Min", start, g.node("Sub", rows, one))
     if ahead != inf:
-        stop = g.node("Min", g.node("Add", queries.stop, g.vector(int(ahead))), rows)
+        stop = g.node("Min", g.node("Add", queries.stop, [int(ahead)]), rows)
         stop = g.node("Max", stop, one) if ahead < 0 else stop
     return PositionSpan(start, stop, BLOCK_KEYS_DIM)
 
@@ -319,7 +317,7 @@ def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) 
         with set_lengths_nonempty(g, queries.length, keys.length):
             yield
         return
-    count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), g.vector(0))
+    count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), [0])
     if keys.global_positions:
         count = g.node("Add", count, g.node("Size", keys.global_positions))
     with set_lengths_nonempty(g, queries.length), set_length_known(g, BLOCK_KEYS_DIM, count):
@@ -349,17 +347,17 @@ def _emit_joined_blocks(
     width = blocks.type.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
-    is_transposed = g.node("Transpose", blocks.name, perm=order)
-    side_by_side = g.node("Reshape", is_transposed, g.vector(*[0] * lead, -1, width))
+    is_transposed = g.node("Transpose", blocks, perm=order)
+    side_by_side = g.node("Reshape", is_transposed, [*[0] * lead, -1, width])
     block_length, axis = g.vector(local.block), g.vector(lead)
     # All blocks but the last have `before` positions. The last block starts at position
     # `overlap_start`, and at index `before` of the concatenation: its position `before`, the first
     # new one, is at index `last_start`.
-    before = g.node("Mul", g.node("Sub", count, g.vector(1)), block_length)
+    before = g.node("Mul", g.node("Sub", count, [1]), block_length)
     overlap_start = g.node("Sub", g.shape([n]), block_length)
     last_start = g.node("Sub", g.node("Add", before, before), overlap_start)
     stop = g.node("Add", before, block_length)
-    first = g.node("Slice", side_by_side, g.vector(0), before, axis)
+    first = g.node("Slice", side_by_side, [0], before, axis)
     last = g.node("Slice", side_by_side, last_start, stop, axis)
     return g.node("Concat", first, last, axis=lead)
 
@@ -373,7 +371,7 @@ def _emit_global_queries(
     """Emit `result` with global queries replaced by one attention over all keys."""
     axis = result.type.rank - 2
     count = g.node("Size", indices)
-    has_global_queries = g.node("Greater", count, g.constant(0, "i64"))
+    has_global_queries = g.node("Greater", count, 0)
 
     def emit_global_queries() -> list[str]:
         with set_length_known(g, GLOBAL_QUERIES_DIM, count):
@@ -382,9 +380,9 @@ def _emit_global_queries(
         with _enter_scope(g, BLOCKS_SCOPE):
             # `ScatterElements` takes an index per element, not per row.
             other_axes = [a for a in range(result.type.rank) if a != axis]
-            scatter_indices = g.node("Unsqueeze", indices, g.vector(*other_axes))
+            scatter_indices = g.node("Unsqueeze", indices, [*other_axes])
             scatter_indices = g.node("Expand", scatter_indices, g.node("Shape", updates))
-            return [g.node("ScatterElements", result.name, scatter_indices, updates, axis=axis)]
+            return [g.node("ScatterElements", result, scatter_indices, updates, axis=axis)]
 
     then = make_branch(g, "apart", [result.type], emit_global_queries)
     otherwise = make_branch(g, "none", [result.type], lambda: [result.name])

@@ -59,7 +59,7 @@ def _emit_conv_as_2d(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: st
     )
     x, w, b = operands
     made = _emit_conv(wide, g, (emit_unsqueeze(g, x, 2), emit_unsqueeze(g, w, 2), b), dtype)
-    return g.node("Squeeze", made, g.vector(2))
+    return g.node("Squeeze", made, [2])
 
 
 def _emit_conv(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> str:
@@ -115,7 +115,7 @@ def conv_transpose(
     for axis in doubtful:
         length = op.compute_length(x.type.shape[axis], axis - first)
         stop = g.lengths.emit_length_check(g, g.shape([length]), length)
-        result = g.node("Slice", result, g.vector(0), stop, g.vector(axis))
+        result = g.node("Slice", result, [0], stop, [axis])
     return result
 
 
@@ -143,10 +143,10 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
             g.node(
                 "Slice",
                 x,
-                g.vector(begin),
-                g.vector(begin - last if begin < last else BEYOND_ANY_AXIS),
-                g.vector(axis),
-                g.vector(step),
+                [begin],
+                [begin - last if begin < last else BEYOND_ANY_AXIS],
+                [axis],
+                [step],
             )
             for begin in range(0, last + 1, dilation)
         ]
@@ -211,13 +211,13 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
     """Lower to a max pool over the mask as floats; "all true" is "none false"."""
     some, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
-    shown = keep.name if some else g.node("Not", keep.name)
+    shown = keep.name if some else g.node("Not", keep)
     flags = make_typed_tensor(emit_cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
     # A convolution allows an empty axis, a pool does not.
     guard = _EmptyWindowGuard(g, _make_equivalent_conv(pool), 1)
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
-    found = guard.remove_placeholder(g.node("Squeeze", result, g.vector(1)), flags)
-    there = g.node("Greater", found, g.constant(0.5, "f32"))
+    found = guard.remove_placeholder(g.node("Squeeze", result, [1]), flags)
+    there = g.node("Greater", found, 0.5)
     return there if some else g.node("Not", there)
 
 
@@ -248,7 +248,7 @@ class _EmptyWindowGuard:
         if demanded == sides:
             return x.name
         shape = self.g.node("Concat", *demanded, axis=0)
-        return self.g.node("Reshape", x.name, shape, allowzero=1)
+        return self.g.node("Reshape", x, shape, allowzero=1)
 
     def remove_placeholder(self, made: str, x: Tensor) -> str:
         """Return the result without the windows over the added zeros."""

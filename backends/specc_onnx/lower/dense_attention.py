@@ -87,7 +87,7 @@ def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: D
     if not made.packed:
         return made.result
     last = -1 if width.number is None else width.number
-    split = g.node("Reshape", made.result, g.vector(0, 0, heads.number or 0, last))
+    split = g.node("Reshape", made.result, [0, 0, heads.number or 0, last])
     result = g.node("Transpose", split, perm=[0, 2, 1, 3])
     g.layouts.packed[result] = made.result
     return result
@@ -116,7 +116,7 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
         cap = g.constant(op.cap, dtype)
         scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
     if parts.add is not None:
-        scores = g.node("Add", scores, parts.add.name)
+        scores = g.node("Add", scores, parts.add)
     weights = _emit_attention_weights(g, parts, scores)
     result = g.node("MatMul", emit_reshape(g, weights, parts.grid, grouped_scores_shape), values)
     e = parts.v.type.shape[3]
@@ -145,12 +145,12 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
     if parts.sinks is None:
         return emit_masked_softmax(g, scores, dtype, parts.mask, parts.add is None)
     if parts.mask is not None and not is_always_true(parts.mask):
-        scores = g.node("Where", parts.mask.name, scores, g.constant(float("-inf"), dtype))
+        scores = g.node("Where", parts.mask, scores, g.constant(float("-inf"), dtype))
     sinks = g.node(
-        "Expand", g.node("Reshape", parts.sinks.name, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
+        "Expand", g.node("Reshape", parts.sinks, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
     )
     both = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
-    return g.node("Slice", both, g.vector(0), g.shape([k]), g.vector(3))
+    return g.node("Slice", both, [0], g.shape([k]), [3])
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
@@ -204,7 +204,7 @@ def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
     if mask is None or is_always_true(mask):
         # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
         return emit_expand(g, add, (*add.type.shape[:2], q, k))
-    both = g.node("Where", mask.name, add.name, g.constant(float("-inf"), dtype))
+    both = g.node("Where", mask, add, g.constant(float("-inf"), dtype))
     sides = [(m if a == 1 else a) for m, a in zip(mask.type.shape, add.type.shape, strict=True)]
     return emit_expand(g, make_typed_tensor(both, dtype, sides), (*sides[:2], q, k))
 
@@ -242,7 +242,7 @@ def _emit_guarded_attention(
         )
     # The product is 0 if any length is 0.
     with g.outside("lengths"):
-        is_nonempty = g.node("Greater", g.dim(multiply_dims(maybe_empty)), g.constant(0, "i64"))
+        is_nonempty = g.node("Greater", g.dim(multiply_dims(maybe_empty)), 0)
     count = 1 + call.weights_read
     types = [Type(dtype, call.shape), Type(dtype, grid)][:count]
 

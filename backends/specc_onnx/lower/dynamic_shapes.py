@@ -44,7 +44,7 @@ class LengthResolver:
             return g.constant(number, "i64")
         emit_length = self.emit_length(g, Dim.of(length))
         with g.outside("lengths"):
-            return g.node("Squeeze", emit_length, g.vector(0))
+            return g.node("Squeeze", emit_length, [0])
 
     def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several lengths as i64[n]."""
@@ -109,7 +109,7 @@ class LengthResolver:
             for length in lengths:
                 if not is_never_negative(length.substitute(self.facts), self.lower_bounds):
                     # Index 1 of a vector of length 1 makes every runtime fail.
-                    below = g.node("Less", self.emit_length(g, length), g.vector(0))
+                    below = g.node("Less", self.emit_length(g, length), [0])
                     number = g.node(
                         "Gather", number, g.node("Cast", below, to=ONNX_TYPE_CODES["i64"]), axis=0
                     )
@@ -140,7 +140,7 @@ class LengthResolver:
         if part.fn in ("min", "max"):
             return g.node(part.fn.capitalize(), left, right)
         if not (part.args[1].number or self.is_positive(part.args[1])):
-            right = g.node("Where", g.node("Equal", right, g.vector(0)), g.vector(1), right)
+            right = g.node("Where", g.node("Equal", right, [0]), [1], right)
         if part.fn == "/":
             return emit_exact_quotient(g, left, right)
         rest = g.node("Mod", left, right)
@@ -148,7 +148,7 @@ class LengthResolver:
 
     def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.length_inputs:
-            return g.node("Unsqueeze", self.length_inputs[symbol], g.vector(0))
+            return g.node("Unsqueeze", self.length_inputs[symbol], [0])
         source = self.sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):

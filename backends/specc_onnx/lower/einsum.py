@@ -102,7 +102,7 @@ def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor
     if tuple(axes) == term.axes:
         return term.tensor
     order = [term.axes.index(n) for n in axes]
-    name = g.node("Transpose", term.tensor.name, perm=order)
+    name = g.node("Transpose", term.tensor, perm=order)
     return make_typed_tensor(name, term.tensor.type.dtype, term.dims(axes))
 
 

@@ -34,40 +34,36 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower `Arith` to one operator where ONNX has the same semantics; operands broadcast."""
     if left.type.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
-        return (
-            g.node(name, left.name, right.name)
-            if name
-            else emit_float_division(g, op.fn, left, right)
-        )
+        return g.node(name, left, right) if name else emit_float_division(g, op.fn, left, right)
     if op.fn in EXACT_OPERATORS:
-        return g.node(EXACT_OPERATORS[op.fn], left.name, right.name)
+        return g.node(EXACT_OPERATORS[op.fn], left, right)
     return INTEGER_RULES[op.fn](g, left, right)
 
 
 def emit_integer_min(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit the element-wise minimum of two integer tensors."""
-    return g.node("Where", g.node("Less", y.name, x.name), y.name, x.name)
+    return g.node("Where", g.node("Less", y, x), y, x)
 
 
 def emit_integer_max(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit the element-wise maximum of two integer tensors."""
-    return g.node("Where", g.node("Less", x.name, y.name), y.name, x.name)
+    return g.node("Where", g.node("Less", x, y), y, x)
 
 
 def emit_integer_sign(g: Emitter, x: Tensor) -> str:
     """Emit -1, 0 or 1 for an integer."""
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
-    above = emit_cast(g, g.node("Less", zero, x.name), "bool", dtype)
-    return g.node("Sub", above, emit_cast(g, g.node("Less", x.name, zero), "bool", dtype))
+    above = emit_cast(g, g.node("Less", zero, x), "bool", dtype)
+    return g.node("Sub", above, emit_cast(g, g.node("Less", x, zero), "bool", dtype))
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit `%` of integers with the sign of the divisor; 0 for a zero divisor."""
     # Multiplied by 0 instead of a constant 0: the result keeps its shape.
     if find_tensor_constant(y) in (0, -1):
-        return g.node("Mul", x.name, g.constant(0, x.type.dtype))
-    return g.node("Mod", x.name, _emit_safe_divisor(g, y)[0])
+        return g.node("Mul", x, g.constant(0, x.type.dtype))
+    return g.node("Mod", x, _emit_safe_divisor(g, y)[0])
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -78,24 +74,22 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
     # -1 wraps around in `Mul`, while `Div` crashes the process.
     if divisor_value in (0, -1):
-        return g.node("Mul", x.name, y.name)
+        return g.node("Mul", x, y)
     divisor, special = _emit_safe_divisor(g, y)
-    quotient = g.node("Div", x.name, divisor)
+    quotient = g.node("Div", x, divisor)
     above = _is_nonnegative_tensor(g, x)
     # For nonnegative operands the operator rounds as specified.
     if not (above and (divisor_value or 0) > 0) and not (above and _is_nonnegative_tensor(g, y)):
-        remainder = g.node("Sub", x.name, g.node("Mul", quotient, divisor))
+        remainder = g.node("Sub", x, g.node("Mul", quotient, divisor))
         if divisor_value is not None:
             zero = g.constant(0, dtype)
             too_large = g.node(
                 "Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder))
             )
         else:
-            too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x.name, divisor)))
+            too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x, divisor)))
         quotient = g.node("Sub", quotient, emit_cast(g, too_large, "bool", dtype))
-    return (
-        g.node("Where", special, g.node("Mul", x.name, y.name), quotient) if special else quotient
-    )
+    return g.node("Where", special, g.node("Mul", x, y), quotient) if special else quotient
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
@@ -104,10 +98,10 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.type.dtype
-    special = g.node("Equal", y.name, g.constant(0, dtype))
+    special = g.node("Equal", y, g.constant(0, dtype))
     if not _is_nonnegative_tensor(g, y):
-        special = g.node("Or", special, g.node("Equal", y.name, g.constant(-1, dtype)))
-    return g.node("Where", special, g.constant(1, dtype), y.name), special
+        special = g.node("Or", special, g.node("Equal", y, g.constant(-1, dtype)))
+    return g.node("Where", special, g.constant(1, dtype), y), special
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -117,7 +111,7 @@ def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
     assert exponent >= 0, "the exponent of an integer is not negative"
     one = g.constant(1, x.type.dtype)
     if exponent == 0:
-        return g.node("Add", g.node("Mul", x.name, g.constant(0, x.type.dtype)), one)
+        return g.node("Add", g.node("Mul", x, g.constant(0, x.type.dtype)), one)
     product, square = "", x.name
     while exponent:
         if exponent % 2:
@@ -141,18 +135,18 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
     # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
-    remainder = g.node("Mod", x.name, y.name, fmod=1)
-    signs = g.node("Less", g.node("Mul", g.node("Sign", remainder), g.node("Sign", y.name)), zero)
+    remainder = g.node("Mod", x, y, fmod=1)
+    signs = g.node("Less", g.node("Mul", g.node("Sign", remainder), g.node("Sign", y)), zero)
     if fn == "mod":
-        return g.node("Where", signs, g.node("Add", remainder, y.name), remainder)
+        return g.node("Where", signs, g.node("Add", remainder, y), remainder)
     # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
     # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
-    quotient = g.node("Round", g.node("Div", g.node("Sub", x.name, remainder), y.name))
+    quotient = g.node("Round", g.node("Div", g.node("Sub", x, remainder), y))
     quotient = g.node("Sub", quotient, emit_cast(g, signs, "bool", dtype))
     # A constant nonzero divisor needs no `Where`.
     if find_tensor_constant(y):
         return quotient
-    return g.node("Where", g.node("Equal", y.name, zero), g.node("Div", x.name, y.name), quotient)
+    return g.node("Where", g.node("Equal", y, zero), g.node("Div", x, y), quotient)
 
 
 def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
@@ -168,8 +162,8 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x.name, axis)
     # The last element of the exact integer `CumSum`; an empty axis is padded with a zero.
-    sums = g.node("CumSum", emit_min_length_padding(g, x, axis), g.constant(axis, "i64"))
-    return g.node("Gather", sums, g.constant(-1, "i64"), axis=axis)
+    sums = g.node("CumSum", emit_min_length_padding(g, x, axis), axis)
+    return g.node("Gather", sums, -1, axis=axis)
 
 
 def is_small_integer(value: Value) -> bool:

@@ -7,7 +7,7 @@ the innermost open `GraphBody`; lengths are computed outside (`specc_onnx.lower.
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -33,6 +33,10 @@ from specc_onnx.lower.onnx_nodes import iterate_node_inputs
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
 
 CONTRIB_DOMAIN = "com.microsoft"
+
+Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None
+"""An operand of a node: a value by name or as a tensor, a constant (a Python integer is i64, a
+float f32, a sequence of integers i64[n]), or None if it is absent."""
 
 
 @dataclass(kw_only=True)
@@ -62,17 +66,17 @@ class Emitter:
         """Return whether the target has no kernel of an operator for an element type."""
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
-    def node(self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any) -> str:
+    def node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
         """Emit an ONNX node, or reuse an equal one; return its result."""
         return self.nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def nodes(
-        self, kind: str, results: int, *inputs: str | None, domain: str = "", **attributes: Any
+        self, kind: str, results: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
         """Emit an ONNX node, or reuse an equal one; return its first `results` results. Missing
         inputs at the end are dropped.
         """
-        given = [i or "" for i in inputs]
+        given = [_emit_operand(self, operand) for operand in inputs]
         while given and not given[-1]:
             given.pop()
         kept = {k: v for k, v in attributes.items() if v is not None}
@@ -185,6 +189,22 @@ class Emitter:
     def vector(self, *numbers: int) -> str:
         """Emit integers as a constant vector."""
         return self.constant(list(numbers), "i64")
+
+
+def _emit_operand(g: Emitter, operand: Operand) -> str:
+    """Return the name of an operand, "" if it is absent; emit constants."""
+    match operand:
+        case str():
+            return operand
+        case Tensor():
+            return operand.name
+        case None:
+            return ""
+        case bool():
+            return g.constant(operand, "bool")
+        case float():
+            return g.constant(operand, "f32")
+    return g.constant(operand, "i64")
 
 
 def _suggest_constant_name(array: Array, dtype: str) -> str:

@@ -203,7 +203,7 @@ def slice_attention_parts(
         recompute_mask(g, x, queries, keys) if x and x.value else x for x in (parts.mask, parts.add)
     )
     if mask is not None and keys is not None and keys.global_positions:
-        mask = replace(mask, name=g.node("And", mask.name, _emit_not_duplicated(g, keys)))
+        mask = replace(mask, name=g.node("And", mask, _emit_not_duplicated(g, keys)))
     q, k, v = _slice_operands(op, g, parts, (queries, keys, keys))
     return replace(parts, q=q, k=k, v=v, mask=mask, add=add)
 
@@ -275,7 +275,7 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
     is_before = g.node("Less", keys.global_positions, keys.start)
     is_after = g.node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.node("Sub", keys.stop, keys.start)
-    in_window = g.node("Expand", g.constant(True, "bool"), window_length)
+    in_window = g.node("Expand", True, window_length)
     return g.node("Concat", g.node("Or", is_before, is_after), in_window, axis=0)
 
 
@@ -305,7 +305,7 @@ def slice_positions(
     if contiguous := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
         starts = _emit_index_vector(g, [span.start for _, span in contiguous])
         stops = _emit_index_vector(g, [span.stop for _, span in contiguous])
-        name = g.node("Slice", name, starts, stops, g.vector(*(a for a, _ in contiguous)))
+        name = g.node("Slice", name, starts, stops, [*(a for a, _ in contiguous)])
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
@@ -319,7 +319,7 @@ def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
     global_positions = g.node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions
-    near = g.node("Slice", x, span.start, span.stop, g.vector(axis))
+    near = g.node("Slice", x, span.start, span.stop, [axis])
     return g.node("Concat", global_positions, near, axis=axis)
 
 

@@ -190,7 +190,7 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str
         offset = g.dim(keys - queries)
         query = emit_unsqueeze(g, g.node("Add", emit_arange(g, queries), offset), 1)
         later = g.node("Greater", emit_arange(g, keys), query)
-    is_visible = g.node("Or", mask.name, later)
+    is_visible = g.node("Or", mask, later)
     minimum = g.node("ReduceMin", emit_cast(g, is_visible, "bool", "i32"), keepdims=0)
     return g.node("Equal", minimum, g.constant(1, "i32"))
 
@@ -220,8 +220,8 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     if (known := g.layouts.packed.get(x.name)) is not None:
         return known
     _, h, _, d = x.type.shape
-    is_transposed = g.node("Transpose", x.name, perm=[0, 2, 1, 3])
-    return g.node("Reshape", is_transposed, g.vector(0, 0, (h.number or 0) * (d.number or 0)))
+    is_transposed = g.node("Transpose", x, perm=[0, 2, 1, 3])
+    return g.node("Reshape", is_transposed, [0, 0, (h.number or 0) * (d.number or 0)])
 
 
 def _emit_padded_queries(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) -> str:
@@ -235,7 +235,7 @@ def _emit_attention_bias(
     """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
     if mask is not None and not is_always_true(mask):
         zero = add.name if add else g.constant(0.0, dtype)
-        masked = g.node("Where", mask.name, zero, g.constant(MASKED_BIAS, dtype))
+        masked = g.node("Where", mask, zero, g.constant(MASKED_BIAS, dtype))
         shape = mask.type.shape
         if add is not None:
             shape = tuple(m if a == 1 else a for m, a in zip(shape, add.type.shape, strict=True))
@@ -245,14 +245,12 @@ def _emit_attention_bias(
     else:
         return None
     wanted = (*bias.type.shape[:2], *grid)
-    return bias.name if bias.type.shape == wanted else g.node("Expand", bias.name, g.shape(wanted))
+    return bias.name if bias.type.shape == wanted else g.node("Expand", bias, g.shape(wanted))
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
     """Zero the queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
-    visible_count = g.node(
-        "ReduceMax", emit_cast(g, mask.name, "bool", "f32"), g.vector(3), keepdims=0
-    )
+    visible_count = g.node("ReduceMax", emit_cast(g, mask.name, "bool", "f32"), [3], keepdims=0)
     has_visible_key = g.node("Transpose", visible_count, perm=[0, 2, 1])
     return g.node(
         "Where", emit_cast(g, has_visible_key, "f32", "bool"), result, g.constant(0, dtype)

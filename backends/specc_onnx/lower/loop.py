@@ -41,7 +41,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         known = g.facts.branch_lengths.get(length.name, 0)
         g.facts.branch_lengths[length.name] = max(MAX_LOOP_LENGTH, known)
     with g.outside("lengths"):
-        is_long = g.node("Greater", g.dim(length), g.constant(MAX_LOOP_LENGTH, "i64"))
+        is_long = g.node("Greater", g.dim(length), MAX_LOOP_LENGTH)
 
     def compute_chunks() -> tuple[str, ...]:
         with set_lengths_nonempty(g, length):
@@ -133,9 +133,9 @@ def _emit_without_placeholder(
     length: Dim,
 ) -> tuple[str, ...]:
     """Return the results without the placeholder position of an empty axis."""
-    has_positions = g.node("Greater", g.dim(length), g.constant(0, "i64"))
+    has_positions = g.node("Greater", g.dim(length), 0)
     final_carries = [
-        emit_where(g, start.type.dtype, has_positions, end, start.name)
+        emit_where(g, start.type.dtype, has_positions, end, start)
         for start, end in zip(initial_carries, results[: op.carries], strict=True)
     ]
     stacked = [emit_slice(g, r, op.axis, Dim.of(0), length) for r in results[op.carries :]]
@@ -270,14 +270,14 @@ def _build_loop_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor], iteration
         inputs = [iteration, condition, *(add_body_input(g, name, v) for name, v in starts)]
         position = iteration.name
         if op.reverse:
-            last = g.node("Sub", iterations, g.constant(1, "i64"))
+            last = g.node("Sub", iterations, 1)
             position = g.node("Sub", last, position)
         for (_, value), x in zip(inner, operands.scanned, strict=False):
-            row = g.node("Gather", x.name, position, axis=op.axis)
+            row = g.node("Gather", x, position, axis=op.axis)
             g.values.tensors[value] = Tensor(row, value.type, value)
         position_mask = None
         if operands.keep is not None:
-            name = g.node("Gather", operands.keep.name, position, axis=1)
+            name = g.node("Gather", operands.keep, position, axis=1)
             position_mask = Tensor(name, remove_axis(operands.keep.type, 1))
         results = lower_scan_body(op, g, operands.captured, position_mask)
         # ONNX forbids an output with the name of an input.

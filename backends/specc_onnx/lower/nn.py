@@ -45,14 +45,14 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
 
 
 def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
-    return product if bias is None else g.node("Add", product, bias.name)
+    return product if bias is None else g.node("Add", product, bias)
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
     """Emit `x @ w.T` by ONNX Runtime's FusedMatMul, or `x @ w` by `MatMul`."""
     if not is_transposed:
-        return g.node("MatMul", x.name, w.name)
-    name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB_DOMAIN, transB=1)
+        return g.node("MatMul", x, w)
+    name = g.node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
     g.bodies.open[-1].types[name] = g.site.types[0]
     return name
 
@@ -67,7 +67,7 @@ def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
 @lower(ops.Embedding)
 def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
     """Lower to `Gather`."""
-    return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
+    return g.node("Gather", table, emit_checked_indices(g, ids), axis=0)
 
 
 @lower(ops.LayerNorm)
@@ -79,7 +79,7 @@ def layer_norm(
         "LayerNormalization",
         _emit_norm_input(g, x),
         _emit_norm_scale(g, x, scale),
-        bias.name if bias else None,
+        bias,
         axis=-1,
         epsilon=op.eps,
     )
@@ -105,14 +105,12 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     """Lower to `RMSNormalization`, or to its formula in older opsets."""
     if g.has("RMSNormalization"):
-        return g.node(
-            "RMSNormalization", x.name, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps
-        )
+        return g.node("RMSNormalization", x, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps)
     last = x.type.rank - 1
-    mean = emit_reduce(g, "ReduceMean", g.node("Mul", x.name, x.name), last, keep=True)
+    mean = emit_reduce(g, "ReduceMean", g.node("Mul", x, x), last, keep=True)
     root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.type.dtype)))
-    result = g.node("Div", x.name, root)
-    return g.node("Mul", result, scale.name) if scale else result
+    result = g.node("Div", x, root)
+    return g.node("Mul", result, scale) if scale else result
 
 
 def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
@@ -134,7 +132,7 @@ def dropout(op: ops.Dropout, g: Emitter, x: Tensor) -> str:
 @lower(ops.Softmax)
 def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
     """Lower to `Softmax`."""
-    return g.node("Softmax", x.name, axis=op.axis)
+    return g.node("Softmax", x, axis=op.axis)
 
 
 def emit_masked_softmax(
@@ -146,7 +144,7 @@ def emit_masked_softmax(
     shown = mask is not None and not is_always_true(mask)
     lowest = g.constant(float("-inf"), dtype)
     if mask is not None and shown:
-        scores = g.node("Where", mask.name, scores, lowest)
+        scores = g.node("Where", mask, scores, lowest)
     weights, zero = g.node("Softmax", scores, axis=-1), g.constant(0, dtype)
     # A bias of -inf hides keys too.
     if not finite:
@@ -156,7 +154,7 @@ def emit_masked_softmax(
         return g.node("Where", nothing, zero, weights)
     if mask is None or not shown:
         return weights
-    return g.node("Where", mask.name, weights, zero)
+    return g.node("Where", mask, weights, zero)
 
 
 @lower(ops.Patches)

@@ -35,7 +35,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         sides = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
         pairs = g.node("Concat", *sides, axis=rank + 1)
         # 0 copies the length of the input's axis at this index
-        joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
+        joined = g.node("Reshape", pairs, [*[0] * rank, op.dim.number])
     else:
         joined = g.node("Concat", sines, cosines, axis=positions.type.rank)
     return emit_cast(g, joined, "f64", g.site.types[0].dtype)
@@ -52,7 +52,7 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *rows: Tensor) -> tuple[str, str
     numbers = [_emit_places(g, row) for row in rows]
     if len(rows) > 1:
         joined = g.node("Concat", *numbers, axis=rows[0].type.rank)
-        numbers = [g.node("Gather", joined, g.vector(*op.axes), axis=rows[0].type.rank)]
+        numbers = [g.node("Gather", joined, [*op.axes], axis=rows[0].type.rank)]
     angles = g.node("Mul", numbers[0], g.constant(frequencies, "f64"))
     results = []
     for kind in ("Cos", "Sin"):
@@ -97,7 +97,7 @@ def _emit_rotary_embedding(
         "interleaved": int(op.pairs == "interleaved"),
         "rotary_embedding_dim": partial,
     }
-    result = g.node("RotaryEmbedding", x.name, *tables, **options)
+    result = g.node("RotaryEmbedding", x, *tables, **options)
     # Attention may read packed heads: rotating these too makes the transposes unused.
     packed = g.layouts.packed.get(x.name)
     if packed is not None and heads.number is not None:
@@ -114,11 +114,11 @@ def _emit_rotate_half(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
 
 def _emit_rotate_interleaved(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
     stop, axis, step = g.vector(width.number or 0), g.vector(3), g.vector(2)
-    a = g.node("Slice", x, g.vector(0), stop, axis, step)
-    b = g.node("Slice", x, g.vector(1), stop, axis, step)
+    a = g.node("Slice", x, [0], stop, axis, step)
+    b = g.node("Slice", x, [1], stop, axis, step)
     parts = [emit_unsqueeze(g, part, 4) for part in _emit_rotated_pair(g, a, b, c, s)]
     pairs = g.node("Concat", *parts, axis=4)
-    return g.node("Reshape", pairs, g.vector(0, 0, 0, width.number or 0))
+    return g.node("Reshape", pairs, [0, 0, 0, width.number or 0])
 
 
 def _emit_rotated_pair(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:

@@ -117,33 +117,31 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
     """Emit the span from the minimum to the maximum center, widened by the radius plus 1."""
     span_ends = {}
     radius = g.node("Ceil", _emit_extreme(g, reach, "ReduceMax", 0))
-    radius = g.node("Add", radius, g.constant(1.0, "f32"))
+    radius = g.node("Add", radius, 1.0)
     length = g.node("Cast", g.dim(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
         # A placeholder at the other end makes the span of an empty batch minimal.
         placeholder = length if kind == "ReduceMin" else g.constant(0.0, "f32")
         end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, placeholder), radius))
-        inside = g.node("Min", g.node("Max", end, g.constant(0.0, "f32")), length)
-        span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "f32", "i64"), g.vector(0))
+        inside = g.node("Min", g.node("Max", end, 0.0), length)
+        span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "f32", "i64"), [0])
     one, all_keys = g.vector(1), g.shape([keys])
     start = g.node("Min", span_ends["ReduceMin"], g.node("Sub", all_keys, one))
     stop = g.node("Add", g.node("Max", span_ends["ReduceMax"], start), one)
     stop = g.node("Min", stop, all_keys)
     span_length = g.node("Sub", stop, start)
     is_few_keys = g.node("Less", g.node("Add", span_length, span_length), all_keys)
-    return NearKeys(
-        PositionSpan(start, stop, NEAR_KEYS_DIM), g.node("Squeeze", is_few_keys, g.vector(0))
-    )
+    return NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), g.node("Squeeze", is_few_keys, [0]))
 
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
     """Emit the minimum or maximum of a value and a placeholder, as f32[]."""
     x = g.values.tensors[value]
-    numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), g.vector(-1))
+    numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), [-1])
     placeholder_value = (
         g.constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
     )
-    placeholder_value = g.node("Unsqueeze", placeholder_value, g.vector(0))
+    placeholder_value = g.node("Unsqueeze", placeholder_value, [0])
     return emit_reduce(g, kind, g.node("Concat", numbers, placeholder_value, axis=0), 0)
 
 
@@ -157,7 +155,7 @@ def emit_near_weights(
     type = g.site.types[0]
     keys = type.shape[-1]
     with g.outside("lengths"):
-        many = g.node("Greater", g.dim(keys), g.constant(MIN_KEYS, "i64"))
+        many = g.node("Greater", g.dim(keys), MIN_KEYS)
     number = Type("i64", (Dim.of(1),))
     types = [type, number, number, Type("bool", ())]
 
@@ -251,4 +249,4 @@ def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
 def _set_near_count_known(g: Emitter, near: NearKeys) -> AbstractContextManager[None]:
     """Bind the number of keys that are near inside the context."""
     count = g.node("Sub", near.keys.stop, near.keys.start)
-    return set_length_known(g, NEAR_KEYS_DIM, g.node("Squeeze", count, g.vector(0)))
+    return set_length_known(g, NEAR_KEYS_DIM, g.node("Squeeze", count, [0]))

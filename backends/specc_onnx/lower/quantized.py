@@ -44,7 +44,7 @@ def linear_q(
     rows = make_typed_tensor(emit_reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
     product = _emit_quantized_product(op, g, rows, weights, scales, result_shape)
-    product = product if bias is None else g.node("Add", product, bias.name)
+    product = product if bias is None else g.node("Add", product, bias)
     return emit_reshape(g, product, result_shape, g.site.types[0].shape)
 
 
@@ -86,9 +86,9 @@ def _emit_matmul_nbits(
         x = _emit_rounded_rows(g, x)
     name = g.node(
         "MatMulNBits",
-        x.name,
-        w.name,
-        scales.name,
+        x,
+        w,
+        scales,
         domain=CONTRIB_DOMAIN,
         K=x.type.shape[-1].number,
         N=result_shape[-1].number,
@@ -109,7 +109,7 @@ def _emit_integer_product(
     # signed products, and no `QGemm`.
     signed = g.target.quantized_operators == "weights"
     zero_point = g.constant(0, "i8") if signed else g.constant(128, "u8")
-    codes = g.node("QuantizeLinear", scaled_rows, g.constant(1.0, "f32"), zero_point)
+    codes = g.node("QuantizeLinear", scaled_rows, 1.0, zero_point)
     if op.layout == "rows" and g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, codes, x.type.shape)
         unit_scale, no_zero_point = g.constant(1.0, "f32"), g.constant(0, "i8")
@@ -121,35 +121,35 @@ def _emit_integer_product(
     else:
         is_transposed = w.name
         if op.layout == "rows":
-            is_transposed = g.node("Transpose", w.name, perm=[1, 0])
+            is_transposed = g.node("Transpose", w, perm=[1, 0])
         product = g.node("MatMulInteger", codes, is_transposed, None if signed else zero_point)
         sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
-    return g.node("Mul", g.node("Mul", sums, scales.name), row_scales)
+    return g.node("Mul", g.node("Mul", sums, scales), row_scales)
 
 
 def _emit_per_tensor_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
     """Emit an integer product with one activation scale, in the form ONNX Runtime fuses."""
-    codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x.name)
+    codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x)
     is_transposed = w.name
     if op.layout == "rows":
-        is_transposed = g.node("Transpose", w.name, perm=[1, 0])
+        is_transposed = g.node("Transpose", w, perm=[1, 0])
     product = g.node("MatMulInteger", codes, is_transposed, zero_point)
     sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
-    return g.node("Mul", sums, g.node("Mul", scale, scales.name))
+    return g.node("Mul", sums, g.node("Mul", scale, scales))
 
 
 def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
     """Emit the scale of each row, and the rows divided by it, from -127 to 127."""
     scale = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.type.dtype))
-    return scale, g.node("Div", x.name, scale)
+    return scale, g.node("Div", x, scale)
 
 
 def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each row, at least `MIN_ROW_MAXIMUM`."""
     last, dtype = x.type.rank - 1, x.type.dtype
-    maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
+    maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x), last, keep=True)
     # Over an empty axis, ONNX Runtime's `ReduceMax` keeps the width instead of 1.
     if not all(g.lengths.is_positive(d) for d in x.type.shape):
         maximum = emit_slice(g, maximum, last, Dim.of(0), Dim.of(1))
@@ -172,14 +172,14 @@ def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
     name, dtype = x.name, x.type.dtype
     if full != wide:
         pads = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
-        name = g.node("Pad", name, g.vector(*pads))
+        name = g.node("Pad", name, [*pads])
     shape = (*lead, Dim.of(count), Dim.of(block))
     blocks = make_typed_tensor(emit_reshape(g, name, (*lead, full), shape), dtype, shape)
     maximum = _emit_row_maximum(g, blocks)
     scale = g.node("Div", maximum, g.constant(127, dtype))
     # Like the kernel: multiplying by the reciprocal rounds differently from dividing.
     inverse_scale = g.node("Div", g.constant(127, dtype), maximum)
-    codes = g.node("Round", g.node("Mul", blocks.name, inverse_scale))
+    codes = g.node("Round", g.node("Mul", blocks, inverse_scale))
     rows = emit_reshape(g, g.node("Mul", codes, scale), shape, (*lead, full))
     if full != wide:
         rows = emit_slice(g, rows, len(lead), Dim.of(0), wide)
@@ -198,7 +198,7 @@ def _emit_dequantized_product(
     matrix = _emit_dequantized_matrix(op, g, w, scales, wide)
     if op.layout == "rows":
         matrix = g.node("Transpose", matrix, perm=[1, 0])
-    return g.node("MatMul", x.name, matrix)
+    return g.node("MatMul", x, matrix)
 
 
 @lower(ops.EmbeddingQ)
@@ -223,7 +223,7 @@ def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scal
 def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
     """Gather the token positions of an axis of a quantized table."""
     shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
-    return make_typed_tensor(g.node("Gather", x.name, places, axis=axis), x.type.dtype, shape)
+    return make_typed_tensor(g.node("Gather", x, places, axis=axis), x.type.dtype, shape)
 
 
 def _emit_gather_block_quantized(
@@ -231,12 +231,12 @@ def _emit_gather_block_quantized(
 ) -> str:
     """Emit `GatherBlockQuantized`, without the padding of the last group."""
     out, count, _ = table.type.shape
-    flat = g.node("Reshape", table.name, g.vector(out.number or 0, -1))
+    flat = g.node("Reshape", table, [out.number or 0, -1])
     made = g.node(
         "GatherBlockQuantized",
         flat,
         ids,
-        scales.name,
+        scales,
         domain=CONTRIB_DOMAIN,
         gather_axis=0,
         quantize_axis=1,
@@ -253,7 +253,7 @@ def _emit_gather_block_quantized(
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """Lower to Div, Round and Clip: `QuantizeLinear` has scales along one axis only."""
     dtype = x.type.dtype
-    units = g.node("Round", g.node("Div", x.name, scale.name))
+    units = g.node("Round", g.node("Div", x, scale))
     ends = g.constant(-128, dtype), g.constant(127, dtype)
     return g.node("Cast", g.node("Clip", units, *ends), to=ONNX_TYPE_CODES["i8"])
 
@@ -261,8 +261,8 @@ def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
 @lower(ops.Dequantize)
 def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """Lower to a cast and `Mul`."""
-    numbers = g.node("Cast", x.name, to=ONNX_TYPE_CODES[scale.type.dtype])
-    return g.node("Mul", numbers, scale.name)
+    numbers = g.node("Cast", x, to=ONNX_TYPE_CODES[scale.type.dtype])
+    return g.node("Mul", numbers, scale)
 
 
 def _emit_dequantized_matrix(
@@ -271,7 +271,7 @@ def _emit_dequantized_matrix(
     """Dequantize a matrix in its stored layout."""
     dtype, block = scales.type.dtype, op.block
     if not block:
-        codes = g.node("Cast", w.name, to=ONNX_TYPE_CODES[dtype])
+        codes = g.node("Cast", w, to=ONNX_TYPE_CODES[dtype])
         # a scale per output: along the last axis if stored by columns, else along the first
         in_columns = op.layout == "columns"
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
@@ -284,7 +284,7 @@ def _emit_dequantized_matrix(
     shape = (out, count, Dim.of(block))
     # Group-wise codes are stored unsigned, with 0 in the middle of the range.
     zero_point = g.constant(float(2 ** (op.bits - 1)), dtype)
-    codes = g.node("Sub", g.node("Cast", w.name, to=ONNX_TYPE_CODES[dtype]), zero_point)
+    codes = g.node("Sub", g.node("Cast", w, to=ONNX_TYPE_CODES[dtype]), zero_point)
     values = g.node("Mul", codes, emit_unsqueeze(g, scales.name, 2))
     full = count * block
     flat = emit_reshape(g, values, shape, (out, full))
@@ -296,23 +296,23 @@ def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, 
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.type.dtype == "f32":
         # ONNX Runtime's optimizer rejects a weight outside the body that dequantizes it.
         with g.outside(g.site.scope, level=0):
-            return g.node("DequantizeLinear", w.name, scales.name, axis=0, block_size=block)
+            return g.node("DequantizeLinear", w, scales, axis=0, block_size=block)
     # Without group-wise `DequantizeLinear`: repeat each scale for the rows of its group.
-    repeated = g.node("Expand", emit_unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
+    repeated = g.node("Expand", emit_unsqueeze(g, scales.name, 1), [1, block, 1])
     count, out = scales.type.shape
     full = count * block
     flat = emit_reshape(g, repeated, (count, Dim.of(block), out), (full, out))
     if full != wide:
         flat = emit_slice(g, flat, 0, Dim.of(0), wide)
-    return g.node("Mul", g.node("Cast", w.name, to=ONNX_TYPE_CODES[scales.type.dtype]), flat)
+    return g.node("Mul", g.node("Cast", w, to=ONNX_TYPE_CODES[scales.type.dtype]), flat)
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Unpack bytes of two int4 values each, low nibble first."""
     # By arithmetic: `BitwiseAnd` needs opset 18, and a model may use 17.
     sixteen = g.constant(16, "u8")
-    high = g.node("Div", w.name, sixteen)
-    low = g.node("Sub", w.name, g.node("Mul", high, sixteen))
+    high = g.node("Div", w, sixteen)
+    low = g.node("Sub", w, g.node("Mul", high, sixteen))
     *lead, bytes_ = w.type.shape
     both = g.node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
     shape = (*lead, bytes_ * 2)

@@ -66,7 +66,7 @@ class PackedSequence:
         g = self.g
         assert self.keep is not None
         there = emit_unsqueeze(g, self.keep.name, 2)
-        return emit_where(g, x.type.dtype, there, x.name, g.constant(0.0, x.type.dtype))
+        return emit_where(g, x.type.dtype, there, x, g.constant(0.0, x.type.dtype))
 
     def unpack_sequence(self, out: str) -> str:
         """Return results at their original positions, with zeros at padding."""
@@ -100,7 +100,7 @@ class PackedSequence:
         if all(g.lengths.is_positive(d) for d in shape):
             return x
         axes = range(len(shape))
-        return g.node("Slice", x, g.vector(*[0 for _ in axes]), g.shape(shape), g.vector(*axes))
+        return g.node("Slice", x, [*[0 for _ in axes]], g.shape(shape), [*axes])
 
     def emit_lengths(self) -> str | None:
         """Emit the number of valid positions, i32[b]; None if all are valid."""
@@ -127,7 +127,7 @@ class PackedSequence:
         if lengths is not None:
             some = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
         elif not g.lengths.is_positive(self.length):
-            some = g.node("Greater", g.dim(self.length), g.constant(0, "i64"))
+            some = g.node("Greater", g.dim(self.length), 0)
         else:
             return end
         before = start.name if start else g.constant(0.0, dtype)
@@ -158,7 +158,7 @@ def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
     """Emit [1] if a length is 0, else [0]."""
-    return g.node("Max", g.node("Sub", g.vector(1), g.shape([length])), g.vector(0))
+    return g.node("Max", g.node("Sub", [1], g.shape([length])), [0])
 
 
 def _emit_target_positions(sequence: PackedSequence) -> str:
@@ -169,11 +169,11 @@ def _emit_target_positions(sequence: PackedSequence) -> str:
     assert keep is not None
     axis, one = g.constant(1, "i64"), g.constant(1, "i64")
     valid = emit_cast(g, keep.name, "bool", "i64")
-    padded = emit_cast(g, g.node("Not", keep.name), "bool", "i64")
+    padded = emit_cast(g, g.node("Not", keep), "bool", "i64")
     front = g.node("Sub", g.node("CumSum", valid, axis), one)
-    count = g.node("ReduceSum", valid, g.vector(1), keepdims=True)
+    count = g.node("ReduceSum", valid, [1], keepdims=True)
     back = g.node("Add", g.node("Sub", g.node("CumSum", padded, axis), one), count)
-    return g.node("Where", keep.name, front, back)
+    return g.node("Where", keep, front, back)
 
 
 def _emit_source_positions(sequence: PackedSequence) -> str:
@@ -230,7 +230,7 @@ def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int 
         return weights.name
     size = divide_dims_exactly(weights.type.shape[axis], count)
     sizes = g.shape([size] * count)
-    parts = list(g.nodes("Split", count, weights.name, sizes, axis=axis))
+    parts = list(g.nodes("Split", count, weights, sizes, axis=axis))
     if cell.negated is not None:
         parts[cell.negated] = g.node("Neg", parts[cell.negated])
     return g.node("Concat", *(parts[n] for n in cell.order), axis=axis)
@@ -344,13 +344,12 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )
-    stacked = g.node("Squeeze", hidden_states, g.vector(1))
+    stacked = g.node("Squeeze", hidden_states, [1])
     out = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer reads the time-major output, without transposes.
     g.layouts.recurrent[out] = sequence.padding_mask, stacked
     unpadded = [
-        sequence.remove_placeholder(g.node("Squeeze", e, g.vector(0)), (sequence.batch,))
-        for e in finals
+        sequence.remove_placeholder(g.node("Squeeze", e, [0]), (sequence.batch,)) for e in finals
     ]
     ends = zip(unpadded, starts, strict=False)
     dtype = x.sequence.type.dtype

@@ -86,7 +86,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     shape = [x.type.shape[n] for n in order]
     stay = shape[: rank - count]
     line = [Dim.of(1)] if count == 1 else []
-    name = g.node("Transpose", x.name, perm=order) if is_transposed else x.name
+    name = g.node("Transpose", x, perm=order) if is_transposed else x.name
     outer = (multiply_dims(stay), Dim.of(1), *line, *op.sizes)
     before = (multiply_dims(stay), Dim.of(1), *line, *shape[rank - count :])
     made = g.node(
@@ -180,7 +180,7 @@ class _AxisSampler:
         g = self.g
         points = emit_cast(g, emit_arange(g, self.size), "i64", "f32")
         if self.op.mode == "nearest_exact":
-            points = g.node("Add", points, g.constant(0.5, "f32"))
+            points = g.node("Add", points, 0.5)
         if self.op.factors:
             step = g.constant(1 / self.op.factors[self.number], "f32")
         else:
@@ -195,7 +195,7 @@ class _AxisSampler:
         assert size is not None, "of both"
         parts = []
         for row, share in compute_antialias_weights(self.op.mode, rows_, size):
-            taken = g.node("Gather", x, g.constant(row, "i64"), axis=axis)
+            taken = g.node("Gather", x, row.tolist(), axis=axis)
             weight = g.constant(share.reshape(-1, *[1] * (rank - axis - 1)), "f32")
             parts.append(g.node("Mul", taken, weight))
         return self._emit_weighted_sum(parts)
@@ -217,7 +217,7 @@ class _AxisSampler:
         first = emit_cast(g, low, "f64", "i64")
         if self.op.mode == "bilinear":
             one, other = (self._emit_row(x, axis, first, step) for step in (0, 1))
-            rest = g.node("Sub", g.constant(1.0, "f32"), share)
+            rest = g.node("Sub", 1.0, share)
             # both are weighted: a difference of two infinities is NaN
             return g.node("Add", g.node("Mul", one, rest), g.node("Mul", other, share))
         parts = [
@@ -233,7 +233,7 @@ class _AxisSampler:
         half = g.constant(0.5, "f64")
         if self.op.align_corners:
             # a single point has no second corner
-            most = g.node("Max", g.dim(self.size - 1), g.constant(1, "i64"))
+            most = g.node("Max", g.dim(self.size - 1), 1)
             whole = emit_cast(g, g.dim(self.length - 1), "i64", "f64")
             step = g.node("Div", whole, emit_cast(g, most, "i64", "f64"))
             return g.node("Mul", points, step)
@@ -253,9 +253,9 @@ class _AxisSampler:
     def _emit_row(self, x: str, axis: int, first: str, step: int) -> str:
         """Emit the positions `step` after the first, clamped to the border."""
         g = self.g
-        at = g.node("Add", first, g.constant(step, "i64")) if step else first
+        at = g.node("Add", first, step) if step else first
         if self.op.mode == "bicubic":
-            at = g.node("Max", at, g.constant(0, "i64"))
+            at = g.node("Max", at, 0)
         return g.node("Gather", x, self._clamp_positions(at), axis=axis)
 
     def _clamp_positions(self, at: str) -> str:

@@ -91,7 +91,7 @@ def _emit_expert_ids(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor])
     no_expert, dtype = g.dim(op.experts), operands.ids.type.dtype
     ids = emit_cast(g, emit_flatten(g, operands.ids.name, operands.ids.type.shape), dtype, "i64")
     is_valid = g.node("Less", ids, no_expert)
-    negative = g.node("Less", ids, g.constant(0, "i64"))
+    negative = g.node("Less", ids, 0)
     is_valid = g.node("And", is_valid, g.node("Not", negative))
     if operands.keep is not None:
         shape = operands.keep.type.shape
@@ -119,7 +119,7 @@ class _ExpertEmitter:
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, Dim.of(0), self.op.experts)
         # ascending, so that a token's summation order does not depend on other tokens
-        used_experts = g.node("Squeeze", g.node("NonZero", used_mask), g.vector(0))
+        used_experts = g.node("Squeeze", g.node("NonZero", used_mask), [0])
         iterations = g.node("Size", used_experts)
         return g.node("Loop", iterations, None, start, body=self._emit_iteration(used_experts))
 
@@ -129,7 +129,7 @@ class _ExpertEmitter:
         with g.body() as opened:
             iteration, condition = g.new_loop_inputs("turn")
             sums = g.new_tensor("sums", self.sums)
-            expert = g.node("Gather", used_experts, iteration.name, axis=0)
+            expert = g.node("Gather", used_experts, iteration, axis=0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
             results = emit_body_results(
                 g, [condition.name, *self._add_expert_output(sums.name, expert, expert_weights)]
@@ -161,8 +161,8 @@ class _ExpertEmitter:
     def _emit_used_experts(self) -> str:
         """Emit which experts have tokens, bool[experts + 1]; the last is for no expert."""
         g, many = self.g, self.op.experts + 1
-        flat_ids = g.node("Reshape", self.ids, g.vector(-1))
-        ones = g.node("Expand", g.constant(True, "bool"), g.node("Shape", flat_ids))
+        flat_ids = g.node("Reshape", self.ids, [-1])
+        ones = g.node("Expand", True, g.node("Shape", flat_ids))
         zeros = emit_full(g, False, "bool", [many])
         return g.node("ScatterElements", zeros, flat_ids, ones, axis=0)
 
@@ -187,7 +187,7 @@ class _ExpertEmitter:
         g, dtype = self.g, self.operands.gates.type.dtype
         any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "bool", "i64"), 1)
         found = g.node("NonZero", any_chosen)
-        token_ids = g.node("Squeeze", found, g.vector(0))
+        token_ids = g.node("Squeeze", found, [0])
         gates = emit_where(g, dtype, is_chosen, self.gates, g.constant(0, dtype))
         token_gates = emit_reduce(g, "ReduceSum", gates, 1, keep=True)
         return token_ids, g.node("Gather", token_gates, token_ids, axis=0)
@@ -209,7 +209,7 @@ class _ExpertEmitter:
         made = g.values.tensors[op.get_body_output()]
         if not lead_axes:
             return made.name
-        return g.node("Squeeze", made.name, g.vector(*range(lead_axes)))
+        return g.node("Squeeze", made, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
         """Split a stacked weight outside any loop, where a runtime can fold it."""
@@ -220,7 +220,7 @@ class _ExpertEmitter:
             ones = g.vector(*[1] * count)
             names = g.nodes("Split", count, stored or stacked.name, ones, axis=0)
             for name in names:
-                part = g.node("Squeeze", name, g.vector(0))
+                part = g.node("Squeeze", name, [0])
                 if stored is not None:
                     part = emit_cast(g, part, g.values.stored_types[stored].dtype, type.dtype)
                 found.append(Tensor(part, Type(type.dtype, type.shape[1:])))

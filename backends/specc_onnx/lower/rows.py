@@ -19,7 +19,7 @@ def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Emit a full `TopK`; ONNX orders equal elements by index."""
     count = g.shape([x.type.shape[op.axis]])
     largest = int(op.descending)
-    return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=largest, sorted=1)
+    return g.nodes("TopK", 2, x, count, axis=op.axis, largest=largest, sorted=1)
 
 
 @lower(ops.TopK)
@@ -27,7 +27,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Emit one operator; ONNX orders equal elements by index."""
     rest = x.type.shape[op.axis] - op.k
     count = g.lengths.emit_length_check(g, g.shape([op.k]), op.k, rest)
-    return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=op.largest, sorted=1)
+    return g.nodes("TopK", 2, x, count, axis=op.axis, largest=op.largest, sorted=1)
 
 
 @lower(ops.Stride)
@@ -36,7 +36,7 @@ def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
     length = x.type.shape[op.axis]
     start = g.lengths.emit_length_check(g, g.shape([op.start]), op.start, op.stop - op.start)
     stop = g.lengths.emit_length_check(g, g.shape([op.stop]), length - op.stop, op.step - 1)
-    return g.node("Slice", x.name, start, stop, g.vector(op.axis), g.shape([op.step]))
+    return g.node("Slice", x, start, stop, [op.axis], g.shape([op.step]))
 
 
 @lower(ops.Roll)
@@ -67,7 +67,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     widths[op.axis] = before
     value = g.constant(op.value, x.type.dtype) if op.mode == "constant" else None
     every = g.node("Concat", *widths, axis=0)
-    return g.node("Pad", x.name, every, value, mode=op.mode)
+    return g.node("Pad", x, every, value, mode=op.mode)
 
 
 @lower(ops.GroupNorm)
@@ -81,7 +81,7 @@ def group_norm(
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
     in_order = order == [*range(rank)]
     shape = [x.type.shape[n] for n in order]
-    name = x.name if in_order else g.node("Transpose", x.name, perm=order)
+    name = x.name if in_order else g.node("Transpose", x, perm=order)
     size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
     grouped = (shape[0], op.groups, size)
     name = emit_reshape(g, name, shape, grouped)

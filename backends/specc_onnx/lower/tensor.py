@@ -28,17 +28,17 @@ lower.add_rules(
         ops.Range: lambda op, g: emit_arange(g, op.length),
         ops.Extent: lambda op, g, x: emit_arange(g, x.type.shape[op.axis]),
         ops.Size: lambda op, g: g.dim(op.length),
-        ops.And: lambda op, g, left, right: g.node("And", left.name, right.name),
-        ops.Or: lambda op, g, left, right: g.node("Or", left.name, right.name),
-        ops.Not: lambda op, g, x: g.node("Not", x.name),
+        ops.And: lambda op, g, left, right: g.node("And", left, right),
+        ops.Or: lambda op, g, left, right: g.node("Or", left, right),
+        ops.Not: lambda op, g, x: g.node("Not", x),
         ops.Where: lambda op, g, condition, yes, no: emit_where(
-            g, yes.type.dtype, condition.name, yes.name, no.name
+            g, yes.type.dtype, condition, yes, no
         ),
         ops.Split: lambda op, g, x: emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape),
         ops.Insert: lambda op, g, x: emit_unsqueeze(g, x.name, op.axis),
-        ops.Squeeze: lambda op, g, x: g.node("Squeeze", x.name, g.vector(op.axis)),
-        ops.Last: lambda op, g, x: g.node("Gather", x.name, g.constant(-1, "i64"), axis=op.axis),
-        ops.CumSum: lambda op, g, x: g.node("CumSum", x.name, g.constant(op.axis, "i64")),
+        ops.Squeeze: lambda op, g, x: g.node("Squeeze", x, [op.axis]),
+        ops.Last: lambda op, g, x: g.node("Gather", x, -1, axis=op.axis),
+        ops.CumSum: lambda op, g, x: g.node("CumSum", x, op.axis),
         ops.MatMul: lambda op, g, left, right: emit_matmul(g, left, right),
     }
 )
@@ -58,9 +58,9 @@ COMPARE_OPERATORS = {
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower to one operator; `ne` and `same_group` need several."""
     if op.fn == "same_group":
-        positive = g.node("Greater", left.name, g.constant(0, left.type.dtype))
-        return g.node("And", g.node("Equal", left.name, right.name), positive)
-    result = g.node(COMPARE_OPERATORS[op.fn], left.name, right.name)
+        positive = g.node("Greater", left, g.constant(0, left.type.dtype))
+        return g.node("And", g.node("Equal", left, right), positive)
+    result = g.node(COMPARE_OPERATORS[op.fn], left, right)
     return g.node("Not", result) if op.fn == "ne" else result
 
 
@@ -80,7 +80,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
 @lower(ops.Transpose)
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for kernels."""
-    result = g.node("Transpose", x.name, perm=list(op.order))
+    result = g.node("Transpose", x, perm=list(op.order))
     node = x.value.node if x.value else None
     if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
         match node.op:
@@ -107,7 +107,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
     """Expand an axis of length 1; ones elsewhere keep the shape."""
     target = [Dim.of(1)] * x.type.rank
     target[op.axis] = op.length
-    return x.name if op.length == 1 else g.node("Expand", x.name, g.shape(target))
+    return x.name if op.length == 1 else g.node("Expand", x, g.shape(target))
 
 
 @lower(ops.Concat)
@@ -132,14 +132,14 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     length = x.type.shape[op.axis]
     start = g.lengths.emit_length_check(g, g.shape([op.start]), op.start, op.stop - op.start)
     stop = g.lengths.emit_length_check(g, g.shape([op.stop]), length - op.stop)
-    return g.node("Slice", x.name, start, stop, g.vector(op.axis))
+    return g.node("Slice", x, start, stop, [op.axis])
 
 
 def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
     """Emit a `Split` into all pieces of a partitioned axis; return one piece."""
     begins = [0, *ends[:-1]]
     sizes = [b - a for a, b in zip(begins, ends, strict=True)]
-    pieces = g.nodes("Split", len(ends), x.name, g.vector(*sizes), axis=op.axis)
+    pieces = g.nodes("Split", len(ends), x, [*sizes], axis=op.axis)
     return pieces[begins.index(op.start.number or 0)]
 
 
@@ -147,24 +147,24 @@ def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int])
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` of one position."""
     if op.at.number is not None:
-        return g.node("Gather", x.name, g.dim(op.at), axis=op.axis)
+        return g.node("Gather", x, g.dim(op.at), axis=op.axis)
     at = g.lengths.emit_length_check(g, g.shape([op.at]), op.at)
-    return g.node("Gather", x.name, g.node("Squeeze", at, g.vector(0)), axis=op.axis)
+    return g.node("Gather", x, g.node("Squeeze", at, [0]), axis=op.axis)
 
 
 @lower(ops.Gather)
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
-        return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
+        return g.node("Gather", table, emit_checked_indices(g, ids), axis=0)
     # GatherND copies single elements: five times slower
     if op.axis == table.type.rank - 1:
-        return g.node("GatherElements", table.name, emit_checked_indices(g, ids), axis=op.axis)
+        return g.node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
     numbers = emit_cast(
         g, emit_checked_indices(g, ids), ids.type.dtype, "i64"
     )  # GatherND takes no other
     places = emit_unsqueeze(g, numbers, ids.type.rank)
-    return g.node("GatherND", table.name, places, batch_dims=op.axis)
+    return g.node("GatherND", table, places, batch_dims=op.axis)
 
 
 @lower(ops.Flip)
@@ -172,7 +172,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` with descending positions."""
     length = x.type.shape[op.axis]
     numbers = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
-    return g.node("Gather", x.name, numbers, axis=op.axis)
+    return g.node("Gather", x, numbers, axis=op.axis)
 
 
 @lower(ops.Delay)
@@ -183,7 +183,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     shape = list(x.type.shape)
     length, shape[op.axis] = shape[op.axis], Dim.of(op.by)
     front = emit_full(g, op.first, x.type.dtype, shape)
-    longer = g.node("Concat", front, x.name, axis=op.axis)
+    longer = g.node("Concat", front, x, axis=op.axis)
     return emit_slice(g, longer, op.axis, Dim.of(0), length)
 
 
@@ -196,7 +196,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
     if op.fn in kinds:
         return emit_reduce(g, kinds[op.fn], x.name, op.axis)
     zero = g.constant(0, "i32")
-    counted = x.name if op.fn == "any" else g.node("Not", x.name)
+    counted = x.name if op.fn == "any" else g.node("Not", x)
     count = emit_reduce(g, "ReduceSum", emit_cast(g, counted, "bool", "i32"), op.axis)
     return g.node("Greater" if op.fn == "any" else "Equal", count, zero)
 
@@ -205,9 +205,9 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """Emit the first index of the maximum."""
     if g.lacks("ArgMax", x.type.dtype):
-        _, place = g.nodes("TopK", 2, x.name, g.vector(1), axis=op.axis)
-        return g.node("Squeeze", place, g.vector(op.axis))
-    return g.node("ArgMax", x.name, axis=op.axis, keepdims=0, select_last_index=0)
+        _, place = g.nodes("TopK", 2, x, [1], axis=op.axis)
+        return g.node("Squeeze", place, [op.axis])
+    return g.node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
 
 
 @lower(ops.OneHot)

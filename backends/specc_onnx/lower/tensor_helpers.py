@@ -12,7 +12,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter import Emitter, Operand
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
@@ -26,11 +26,11 @@ def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]
     unknown = len(written) - len(numbers)
     # 0 copies an axis, so no actual length may be 0.
     if not unknown and all(d != 0 for d in after):
-        return g.node("Reshape", x, g.vector(*numbers))
+        return g.node("Reshape", x, [*numbers])
     # ONNX cannot infer -1 if another length is 0, and a copied axis may be empty.
     if unknown == 1 and all(n > 0 for n in numbers):
         constant = [-1 if n is None else n for n in written]
-        return g.node("Reshape", x, g.vector(*constant))
+        return g.node("Reshape", x, [*constant])
     return g.node("Reshape", x, g.shape(after), allowzero=1)
 
 
@@ -54,7 +54,7 @@ def emit_expand(g: Emitter, x: Tensor, shape: Sequence[Dim]) -> str:
     """Emit `x` broadcast to `shape`."""
     if x.type.shape == tuple(shape):
         return x.name
-    return g.node("Expand", x.name, g.shape(shape))
+    return g.node("Expand", x, g.shape(shape))
 
 
 def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[Dim]) -> str:
@@ -65,22 +65,22 @@ def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence
 
 def emit_slice(g: Emitter, x: str, axis: int, start: Dim, stop: Dim) -> str:
     """Emit positions `start` to `stop` (exclusive) of an axis."""
-    return g.node("Slice", x, g.shape([start]), g.shape([stop]), g.vector(axis))
+    return g.node("Slice", x, g.shape([start]), g.shape([stop]), [axis])
 
 
 def emit_unsqueeze(g: Emitter, x: str, *axes: int) -> str:
     """Emit `x` with new axes of length 1 at `axes` of the result."""
-    return g.node("Unsqueeze", x, g.vector(*axes)) if axes else x
+    return g.node("Unsqueeze", x, [*axes]) if axes else x
 
 
 def emit_reduce(g: Emitter, kind: str, x: str, axis: int, keep: bool = False) -> str:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
     if kind == "ReduceSum" or g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
-        return g.node(kind, x, g.vector(axis), keepdims=keep)
+        return g.node(kind, x, [axis], keepdims=keep)
     return g.node(kind, x, axes=[axis], keepdims=keep)
 
 
-def emit_where(g: Emitter, dtype: str, condition: str, yes: str, no: str) -> str:
+def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Operand) -> str:
     """Emit `Where`, or its logic for booleans, which ONNX Runtime's `Where` rejects."""
     if dtype != "bool":
         return g.node("Where", condition, yes, no)
@@ -114,7 +114,7 @@ def emit_cast(g: Emitter, x: str, before: str, after: str) -> str:
 
 def emit_arange(g: Emitter, length: Dim) -> str:
     """Emit `0, 1, …, length - 1`, i64."""
-    return g.node("Range", g.constant(0, "i64"), g.dim(length), g.constant(1, "i64"))
+    return g.node("Range", 0, g.dim(length), 1)
 
 
 def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, count: int = 1) -> str:
@@ -122,14 +122,12 @@ def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, count: int = 1) ->
     length = x.type.shape[axis]
     if g.lengths.get_lower_bound(length) >= count:
         return x.name
-    short = g.node("Sub", g.vector(count), g.shape([length]))
-    missing = g.node("Max", short, g.vector(0))
+    short = g.node("Sub", [count], g.shape([length]))
+    missing = g.node("Max", short, [0])
     sides = [g.shape([d]) for d in x.type.shape]
     sides[axis] = missing
     zero = g.constant(0, x.type.dtype)
-    return g.node(
-        "Concat", x.name, g.node("Expand", zero, g.node("Concat", *sides, axis=0)), axis=axis
-    )
+    return g.node("Concat", x, g.node("Expand", zero, g.node("Concat", *sides, axis=0)), axis=axis)
 
 
 def is_always_true(x: Tensor) -> bool:
@@ -168,15 +166,15 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.type.dtype
-    below = g.node("Less", ids.name, g.constant(0, dtype))
-    return g.node("Where", below, g.constant(MAX_INTEGERS[dtype], dtype), ids.name)
+    below = g.node("Less", ids, g.constant(0, dtype))
+    return g.node("Where", below, g.constant(MAX_INTEGERS[dtype], dtype), ids)
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
     """Replace negative indices at padded positions by 0."""
     zero = g.constant(0, ids.type.dtype)
-    unread = g.node("And", g.node("Not", keep.name), g.node("Less", ids.name, zero))
-    return g.node("Where", unread, zero, ids.name)
+    unread = g.node("And", g.node("Not", keep), g.node("Less", ids, zero))
+    return g.node("Where", unread, zero, ids)
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
