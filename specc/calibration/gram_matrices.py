@@ -26,7 +26,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
 from specc.runtime.open_model import open_compiled
 from specc.runtime.steppers import KVCacheStepper
-from specc.weights.gptq import cholesky_factor
+from specc.weights.int_quantization import cholesky_factor
 from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20

@@ -23,7 +23,6 @@ from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, rea
 from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
-from specc.preprocessing.detections import ImageSize
 from specc.preprocessing.images import (
     decode_image,
     is_multi_image_input,
@@ -31,6 +30,7 @@ from specc.preprocessing.images import (
     normalize_image,
 )
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord, Sound, TextReading, Waveform
+from specc.preprocessing.show_results import ImageSize
 from specc.preprocessing.text_batches import batch_rows
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs

@@ -10,11 +10,6 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.vocabulary_checks import check_vocabulary_texts
 from specc.frontend.spec_modules import Program
-from specc.huggingface.checkpoint_tokenizer import (
-    find_tokenizer_file,
-    read_checkpoint_tokenizer,
-    read_tokenizer_file,
-)
 from specc.huggingface.image_processor_config import (
     describe_image_config,
     find_preprocessor_config,
@@ -28,7 +23,12 @@ from specc.huggingface.processor_files import (
     read_word_vocabulary,
     unused_preprocessor_keys,
 )
-from specc.huggingface.repository_files import chat_template_files
+from specc.huggingface.repository_files import (
+    chat_template_files,
+    find_tokenizer_file,
+    read_checkpoint_tokenizer,
+    read_tokenizer_file,
+)
 from specc.huggingface.tokenizer_settings import describe_ignored_settings
 from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import RaiseFieldError, to_json_value

@@ -60,7 +60,7 @@ def load_checkpoint_config(path: str) -> JsonObject:
     if not is_gguf_path(path):
         return load_config_json(path)
     # weight formats need NumPy, which a spec without a checkpoint does not
-    from specc.huggingface.gguf_config import read_gguf_config
+    from specc.huggingface.gguf_metadata import read_gguf_config
 
     return read_gguf_config(path)
 

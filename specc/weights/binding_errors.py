@@ -10,7 +10,6 @@ from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
-from specc.weights.base_prefix import ParameterNaming
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.parameter_names import (
     format_names,
@@ -20,7 +19,7 @@ from specc.weights.parameter_names import (
     nearest_name,
 )
 from specc.weights.weight_expressions import Expr, list_tensors
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 MAX_ERRORS = 20
 

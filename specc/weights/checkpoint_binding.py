@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Span
 from specc.weights import binding_errors
-from specc.weights.base_prefix import ParameterNaming, infer_naming
 from specc.weights.binding_errors import FreshInit, explain_not_fresh, warn_random_weights
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
@@ -25,10 +24,12 @@ from specc.weights.weight_expressions import (
 from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,
+    ParameterNaming,
     RequiredParameter,
     WeightRules,
     check_loads_used,
     find_tied_pairs,
+    infer_naming,
 )
 
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.weights.base_prefix import infer_naming
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
 from specc.weights.formats.safetensors_header import DTYPE_BITS, FLOAT_DTYPES, NUMPY_DTYPES
 from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
 from specc.weights.parameter_names import format_names
+from specc.weights.weight_rules import infer_naming
 
 MODULE_PREFIX = "base_model.model."
 """Prefix of every module name in an adapter's file."""

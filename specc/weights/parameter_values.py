@@ -13,7 +13,6 @@ import numpy as np
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.weights.base_prefix import ParameterNaming
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.expression_evaluation import (
     TensorView,
@@ -28,7 +27,7 @@ from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
 from specc.weights.initial_values import initial_value_chunks as initial_chunks
 from specc.weights.initializers import parse_initializer
 from specc.weights.weight_expressions import Expr, Shape, list_tensors, split_expression
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
 from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan
-from specc.weights import gptq, int_quantization
+from specc.weights import int_quantization
 from specc.weights.parameter_values import ParameterValues, ValuesOverlay
 from specc.weights.transposed_weights import row_chunks, transposed_row_chunks
 from specc.weights.weight_rules import RequiredParameter
@@ -146,8 +146,8 @@ class PrequantizedWeight:
 def quantize_to_files(
     base: ParameterValues, name: str, form: QuantizationFormat, factor: GetFactor, stem: Path
 ) -> PrequantizedWeight:
-    """Quantize a weight by GPTQ (`specc.weights.gptq`) into files named after `stem`. E0810 to
-    E0815 if they cannot be written.
+    """Quantize a weight by GPTQ into files named after `stem`. E0810 to E0815 if they cannot be
+    written.
     """
     one = QuantizedValues(base, {name: form}, factor=factor)
     parts = form.format_codes_name(name), form.format_scales_name(name)
@@ -342,7 +342,7 @@ def _quantize_rows(
     if factor is None:
         units = int_quantization.group_scales(blocks, form.bits)
         return int_quantization.round_to_grid(blocks, units, form.bits), units
-    numbers, units = gptq.quantize_gptq(rows, factor, form.group_size)
+    numbers, units = int_quantization.quantize_gptq(rows, factor, form.group_size)
     return numbers.astype(np.float32), units
 
 

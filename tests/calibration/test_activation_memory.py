@@ -21,7 +21,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Parameter
 from specc.ir.quantization_format import QuantizationFormat
 from specc.ir.types import Type
-from specc.weights import gptq
+from specc.weights import int_quantization
 from specc.weights.parameter_values import SeededValues, read_parameter
 from specc.weights.quantized_values import (
     GetFactor,
@@ -122,7 +122,7 @@ def test_no_more_than_a_few_sums_are_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gram_matrices, "STAGE_GRAM_BYTES", SUM)
-    monkeypatch.setattr(gptq, "MAX_DIRECT_INVERSE", 16)
+    monkeypatch.setattr(int_quantization, "MAX_DIRECT_INVERSE", 16)
     few = peak(tmp_path)
     # the sums, what a sample adds to them, and parts of their factor while it is made
     assert few < 3 * SUM + SLACK
@@ -150,7 +150,7 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     gram_matrices.quantize_calibrated(opened, READERS, samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
     for n in range(MANY):
-        assert np.allclose(found[f"w{n}"], gptq.cholesky_factor(x.T @ x), rtol=1e-5)
+        assert np.allclose(found[f"w{n}"], int_quantization.cholesky_factor(x.T @ x), rtol=1e-5)
         x = x @ weight(f"w{n}").astype(np.float64).T
     # what stages keep for each other is gone
     assert not list(tmp_path.iterdir())
@@ -160,7 +160,7 @@ def test_what_is_ready_is_what_would_be_written(tmp_path: Path) -> None:
     ready = rounded(tmp_path)
     whole = QuantizedValues(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
-    factor = gptq.cholesky_factor(x.T @ x)
+    factor = int_quantization.cholesky_factor(x.T @ x)
     one = QuantizedValues(BASE, {"w0": FORM}, factor=lambda _: factor)
     for part, dtype in (
         (FORM.format_codes_name("w0"), "u8"),

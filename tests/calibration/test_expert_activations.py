@@ -16,8 +16,8 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
-from specc.weights import gptq, int_quantization
-from specc.weights.gptq import cholesky_factor
+from specc.weights import int_quantization
+from specc.weights.int_quantization import cholesky_factor
 from specc.weights.parameter_values import read_parameter
 
 EXPERTS, NOBODY = 4, 2
@@ -103,7 +103,9 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
             matrix = full.weights()[name][expert]
             blocks = int_quantization.split_groups(matrix, 16)
             if kind == "npz":
-                numbers, units = gptq.quantize_gptq(matrix, cholesky_factor(x.T @ x), 16)
+                numbers, units = int_quantization.quantize_gptq(
+                    matrix, cholesky_factor(x.T @ x), 16
+                )
             else:
                 units = int_quantization.group_scales(blocks, 4)
                 numbers = int_quantization.round_to_grid(blocks, units, 4)

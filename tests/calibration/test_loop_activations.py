@@ -15,7 +15,7 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
-from specc.weights.gptq import cholesky_factor
+from specc.weights.int_quantization import cholesky_factor
 from specc.weights.parameter_values import read_parameter
 
 SPEC = """

@@ -116,7 +116,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.calibration": {
         "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.diagnostics", "specc.io",
         "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.runtime", "specc.transforms",
-        "specc.weights",
+        "specc.weights", "specc.weights.int_quantization",
     },
     "specc.huggingface.hub_download": {"huggingface_hub", "specc.diagnostics", "specc.io"},
     "specc.huggingface": {

@@ -37,7 +37,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from specc.huggingface.gguf_tokenizer import read_gguf_tokenizer
+from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.parity

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.detections import detect_objects
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import BoxesOutput
-from specc.preprocessing.show_results import show_results
+from specc.preprocessing.show_results import detect_objects, show_results
 
 BOXES = np.array([[0.5, 0.5, 0.5, 1.0], [0.25, 0.5, 0.5, 0.5]], np.float32)
 SIZE = (10, 20)

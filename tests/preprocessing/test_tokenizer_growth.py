@@ -9,10 +9,16 @@ import pytest
 from support.tokenizer_files import trained
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing import tokenizer_limits
+from specc.preprocessing import tokenizer_library
 from specc.preprocessing.tokenizer_files import TextTokenizer
-from specc.preprocessing.tokenizer_library import check_tokenizer_file, detokenize, tokenize_text
-from specc.preprocessing.tokenizer_limits import MAX_GROWTH, count_trie_nodes, max_text_growth
+from specc.preprocessing.tokenizer_library import (
+    MAX_GROWTH,
+    check_tokenizer_file,
+    count_trie_nodes,
+    detokenize,
+    max_text_growth,
+    tokenize_text,
+)
 
 
 def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:
@@ -137,7 +143,7 @@ def test_texts_that_take_too_long(
     parts: dict[str, Any], text: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tokenizers", reason="needs the package tokenizers")
-    monkeypatch.setattr(tokenizer_limits, "SECONDS", 0)
+    monkeypatch.setattr(tokenizer_library, "SECONDS", 0)
     record = TextTokenizer(file=check_tokenizer_file(file(**parts), "tokenizer.json"))
     with pytest.raises(Failed) as failed:
         tokenize_text(text, record)

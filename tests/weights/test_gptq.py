@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.ir.array import Array
-from specc.weights import gptq, int_quantization
+from specc.weights import int_quantization
 
 
 def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
@@ -15,7 +15,7 @@ def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
     hessian = inputs.T @ inputs
     diagonal = np.diag(hessian).copy()
     diagonal[diagonal == 0] = 1.0
-    np.fill_diagonal(hessian, diagonal + gptq.DAMPING_FRACTION * diagonal.mean())
+    np.fill_diagonal(hessian, diagonal + int_quantization.DAMPING_FRACTION * diagonal.mean())
     inverse = np.linalg.inv(hessian)
     left = row.astype(np.float64)
     numbers = np.zeros(len(row), np.int64)
@@ -40,7 +40,9 @@ def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
     rng = np.random.default_rng(wide)
     inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
     rows = rng.normal(size=(7, wide)).astype(np.float32)
-    numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(inputs.T @ inputs), block)
+    numbers, scales = int_quantization.quantize_gptq(
+        rows, int_quantization.cholesky_factor(inputs.T @ inputs), block
+    )
     for n, row in enumerate(rows):
         wanted, units = brute(row, inputs, block)
         assert np.array_equal(numbers[n].reshape(-1)[:wide], wanted)
@@ -52,8 +54,8 @@ def test_a_large_factor_is_that_of_the_inverse() -> None:
     """By NumPy's own inverse of the whole."""
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
-    factor = gptq.cholesky_factor(products.copy())
-    damped = products + gptq.DAMPING_FRACTION * np.diag(products).mean() * np.eye(601)
+    factor = int_quantization.cholesky_factor(products.copy())
+    damped = products + int_quantization.DAMPING_FRACTION * np.diag(products).mean() * np.eye(601)
     assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
     assert not np.tril(factor, -1).any()
 
@@ -63,7 +65,9 @@ def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
     rows = rng.normal(size=(16, 64)).astype(np.float32)
-    numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(inputs.T @ inputs), 32)
+    numbers, scales = int_quantization.quantize_gptq(
+        rows, int_quantization.cholesky_factor(inputs.T @ inputs), 32
+    )
     blocks = int_quantization.split_groups(rows, 32)
     units = int_quantization.group_scales(blocks, 4)
     near = int_quantization.round_to_grid(blocks, units, 4) * units[..., None]
@@ -82,7 +86,9 @@ def test_inputs_that_are_never_there_change_nothing() -> None:
     inputs[:, 3] = 0
     rows = rng.normal(size=(4, 32)).astype(np.float32)
     for seen in (inputs, 0 * inputs):
-        numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(seen.T @ seen), 32)
+        numbers, scales = int_quantization.quantize_gptq(
+            rows, int_quantization.cholesky_factor(seen.T @ seen), 32
+        )
         assert (numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)).all()
     blocks = int_quantization.split_groups(rows, 32)
     assert (
@@ -93,8 +99,8 @@ def test_inputs_that_are_never_there_change_nothing() -> None:
 
 def test_rows_of_zeros_stay() -> None:
     inputs = np.random.default_rng(1).normal(size=(40, 16))
-    numbers, scales = gptq.quantize_gptq(
-        np.zeros((2, 16), np.float32), gptq.cholesky_factor(inputs.T @ inputs), 16
+    numbers, scales = int_quantization.quantize_gptq(
+        np.zeros((2, 16), np.float32), int_quantization.cholesky_factor(inputs.T @ inputs), 16
     )
     assert not numbers.any()
     assert np.isfinite(scales).all()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.ir.array import Array
-from specc.weights.formats.gguf_blocks import QUANTIZED_TYPES, make_block_decoder
 from specc.weights.formats.gguf_header import BlockType
 from specc.weights.formats.quantized_decoders import (
     FP4_DOUBLED,
     QUANT_STATES,
+    QUANTIZED_TYPES,
     Codes,
     Decode,
     Describe,
@@ -29,6 +29,7 @@ from specc.weights.formats.quantized_decoders import (
     describe_llm_int8,
     describe_mxfp4,
     expect_equal,
+    make_block_decoder,
     make_scaled_decoder,
     read_scales,
     unpack_codes,

@@ -30,7 +30,7 @@ from support.gguf_files import (
 
 import specc
 from specc.diagnostics.diagnostic import Failed
-from specc.huggingface.gguf_tokenizer import read_gguf_tokenizer
+from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.io.json_io import Json
 from specc.ir.array import Array
