@@ -13,9 +13,9 @@ from specc.driver.spec_instance import SpecInstance, write_instance
 from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
 from specc.driver.tied_weights import mark_ties
 from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.generate_and_reading_sections import value_to_data
-from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs

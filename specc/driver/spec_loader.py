@@ -25,10 +25,10 @@ from specc.driver.sentence_transformers import (
 from specc.driver.tied_weights import mark_ties
 from specc.driver.vocabulary_checks import warn_unreachable_words
 from specc.driver.weights_section import check_rules
+from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Env
 from specc.frontend.hf_config import check_expected_keys
-from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically

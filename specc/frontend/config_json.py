@@ -1,30 +1,162 @@
-"""Parse config.json strictly, with a source span for every value (E0410 to E0415)."""
+"""JSON values with their source spans, and a strict parser of config.json (E0410 to E0415)."""
 
 import math
 import re
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from json import JSONDecodeError, JSONDecoder
+from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.source import Origin, Source, Span
 from specc.diagnostics.suggest import format_suggestion
-from specc.frontend.json_nodes import (
-    JsonList,
-    JsonMember,
-    JsonNode,
-    JsonObject,
-    JsonScalar,
-    raise_bad_number,
-)
 from specc.io.file_signatures import identify_foreign_file
+from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
 MAX_JSON_VALUES = 1 << 16  # 21 843 class names, in both directions, are 43 690 values
 
+
+@dataclass(frozen=True, slots=True)
+class JsonScalar:
+    """A number, string, boolean or null."""
+
+    value: bool | int | float | str | None
+    span: Span
+
+    def to_plain(self) -> Json:
+        """Return the plain value."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class JsonList:
+    """A JSON list."""
+
+    items: tuple["JsonNode", ...]
+    span: Span
+
+    def to_plain(self) -> Json:
+        """Return the items as plain values."""
+        return [item.to_plain() for item in self.items]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonMember:
+    """`"key": value`; `span` covers both."""
+
+    key: Span
+    value: "JsonNode"
+
+    @property
+    def span(self) -> Span:
+        """The span from the key to the end of the value."""
+        return self.key.to(self.value.span)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the value is null, which counts as absent."""
+        return isinstance(self.value, JsonScalar) and self.value.value is None
+
+    def get_origin(self) -> Origin:
+        """Return where the value is, for messages: `ck/config.json:9 "hidden_size"`."""
+        return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A JSON object with its members in file order."""
+
+    members: Mapping[str, JsonMember]
+    span: Span
+
+    def find(self, path: str) -> JsonMember | None:
+        """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key
+        that contains dots itself takes precedence. `*` matches every key:
+        `per_layer_config.*.head_dim` is the value that all layers with one agree on, or
+        E0403.
+        """
+        if path in self.members:
+            return self.members[path]
+        head, dot, rest = path.partition(".")
+        if head == "*":
+            return self._find_common(rest)
+        member = self.members.get(head)
+        return (
+            member.value.find(rest)
+            if dot and member and isinstance(member.value, JsonObject)
+            else None
+        )
+
+    def _find_common(self, path: str) -> JsonMember | None:
+        """Return the member that the values of all keys have at a path."""
+        inner = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
+        found = [member for value in inner if (member := value.find(path))]
+        for member in found[1:]:
+            if member.value.to_plain() != found[0].value.to_plain():
+                title = f"{member.key.text} differs between keys, expected one value"
+                others = [Label(found[0].span, "the first value")]
+                raise_error("E0403", title, member.span, others=others)
+        return found[0] if found else None
+
+    def find_non_null(self, path: str) -> JsonMember | None:
+        """Return the member at a path unless it is null."""
+        member = self.find(path)
+        return None if member is None or member.is_null else member
+
+    def iterate_members(self, prefix: str = "") -> Iterator[tuple[str, JsonMember]]:
+        """Yield every member of this object and of nested objects, with its path."""
+        for key, member in self.members.items():
+            yield prefix + key, member
+            if isinstance(member.value, JsonObject):
+                yield from member.value.iterate_members(f"{prefix}{key}.")
+
+    def to_plain(self) -> dict[str, Json]:
+        """Return the members as plain values."""
+        return {key: member.value.to_plain() for key, member in self.members.items()}
+
+
+JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
+
+
+def get_finite_number(value: JsonNode) -> int | float | None:
+    """Return the number, or None if the value is something else.
+
+    Raise E0413 for NaN and infinities, which a file may contain where they are not read,
+    but which cannot be a size, scale or length.
+    """
+    number = value.value if isinstance(value, JsonScalar) else None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    if not math.isfinite(number):
+        raise_bad_number("not finite, but the value is used here", value.span)
+    return number
+
+
+def raise_bad_number(reason: str, span: Span) -> NoReturn:
+    """Raise E0413 for a number of a config file, with the reason."""
+    text = span.text
+    shown = text if len(text) <= 24 else f"{text[:20]}…"
+    raise_error(
+        "E0413",
+        f"`{shown}` is out of range for a config file",
+        span,
+        f"it is {reason}",
+        helps=["write a finite number with fewer digits, or null for no value"],
+    )
+
+
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _LITERAL_WORD = re.compile(r"[-+]?[A-Za-z_][A-Za-z_0-9]*|[-+.0-9A-Za-z]+")
-_PLAIN_CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_STRING_DECODER = JSONDecoder()
+_STRING_ERRORS = {
+    "Unterminated string": ("this string is never closed", 'close it with "'),
+    "Invalid control": ("a control character in a string", "write line breaks as \\n"),
+    "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
+}
+"""Message and help by the beginning of the message of Python's decoder."""
 _LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,
@@ -33,6 +165,8 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "Infinity": math.inf,
     "-Infinity": -math.inf,
 }
+_LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
+"""Literals as other languages spell them, in lower case."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
@@ -51,13 +185,8 @@ def decode_config_source(data: bytes, name: str) -> Source:
 
 
 def parse_config_json(source: Source) -> JsonObject:
-    """Parse a config file to an object. Raise E0410 to E0415."""
-    if found := identify_foreign_file(source.text[:64].encode("utf-8", "replace"), source.name):
-        raise_error(
-            "E0410", f"`{source.name}` is not a config file but {found[0]}", helps=[found[1]]
-        )
-    reader = _JsonParser(source)
-    value = reader.parse_document()
+    """Parse a config file to an object. Raise E0411 to E0415."""
+    value = _JsonParser(source).parse_document()
     if not isinstance(value, JsonObject):
         raise_error(
             "E0414",
@@ -69,145 +198,78 @@ def parse_config_json(source: Source) -> JsonObject:
     return value
 
 
-class _JsonScanner:
-    """Scans tokens of JSON text from a position."""
+class _JsonParser:
+    """Recursive-descent parser with limits. `position` is that of the next character."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.text = source.text
+        self.source, self.text = source, source.text
         self.position = 1 if source.text.startswith("\ufeff") else 0
+        self.value_count = 0
 
-    @property
-    def next_character(self) -> str:
-        """The next character; empty at the end."""
-        return self.text[self.position : self.position + 1]
-
-    def skip_whitespace(self) -> None:
-        """Skip whitespace."""
+    def peek(self) -> str:
+        """Skip whitespace and return the next character; empty at the end."""
         found = _WHITESPACE.match(self.text, self.position)
         assert found is not None
         self.position = found.end()
-
-    def read_string(self) -> str:
-        """Parse the string that starts here."""
-        start, parts = self.position, list[str]()
-        self.position += 1
-        while True:
-            run = _PLAIN_CHARACTERS.match(self.text, self.position)
-            assert run is not None
-            parts.append(run[0])
-            self.position = run.end()
-            match self.next_character:
-                case '"':
-                    self.position += 1
-                    return self.join_surrogates("".join(parts), start)
-                case "\\":
-                    parts.append(self.read_escape())
-                case "":
-                    self.position = start
-                    self.raise_error_here("this string is never closed", help='close it with "')
-                case _:
-                    self.raise_error_here(
-                        "a control character in a string", help="write line breaks as \\n"
-                    )
-
-    def read_escape(self) -> str:
-        """Parse an escape sequence; `join_surrogates` joins surrogate pairs."""
-        letter = self.text[self.position + 1 : self.position + 2]
-        if letter in _ESCAPES and letter:
-            self.position += 2
-            return _ESCAPES[letter]
-        digits = self.text[self.position + 2 : self.position + 6]
-        if letter != "u" or not re.fullmatch("[0-9a-fA-F]{4}", digits):
-            self.raise_error_here("unknown escape sequence", help="write a backslash as \\\\")
-        self.position += 6
-        return chr(int(digits, 16))
-
-    def join_surrogates(self, text: str, start: int) -> str:
-        """Join surrogate pairs in the string."""
-        if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text):
-            return text
-        try:
-            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-        except UnicodeDecodeError:
-            self.position = start
-            self.raise_error_here("this string has half of a surrogate pair")
+        return self.text[self.position : self.position + 1]
 
     def span_from(self, start: int) -> Span:
         """Return the span from `start` to the current position."""
         return Span(self.source, start, self.position)
 
-    def span_ahead(self, length: int) -> Span:
-        """Return the span of the next characters; at the end of the text, of the last one."""
+    def span_ahead(self) -> Span:
+        """Return the span of the next character; at the end of the text, of the last one."""
         start = min(self.position, max(0, len(self.text) - 1))
-        return Span(self.source, start, min(start + length, len(self.text)))
+        return Span(self.source, start, min(start + 1, len(self.text)))
 
-    def raise_error_here(self, what: str, *, help: str = "") -> NoReturn:
+    def raise_error_here(self, what: str, help: str = "") -> NoReturn:
         """Raise E0411 at this position."""
-        raise_error(
-            "E0411",
-            f"`{self.source.name}` is not valid JSON",
-            self.span_ahead(1),
-            what,
-            helps=[help] if help else ["correct it, or download the file again"],
-        )
-
-
-class _JsonParser:
-    """Recursive-descent parser with a depth limit."""
-
-    def __init__(self, source: Source) -> None:
-        self.scanner = _JsonScanner(source)
-        self.value_count = 0
+        helps = [help or "correct it, or download the file again"]
+        title = f"`{self.source.name}` is not valid JSON"
+        raise_error("E0411", title, self.span_ahead(), what, helps=helps)
 
     def parse_document(self) -> JsonNode:
         """Parse the single value of the document."""
         value = self.parse_value(0)
-        self.scanner.skip_whitespace()
-        if self.scanner.position < len(self.scanner.text):
-            self.scanner.raise_error_here(
-                "expected the end of the file", help="a config file is one { … }; remove the rest"
+        if self.peek():
+            self.raise_error_here(
+                "expected the end of the file", "a config file is one { … }; remove the rest"
             )
         return value
 
     def parse_value(self, level: int) -> JsonNode:
         """Parse a value after optional whitespace."""
-        self.scanner.skip_whitespace()
+        character, start = self.peek(), self.position
         self.value_count += 1
         if level >= MAX_JSON_DEPTH or self.value_count > MAX_JSON_VALUES:
             what = f"is nested deeper than {MAX_JSON_DEPTH} levels"
             if level < MAX_JSON_DEPTH:
                 what = f"has more than {MAX_JSON_VALUES} values"
             helps = ["config files of models are smaller; download it again"]
-            raise_error("E0415", f"the config file {what}", self.scanner.span_ahead(1), helps=helps)
-        match self.scanner.next_character:
+            raise_error("E0415", f"the config file {what}", self.span_ahead(), helps=helps)
+        match character:
             case "{":
                 return _decode_float_object(self.parse_object(level))
             case "[":
-                return self.parse_list(level)
+                items = [self.parse_value(level + 1) for _ in self.iterate_items("]", "a value")]
+                return JsonList(tuple(items), self.span_from(start))
             case '"':
-                start = self.scanner.position
-                return JsonScalar(self.scanner.read_string(), self.scanner.span_from(start))
+                return JsonScalar(self.parse_string(), self.span_from(start))
             case "":
-                return self.scanner.raise_error_here(
+                self.raise_error_here(
                     "expected a value, got the end of the file",
-                    help="the file is truncated; download it again",
+                    "the file is truncated; download it again",
                 )
-            case _:
-                return self.parse_scalar()
+        return self.parse_scalar()
 
     def parse_object(self, level: int) -> JsonObject:
         """Parse `{ "key": value, … }`."""
-        start, members = self.scanner.position, dict[str, JsonMember]()
-        self.scanner.position += 1
-        while not self.parse_end_or_comma("}", bool(members), "a key"):
-            key_start = self.scanner.position
-            if self.scanner.text[self.scanner.position] != '"':
-                self.scanner.raise_error_here(
-                    "expected a key in double quotes", help='write keys as "key"'
-                )
-            key = self.scanner.read_string()
-            key_span = self.scanner.span_from(key_start)
+        start, members = self.position, dict[str, JsonMember]()
+        for key_start in self.iterate_items("}", "a key"):
+            if self.text[key_start] != '"':
+                self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
+            key = self.parse_string()
+            key_span = self.span_from(key_start)
             # RFC 8259 does not say which of two equal keys counts
             if key in members:
                 raise_error(
@@ -218,65 +280,73 @@ class _JsonParser:
                     others=[Label(members[key].key, "first here")],
                     helps=["remove the wrong one: JSON readers disagree on which counts"],
                 )
-            self.scanner.skip_whitespace()
-            if self.scanner.next_character != ":":
-                self.scanner.raise_error_here("expected a colon between key and value")
-            self.scanner.position += 1
+            if self.peek() != ":":
+                self.raise_error_here("expected a colon between key and value")
+            self.position += 1
             members[key] = JsonMember(key_span, self.parse_value(level + 1))
-        return JsonObject(members, self.scanner.span_from(start))
+        return JsonObject(members, self.span_from(start))
 
-    def parse_list(self, level: int) -> JsonList:
-        """Parse `[ value, … ]`."""
-        start, items = self.scanner.position, list[JsonNode]()
-        self.scanner.position += 1
-        while not self.parse_end_or_comma("]", bool(items), "a value"):
-            items.append(self.parse_value(level + 1))
-        return JsonList(tuple(items), self.scanner.span_from(start))
+    def iterate_items(self, bracket: str, due: str) -> Iterator[int]:
+        """Yield the position of each item; the caller parses it. Skip the brackets around the
+        items and the commas between them.
+        """
+        is_first = True
+        while True:
+            separator, self.position = self.position, self.position + 1
+            ahead = self.peek()
+            if ahead == bracket and is_first:
+                break
+            if ahead == bracket:
+                # point at the comma, not at what follows it
+                self.position = separator
+                self.raise_error_here("trailing comma", "remove the comma")
+            if not ahead:
+                self.raise_error_here(
+                    f"expected {due} or `{bracket}`, got the end of the file",
+                    "the file is truncated; download it again",
+                )
+            yield self.position
+            is_first = False
+            ahead = self.peek()
+            if ahead == bracket:
+                break
+            if ahead != ",":
+                self.raise_error_here(f"expected a comma or `{bracket}`")
+        self.position += 1
 
-    def parse_end_or_comma(self, bracket: str, some: bool, due: str) -> bool:
-        """Return whether the list ends here; otherwise skip the comma before the next item."""
-        self.scanner.skip_whitespace()
-        if self.scanner.next_character == bracket:
-            self.scanner.position += 1
-            return True
-        if some:
-            if self.scanner.next_character != ",":
-                self.scanner.raise_error_here(f"expected a comma or `{bracket}`")
-            # point at the comma, not at what follows it
-            comma = self.scanner.position
-            self.scanner.position += 1
-            self.scanner.skip_whitespace()
-            if self.scanner.next_character == bracket:
-                self.scanner.position = comma
-                self.scanner.raise_error_here("trailing comma", help="remove the comma")
-        if self.scanner.position >= len(self.scanner.text):
-            self.scanner.raise_error_here(
-                f"expected {due} or `{bracket}`, got the end of the file",
-                help="the file is truncated; download it again",
-            )
-        return False
+    def parse_string(self) -> str:
+        """Parse the string that starts here."""
+        try:
+            value, end = _STRING_DECODER.raw_decode(self.text, self.position)
+        except JSONDecodeError as error:
+            found = next(v for k, v in _STRING_ERRORS.items() if error.msg.startswith(k))
+            # at the backslash of an invalid `\uXXXX`
+            is_escape = error.msg.startswith("Invalid \\")
+            self.position = self.text.rindex("\\", 0, error.pos + 1) if is_escape else error.pos
+            self.raise_error_here(*found)
+        assert isinstance(value, str)
+        if _SURROGATE.search(value):
+            self.raise_error_here("this string has half of a surrogate pair")
+        self.position = end
+        return value
 
     def parse_scalar(self) -> JsonScalar:
         """Parse a number or one of `_LITERAL_VALUES`."""
-        start = self.scanner.position
-        word = _LITERAL_WORD.match(self.scanner.text, self.scanner.position)
+        start = self.position
+        word = _LITERAL_WORD.match(self.text, start)
         if not word:
-            self.scanner.raise_error_here("expected a value")
-        self.scanner.position = word.end()
-        span = self.scanner.span_from(start)
-        if word[0] in _LITERAL_VALUES:
-            return JsonScalar(_LITERAL_VALUES[word[0]], span)
-        number = _NUMBER.fullmatch(word[0])
-        if number:
-            return JsonScalar(_convert_number(word[0], bool(number[1] or number[2]), span), span)
-        self.scanner.position = start
-        lower = word[0].lower()
-        close = {"none": "null", "nil": "null", "nan": "NaN"}.get(
-            lower, lower if lower in _LITERAL_VALUES else ""
-        )
-        return self.scanner.raise_error_here(
-            f"`{word[0][:40]}` is not a JSON value", help=format_suggestion(close) if close else ""
-        )
+            self.raise_error_here("expected a value")
+        self.position = word.end()
+        text, span = word[0], self.span_from(start)
+        if text in _LITERAL_VALUES:
+            return JsonScalar(_LITERAL_VALUES[text], span)
+        if number := _NUMBER.fullmatch(text):
+            return JsonScalar(_convert_number(text, bool(number[1] or number[2]), span), span)
+        self.position = start
+        lower = text.lower()
+        close = _LITERAL_SPELLINGS.get(lower, lower if lower in _LITERAL_VALUES else "")
+        help_ = format_suggestion(close) if close else ""
+        self.raise_error_here(f"`{text[:40]}` is not a JSON value", help_)
 
 
 def _decode_float_object(value: JsonObject) -> JsonNode:

@@ -7,10 +7,10 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.frontend.config_json import JsonObject
 from specc.frontend.context import Context, Env, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
-from specc.frontend.json_nodes import JsonObject
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.normalizers import evaluate_as_type
 from specc.frontend.parameter_kinds import NORMALIZER_WORDS

@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
+from specc.frontend.config_json import JsonObject
 from specc.frontend.elaboration_state import (
     ErrorLog,
     LengthSymbols,
@@ -18,7 +19,6 @@ from specc.frontend.elaboration_state import (
     ValueFacts,
     WeightNames,
 )
-from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_values import (
     Absent,
     AlreadyReported,

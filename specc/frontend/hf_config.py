@@ -4,19 +4,18 @@ import math
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
-from specc.frontend.context import Context, Env
-from specc.frontend.declared_types import STATIC_KINDS
-from specc.frontend.foreign_names import resolve_hf_activation
-from specc.frontend.hf_rope_scaling import read_rope_config
-from specc.frontend.json_nodes import (
+from specc.frontend.config_json import (
     JsonList,
     JsonMember,
     JsonNode,
     JsonObject,
     JsonScalar,
-    PlainJson,
     get_finite_number,
 )
+from specc.frontend.context import Context, Env
+from specc.frontend.declared_types import STATIC_KINDS
+from specc.frontend.foreign_names import resolve_hf_activation
+from specc.frontend.hf_rope_scaling import read_rope_config
 from specc.frontend.spec_values import (
     ABSENT,
     Absent,
@@ -26,6 +25,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     take_first_result,
 )
+from specc.io.json_io import Json
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
@@ -215,7 +215,7 @@ class _TypedMember:
                 return plain if plain in INFINITIES else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, plain)
 
-    def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, shown: PlainJson) -> NoReturn:
+    def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, shown: Json) -> NoReturn:
         """Raise E0403 for a value of another type; short values are quoted."""
         if type.name == "choice" and isinstance(value, JsonScalar):
             known = ", ".join(type.names)

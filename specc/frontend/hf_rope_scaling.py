@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.json_nodes import (
+from specc.frontend.config_json import (
     JsonList,
     JsonMember,
     JsonObject,

@@ -8,13 +8,13 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
+from specc.frontend.config_json import JsonObject
 from specc.frontend.context import Context, Env, SpecModule, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
     suggest_for_foreign_operation,
     suggest_for_library_path,
 )
-from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_values import (
     ABSENT,
     POISON,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from specc.diagnostics.source import Span
-from specc.frontend.json_nodes import JsonObject
+from specc.frontend.config_json import JsonObject
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type

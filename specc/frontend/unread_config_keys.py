@@ -6,8 +6,8 @@ from itertools import zip_longest
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.frontend.config_json import JsonMember, JsonObject
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
-from specc.frontend.json_nodes import JsonMember, JsonObject
 from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.syntax import ast
 

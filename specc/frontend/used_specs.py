@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
+from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Context, Env, join_weight_path
-from specc.frontend.json_nodes import JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast

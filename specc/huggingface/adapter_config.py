@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.json_nodes import JsonMember, JsonObject, get_finite_number
+from specc.frontend.config_json import JsonMember, JsonObject, get_finite_number
 from specc.io.file_signatures import format_conversion_command
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import load_config_json

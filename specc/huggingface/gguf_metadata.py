@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specc.diagnostics.source import Source
-from specc.frontend.config_json import parse_config_json
-from specc.frontend.json_nodes import JsonObject
+from specc.frontend.config_json import JsonObject, parse_config_json
 from specc.huggingface.tokenizer_settings import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text
 from specc.weights.formats.gguf import ROPE_TENSORS, GGUFFile, open_gguf, select_architecture

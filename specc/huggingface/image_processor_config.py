@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, get_finite_number
+from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import load_config_json
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.json_nodes import JsonMember, JsonObject, PlainJson
+from specc.frontend.config_json import JsonMember, JsonObject
+from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
 from specc.weights.formats.quantized_decoders import QuantizationSettings
 from specc.weights.formats.quantized_formats import GGUF_METHOD, WEIGHT_FORMATS
@@ -96,12 +97,12 @@ def _fail_unsupported(member: JsonMember, shown: str) -> NoReturn:
     )
 
 
-def _integer(fields: Mapping[str, PlainJson], key: str) -> int:
+def _integer(fields: Mapping[str, Json], key: str) -> int:
     value = fields.get(key)
     return value if isinstance(value, int) else 0
 
 
-def _require_value(fields: Mapping[str, PlainJson], key: str, *known: PlainJson) -> PlainJson:
+def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
     """Return a value, null as the first of the known ones. Raise _Unsupported for others."""
     value = fields.get(key)
     if isinstance(value, str):
@@ -111,7 +112,7 @@ def _require_value(fields: Mapping[str, PlainJson], key: str, *known: PlainJson)
     return known[0] if value is None else value
 
 
-def _read_fp8(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+def _read_fp8(fields: Mapping[str, Json]) -> CheckpointQuantization:
     given = fields.get("weight_block_size")
     block = _as_pair(given)
     if given is not None and block is None:
@@ -122,7 +123,7 @@ def _read_fp8(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
     )
 
 
-def _read_gptq(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+def _read_gptq(fields: Mapping[str, Json]) -> CheckpointQuantization:
     version = _require_value(fields, "checkpoint_format", "gptq", "gptq_v2")
     settings = QuantizationSettings(
         bits=_integer(fields, "bits"),
@@ -132,14 +133,14 @@ def _read_gptq(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
     return CheckpointQuantization(method="gptq", settings=settings)
 
 
-def _read_awq(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+def _read_awq(fields: Mapping[str, Json]) -> CheckpointQuantization:
     _require_value(fields, "version", "gemm")
     _require_value(fields, "bits", 4)
     settings = QuantizationSettings(group=_integer(fields, "group_size"))
     return CheckpointQuantization(method="awq", settings=settings)
 
 
-def _list_schemes(fields: Mapping[str, PlainJson]) -> list[tuple[str, dict[str, PlainJson]]]:
+def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
     """Return the schemes of weights and activations in every group of layers."""
     groups = fields.get("config_groups")
     listed = groups.values() if isinstance(groups, dict) else ()
@@ -152,7 +153,7 @@ def _list_schemes(fields: Mapping[str, PlainJson]) -> list[tuple[str, dict[str, 
     ]
 
 
-def _read_compressed_tensors(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+def _read_compressed_tensors(fields: Mapping[str, Json]) -> CheckpointQuantization:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
     for key, plain in (("sparsity_config", "format"), ("transform_config", "config_groups")):
         part = fields.get(key)
@@ -161,7 +162,7 @@ def _read_compressed_tensors(fields: Mapping[str, PlainJson]) -> CheckpointQuant
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    def get_common_setting(key: str) -> PlainJson:
+    def get_common_setting(key: str) -> Json:
         """Return a setting that all groups share, else None."""
         values = [scheme.get(key) for scheme in weights]
         return values[0] if values and all(v == values[0] for v in values) else None
@@ -178,21 +179,21 @@ def _read_compressed_tensors(fields: Mapping[str, PlainJson]) -> CheckpointQuant
     )
 
 
-def _as_pair(block: PlainJson) -> tuple[int, int] | None:
+def _as_pair(block: Json) -> tuple[int, int] | None:
     match block:
         case [int(rows), int(columns)] if rows > 0 and columns > 0:
             return rows, columns
     return None
 
 
-def _read_bitsandbytes(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+def _read_bitsandbytes(fields: Mapping[str, Json]) -> CheckpointQuantization:
     eight = bool(fields.get("load_in_8bit"))
     return CheckpointQuantization(
         method="bitsandbytes", settings=QuantizationSettings(), activations=eight
     )
 
 
-def _read_plain(method: str) -> Callable[[Mapping[str, PlainJson]], CheckpointQuantization]:
+def _read_plain(method: str) -> Callable[[Mapping[str, Json]], CheckpointQuantization]:
     """Return the reader of a method described by its tensors alone."""
     found = CheckpointQuantization(
         method=method, settings=QuantizationSettings(), activations=method == "fbgemm_fp8"
@@ -200,7 +201,7 @@ def _read_plain(method: str) -> Callable[[Mapping[str, PlainJson]], CheckpointQu
     return lambda _: found
 
 
-_METHOD_READERS: Mapping[str, Callable[[Mapping[str, PlainJson]], CheckpointQuantization]] = {
+_METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], CheckpointQuantization]] = {
     "fp8": _read_fp8,
     "gptq": _read_gptq,
     "awq": _read_awq,

@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
 from specc.frontend.context import Context, Env, SpecModule
 from specc.frontend.hf_config import read_published_field
-from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file, resolve_links

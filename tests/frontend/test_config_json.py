@@ -15,8 +15,13 @@ import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source
-from specc.frontend.config_json import decode_config_source, parse_config_json
-from specc.frontend.json_nodes import JsonList, JsonObject, JsonScalar
+from specc.frontend.config_json import (
+    JsonList,
+    JsonObject,
+    JsonScalar,
+    decode_config_source,
+    parse_config_json,
+)
 from specc.library.spec_reader import has_config_json, load_config_json
 
 TEXT = """{
