@@ -23,6 +23,11 @@ class Label:
         """Return a label at a span; None if there is no span."""
         return cls(span, text) if span else None
 
+    @classmethod
+    def list_at(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
+        """Return a label at a span as a tuple, which is empty if there is no span."""
+        return (cls(span, text),) if span else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Fix:

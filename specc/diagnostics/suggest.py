@@ -53,12 +53,13 @@ def format_suggestion(name: str) -> str:
     return f"did you mean `{name}`?"
 
 
-def suggest_similar_name(word: str, names: Iterable[str], otherwise: str) -> list[str]:
+def suggest_similar_name(word: str, names: Iterable[str], otherwise: str = "") -> list[str]:
     """Return the help for an unknown name: the most similar known name, or
-    `otherwise` if none is similar.
+    `otherwise` if none is similar, or nothing.
     """
     near = did_you_mean(word, names)
-    return [format_suggestion(near) if near else otherwise]
+    help_ = format_suggestion(near) if near else otherwise
+    return [help_] if help_ else []
 
 
 def normalize_identifier(word: str) -> str:

@@ -85,7 +85,7 @@ def _build_no_match(pattern: str, names: tuple[str, ...], at: Span | None) -> Di
     return Diagnostic(
         "E0850",
         f"`{escape_text(pattern)}` matches no weight and no module of the model",
-        Label(at, "this pattern") if at else None,
+        Label.at(at, "this pattern"),
         helps=tuple(suggest_similar_name(pattern, near, known)),
     )
 

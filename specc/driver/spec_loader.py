@@ -28,15 +28,15 @@ from specc.driver.weights_section import check_rules
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Env
-from specc.frontend.hf_config import check_expected_keys
-from specc.frontend.spec_modules import Program, assign_config_values, build_program
-from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
-from specc.frontend.unread_config_keys import (
+from specc.frontend.hf_config import (
+    check_expected_keys,
     find_limited_contexts,
     find_unread_keys,
     iterate_known_keys,
 )
+from specc.frontend.spec_modules import Program, assign_config_values, build_program
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unused_names import find_unused_names
 from specc.frontend.unused_share_rules import check_share_rules
 from specc.frontend.used_specs import (

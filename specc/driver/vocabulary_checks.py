@@ -42,7 +42,7 @@ def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> It
             yield Diagnostic(
                 "W0756",
                 _format_title(name, words),
-                Label(span, "tokenized with this vocabulary") if span else None,
+                Label.at(span, "tokenized with this vocabulary"),
                 notes=tuple(_explain_unreachable(record, words)),
                 helps=("write the tokens as they occur in texts",),
                 severity="warning",

@@ -98,9 +98,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     at = call.expr.span if foreign else None
     config = _get_block_config(context, target, call)
     env = _make_block_env(target, call, config)
-    context.evaluator.check_step_estimate(
-        context.resources.steps, block, module, config, call.expr.span
-    )
+    context.check_step_estimate(block, module, config, call.expr.span)
     bind_arguments(context, block, _collect_arguments(target, call), env)
     enter_block(context, block, call.expr)
     try:
@@ -217,7 +215,7 @@ def _get_block_config(
         return EMPTY_NAMES
     if option is None:
         return context.evaluator.configure_used_spec(context, module, None, None)
-    given = take_first_result(context.evaluator.evaluate(context, option.value, caller))
+    given = context.evaluate_value(option.value, caller)
     return context.evaluator.configure_used_spec(context, module, given, option.value.span)
 
 

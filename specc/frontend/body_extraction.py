@@ -224,7 +224,7 @@ class EarlyExit:
             title = f"`{name}` is {what} and needs the leading axes of `{self.name}`"
             here = f"`{self.name}` is {format_type(done.type)}"
             there = f"`{name}` is {format_type(value.type)}"
-            besides = [Label(value.span, there)] if value.span else []
+            besides = Label.list_at(value.span, there)
             raise_error(
                 "E0730",
                 title,

@@ -64,7 +64,7 @@ def evaluate_argument(
     if NORMALIZER_KIND in kinds:
         value = take_first_result(evaluate_normalizer(context, expr, env))
     elif FUNCTION_KIND in kinds:
-        value = take_first_result(context.evaluator.evaluate_function(context, expr, env))
+        value = take_first_result(context.evaluate_function(expr, env))
     else:
         value = evaluate_value(context, expr, env)
     # already reported: raise without a further diagnostic
@@ -105,10 +105,7 @@ def _require_known_number(
     config value that is still a symbol.
     """
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
-        return tuple(
-            require_attribute_number(context, v, what, span) if isinstance(v, Number) else v
-            for v in value
-        )
+        return tuple(_require_known_number(context, v, (FLOAT_KIND,), what, span) for v in value)
     if FLOAT_KIND in kinds and isinstance(value, Number):
         return require_attribute_number(context, value, what, span)
     return value

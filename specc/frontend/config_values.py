@@ -361,5 +361,5 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
             notes.append(f"{file} has {', '.join(nested[:4])}")
             both = dict.fromkeys([*nested[:2], *keys])
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))
-    primary = Label(entry.span, "declared here, without a default") if entry.span else None
+    primary = Label.at(entry.span, "declared here, without a default")
     raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))

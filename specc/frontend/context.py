@@ -28,6 +28,7 @@ from specc.frontend.spec_values import (
     Record,
     SpecValue,
     Tensor,
+    take_first_result,
 )
 from specc.frontend.step_budget import BUDGET_EXCEEDED, StepBudget, count_nested_items
 from specc.ir.dim import Dim
@@ -204,6 +205,24 @@ class Context:
     call_stack: list[str] = field(default_factory=list)
     scope: str = ""
     is_training: bool = False
+
+    def evaluate(self, expr: ast.Expr, env: Env) -> EvalResult:
+        """Evaluate an expression."""
+        return self.evaluator.evaluate(self, expr, env)
+
+    def evaluate_value(self, expr: ast.Expr, env: Env) -> SpecValue:
+        """Evaluate an expression; of several results return the first."""
+        return take_first_result(self.evaluator.evaluate(self, expr, env))
+
+    def evaluate_function(self, expr: ast.Expr, env: Env) -> EvalResult:
+        """Evaluate an expression to a function value such as `layer_norm(eps=1e-5)`."""
+        return self.evaluator.evaluate_function(self, expr, env)
+
+    def check_step_estimate(
+        self, item: SpecItem, module: SpecModule, config: Mapping[str, SpecValue], span: Span | None
+    ) -> None:
+        """Raise E0223 for a block or definition that exceeds the remaining steps."""
+        self.evaluator.check_step_estimate(self.resources.steps, item, module, config, span)
 
     @contextmanager
     def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:

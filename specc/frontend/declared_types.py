@@ -1,12 +1,13 @@
 """Check values against declared types: compile-time kinds, and tensor types that bind lengths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin, Span
-from specc.diagnostics.suggest import did_you_mean, format_suggestion, suggest_similar_name
+from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.parameter_kinds import (
@@ -33,7 +34,6 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
     format_type,
-    take_first_result,
 )
 from specc.ir.dim import Dim
 from specc.ir.length_constraints import replace_exact_division
@@ -99,10 +99,8 @@ def convert_to_declared_type(
     if value is None and type.optional:
         return None
     check_type_name(type)
-    if type.name == "list":
-        return _convert_list(context, type, value, env, place)
-    if type.name == "pair":
-        return _convert_pair(context, type, value, env, place)
+    if type.element_type is not None:
+        return _convert_items(context, type, type.element_type, value, env, place)
     if type.name == "choice":
         word = convert_to_kind(value, (ChoiceKind(type.names),), what, span)
         assert isinstance(word, str)  # the kind gives the word alone
@@ -116,62 +114,59 @@ def convert_to_declared_type(
     return fitted
 
 
-def _convert_list(
-    context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
+def _convert_items(
+    context: Context,
+    type: ast.TypeName,
+    element: ast.TypeName,
+    value: SpecValue,
+    env: Env,
+    place: ValueContext,
 ) -> SpecValue:
-    """Convert each item to the declared item type."""
-    assert type.element_type is not None
-    if not isinstance(value, tuple):
-        raise_error(
-            "E0203", f"{place.description} must be a list, not {describe_value(value)}", place.span
-        )
+    """Convert each item of a list or pair; a single value stands for both items of a pair."""
+    items = value if isinstance(value, tuple) else (value, value)
+    wrong = ""
+    if type.name == "pair" and len(items) != 2:
+        wrong = f"one value or a pair, not a list of {len(items)}"
+    if type.name == "list" and not isinstance(value, tuple):
+        wrong = f"a list, not {describe_value(value)}"
+    if wrong:
+        raise_error("E0203", f"{place.description} must be {wrong}", place.span)
     item = ValueContext(f"an item of {place.description}", place.span)
-    return tuple(convert_to_declared_type(context, type.element_type, v, env, item) for v in value)
-
-
-def _convert_pair(
-    context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
-) -> SpecValue:
-    """Convert `[a, b]`; a single value stands for both."""
-    assert type.element_type is not None  # guaranteed by the grammar
-    both = value if isinstance(value, tuple) else (value, value)
-    if len(both) != 2:
-        title = f"{place.description} must be one value or a pair, not a list of {len(both)}"
-        raise_error("E0203", title, place.span)
-    item = ValueContext(f"an item of {place.description}", place.span)
-    return tuple(convert_to_declared_type(context, type.element_type, v, env, item) for v in both)
+    return tuple(convert_to_declared_type(context, element, v, env, item) for v in items)
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, place: ValueContext) -> None:
     """Raise E0203 for a built-in function of the wrong sort, such as `gelu` as a norm. A
     block may be used for any of them.
     """
-    fitting = FUNCTION_NAME_CHECKS.get(type.name)
-    if fitting is None or not isinstance(value, BuiltinFunction) or fitting(value.name):
+    if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
-    title = f"{place.description} must be {EXPECTED_FUNCTIONS[type.name]}, not `{value.name}`"
-    helps = [f"{FUNCTION_HINTS[type.name]}, or a block of your own"]
-    raise_error("E0203", title, place.span, helps=helps)
+    names, expected, hint = FUNCTION_TYPES[type.name]
+    if value.name not in names:
+        title = f"{place.description} must be {expected}, not `{value.name}`"
+        raise_error("E0203", title, place.span, helps=[f"{hint}, or a block of your own"])
 
 
-NORM_NAMES = ("layer_norm", "rms_norm", "identity")
-ACTIVATION_NAMES = (*POINTWISE_FUNCTIONS, "identity", "softmax")
-FUNCTION_NAME_CHECKS: dict[str, Callable[[str], bool]] = {
-    "norm": NORM_NAMES.__contains__,
-    "activation": ACTIVATION_NAMES.__contains__,
-    "positions": lambda name: name == "sinusoid",
+FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
+    "norm": (
+        ("layer_norm", "rms_norm", "identity"),
+        "a norm",
+        "write `layer_norm(eps=1e-5)`, `rms_norm(eps=1e-6)` or `identity`",
+    ),
+    "activation": (
+        (*POINTWISE_FUNCTIONS, "identity", "softmax"),
+        "an activation",
+        "write relu, gelu, silu, tanh or another elementwise function",
+    ),
+    "positions": (
+        ("sinusoid",),
+        "a position encoding",
+        "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
+    ),
 }
-"""The built-in functions allowed for each type; blocks are always allowed."""
-EXPECTED_FUNCTIONS = {
-    "norm": "a norm",
-    "activation": "an activation",
-    "positions": "a position encoding",
-}
-FUNCTION_HINTS = {
-    "norm": "write `layer_norm(eps=1e-5)`, `rms_norm(eps=1e-6)` or `identity`",
-    "activation": "write relu, gelu, silu, tanh or another elementwise function",
-    "positions": "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
-}
+"""The built-in functions allowed for each type, and its name and a hint for messages; blocks are
+always allowed.
+"""
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
@@ -193,7 +188,7 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
         # a length of 0 from the config; at run time 0 may be allowed
         if made == 0:
             source = made.origin.span if made.origin else None
-            others = [Label(source, "defined here")] if source else []
+            others = Label.list_at(source, "defined here")
             raise_error(
                 "E0308",
                 f"{origin} would be empty: `{_format_type_source(dim)}` is 0",
@@ -206,7 +201,7 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
 
 def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
     try:
-        context.evaluator.evaluate(context, dim, env)
+        context.evaluate(dim, env)
     except Failed as failed:
         return not any(d.code == "E0202" for d in failed.diagnostics)
     return True
@@ -214,16 +209,16 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
 
 def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
     """Return E0202 for an undeclared length."""
-    near = did_you_mean(
-        dim.path, [*env.module.root.dims, *(n for n, v in env.config.items() if isinstance(v, Dim))]
-    )
-    declare = (
+    declared = env.module.root.dims
+    known = [*declared, *(n for n, v in env.config.items() if isinstance(v, Dim))]
+    helps = (
+        *suggest_similar_name(dim.path, known),
         "declare lengths that the input decides in `dims`: `dims "
-        f"{', '.join([*env.module.root.dims, dim.path])}`"
+        f"{', '.join([*declared, dim.path])}`",
     )
-    helps = (format_suggestion(near), declare) if near else (declare,)
-    primary = Label(dim.span, "unknown length") if dim.span else None
-    return Diagnostic("E0202", f"the dimension `{dim.path}` is not declared", primary, helps=helps)
+    primary = Label.at(dim.span, "unknown length")
+    title = f"the dimension `{dim.path}` is not declared"
+    return Diagnostic("E0202", title, primary, helps=helps)
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:
@@ -237,12 +232,13 @@ def get_declared_dtype(type: ast.TypeName) -> str:
 
 
 def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
-    value = take_first_result(context.evaluator.evaluate(context, expr, env))
+    value = context.evaluate_value(expr, env)
+    if isinstance(value, Dim) and (value.number is None or value.number >= 0):
+        return value
+    wrong = f"not be negative, got {value}"
     if not isinstance(value, Dim):
-        raise_error("E0303", f"a length must be an integer, not {describe_value(value)}", expr.span)
-    if value.number is not None and value.number < 0:
-        raise_error("E0303", f"a length must not be negative, got {value}", expr.span)
-    return value
+        wrong = f"be an integer, not {describe_value(value)}"
+    raise_error("E0303", f"a length must {wrong}", expr.span)
 
 
 def match_tensor_type(
@@ -252,27 +248,25 @@ def match_tensor_type(
     if not isinstance(value, Tensor):
         title = f"{place.description} must be a tensor, {type.span.text if type.span else ''}"
         raise_error("E0203", title, place.span, f"this is {describe_value(value)}")
-    others = [Label(type.span, "declared here")] if type.span else []
+    others = Label.list_at(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
         holds = format_type(value.type).split("[")[0]
         title = f"{place.description} is declared as {type.name}, but the tensor has {holds}"
         raise_error("E0301", title, place.span, others=others)
     dims = type.dims or ()
-    spread = [n for n, d in enumerate(dims) if isinstance(d, ast.EllipsisDims)]
+    spread = sum(isinstance(d, ast.EllipsisDims) for d in dims)
     # the number of axes that `...` stands for
-    extra = len(value.shape) - len(dims) + len(spread)
+    extra = len(value.shape) - len(dims) + spread
     if extra < 0 or (extra and not spread):
         title = f"{place.description} has {len(value.shape)} axes, but {len(dims)} are declared"
         raise_error("E0301", title, place.span, f"this is {describe_value(value)}", others=others)
     matching = _TypeMatcher(context, type, value, env, place)
-    at = 0
+    lengths = iter(value.shape)
     for dim in dims:
         if isinstance(dim, ast.EllipsisDims):
-            matching.match_ellipsis(value.shape[at : at + extra])
-            at += extra
+            matching.match_ellipsis(tuple(islice(lengths, extra)))
         else:
-            matching.match_length(dim, value.shape[at])
-            at += 1
+            matching.match_length(dim, next(lengths))
     return value
 
 
@@ -286,10 +280,10 @@ class _TypeMatcher:
     env: Env
     context_of_value: ValueContext
 
-    def match_ellipsis(self, lengths: Sequence[Dim]) -> None:
+    def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
         """Match `...`, which stands for the same lengths everywhere in a block."""
-        known = self.env.names.setdefault("...", tuple(lengths))
-        if known != tuple(lengths):
+        known = self.env.names.setdefault("...", lengths)
+        if known != lengths:
             assert isinstance(known, tuple)  # `...` cannot be a name in a spec
             known_lengths = ", ".join(map(str, known))
             title = f"{self.context_of_value.description}: `...` is ({known_lengths}) in this block"
@@ -303,7 +297,11 @@ class _TypeMatcher:
                 return
             known = self.env.dims.get(expr.path) or _find_length(expr.path, self.env)
             if known is None:
-                self._match_named(expr.path, actual)
+                self.env.dims[expr.path] = actual
+                # in a used file, this binds its run-time length for the call
+                runtime = self.env.runtime_lengths
+                if runtime is not None and expr.path in self.env.module.root.dims:
+                    runtime[expr.path] = actual
                 return
             wanted = known
         else:
@@ -321,26 +319,18 @@ class _TypeMatcher:
             return False
         return replace_exact_division(wanted) == replace_exact_division(actual)
 
-    def _match_named(self, name: str, length: Dim) -> None:
-        self.env.dims[name] = length
-        # in a used file, this binds its run-time length for the call
-        if self.env.runtime_lengths is not None and name in self.env.module.root.dims:
-            self.env.runtime_lengths[name] = length
-
     def _raise_length_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
         span, what = self.type.span, self.context_of_value.description
-        labels = [Label(span, f"declared as `{_format_type_source(expr)}`")] if span else []
-        labels += [
-            Label(d.origin.span, f"`{d}` comes from here")
-            for d in (wanted, actual)
-            if d.origin and d.origin.span
-        ]
+        labels = Label.list_at(span, f"declared as `{_format_type_source(expr)}`")
+        for dim in (wanted, actual):
+            if dim.origin:
+                labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
         at = self.context_of_value.span
         raise Failed(
             Diagnostic(
                 "E0302",
                 f"{what} has length {actual}, but {_format_expected_length(expr, wanted)}",
-                Label(at, f"this is {describe_value(self.tensor)}") if at else None,
+                Label.at(at, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
                 helps=self._suggest_captured_length(expr),
             )

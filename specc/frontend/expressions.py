@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from specc.diagnostics.diagnostic import raise_error
@@ -35,7 +36,6 @@ from specc.frontend.step_budget import OPERATION_COST
 from specc.frontend.weight_paths import fill_placeholders
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.op import Op
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
@@ -164,9 +164,9 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
     context.scope = env.scope
     result: SpecValue = None
     # `0 <= i - j < n` is a conjunction of two comparisons
-    for n, op in enumerate(expr.ops):
-        holds = apply_comparison(context, op, values[n], values[n + 1], expr)
-        result = holds if n == 0 else apply_logical(context, "&", [result, holds], expr)
+    for n, (op, (left, right)) in enumerate(zip(expr.ops, pairwise(values), strict=True)):
+        holds = apply_comparison(context, op, left, right, expr)
+        result = apply_logical(context, "&", [result, holds], expr) if n else holds
     return result
 
 
@@ -176,23 +176,24 @@ def _evaluate_compared(
     """Evaluate one side of a comparison. A bare word next to a choice is one of its words."""
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
-        for other in others:
-            if isinstance(other, ast.Name) and other is not expr:
-                known = resolve_name(context, other, env, quiet=True)
-                if isinstance(known, ChoiceValue):
-                    return _evaluate_choice_word(expr, known, context, env)
+        names = (o for o in others if isinstance(o, ast.Name) and o is not expr)
+        for known in (resolve_name(context, name, env, quiet=True) for name in names):
+            if isinstance(known, ChoiceValue):
+                return _evaluate_choice_word(expr, known, context, env)
     return evaluate_value(context, expr, env)
 
 
 def _evaluate_choice_word(
     expr: ast.Expr, choice: ChoiceValue, context: Context, env: Env
 ) -> SpecValue:
-    if isinstance(expr, ast.ListLiteral):
-        return tuple(_evaluate_choice_word(item, choice, context, env) for item in expr.items)
-    if isinstance(expr, ast.Name) and expr.path in choice.words:
-        return ChoiceValue(expr.path, choice.words)
-    if isinstance(expr, ast.Name) and resolve_name(context, expr, env, quiet=True) is POISON:
-        raise_error("E0203", f"`{expr.path}` is not one of {', '.join(choice.words)}", expr.span)
+    match expr:
+        case ast.ListLiteral(items=items):
+            return tuple(_evaluate_choice_word(item, choice, context, env) for item in items)
+        case ast.Name(path=path) if path in choice.words:
+            return ChoiceValue(path, choice.words)
+        case ast.Name(path=path) if resolve_name(context, expr, env, quiet=True) is POISON:
+            title = f"`{path}` is not one of {', '.join(choice.words)}"
+            raise_error("E0203", title, expr.span)
     return evaluate_value(context, expr, env)
 
 
@@ -333,17 +334,15 @@ def _slice_axis(
     context: Context, value: Tensor, axis: int, item: ast.Slice, env: Env, span: Span | None
 ) -> Tensor:
     step = _evaluate_slice_step(context, item, env)
+    length = value.shape[axis]
     # `x[:, 0]`: a full slice needs no node
     if item.start is None and item.stop is None and step == 1:
         return value
-    length = value.shape[axis]
-    start = (
-        Dim.of(0) if item.start is None else _evaluate_slice_end(context, item.start, length, env)
+    start, stop = (
+        default if end is None else _evaluate_slice_end(context, end, length, env)
+        for end, default in ((item.start, Dim.of(0)), (item.stop, length))
     )
-    stop = length if item.stop is None else _evaluate_slice_end(context, item.stop, length, env)
-    op: Op = ops.Slice(axis, start, stop)
-    if step != 1:
-        op = ops.Stride(axis, start, stop, step)
+    op = ops.Slice(axis, start, stop) if step == 1 else ops.Stride(axis, start, stop, step)
     return add_op(context, op, value, span=span, scope=env.scope)
 
 

@@ -5,7 +5,12 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import did_you_mean, format_suggestion, normalize_identifier
+from specc.diagnostics.suggest import (
+    did_you_mean,
+    format_suggestion,
+    normalize_identifier,
+    suggest_similar_name,
+)
 from specc.frontend.context import Context, Env
 from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
 from specc.frontend.spec_values import SpecValue
@@ -327,13 +332,12 @@ def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | No
     """Return the activation with this name in a config.json. Raise E0403 if it is unknown."""
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
-        value = context.evaluator.evaluate(context, spec_name, env)
+        value = context.evaluate(spec_name, env)
     except Failed as failed:
         # suggest the names of config.json files instead of those in the spec
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         known = sorted(KNOWN_ACTIVATIONS)
-        near = did_you_mean(name, known)
         own = "define a block with this name in a spec of your own: --spec my.specc"
         raise_error(
             "E0403",
@@ -341,6 +345,6 @@ def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | No
             span,
             "no activation has this name",
             notes=[f"known activations: {', '.join(known)}"],
-            helps=[format_suggestion(near) if near else own],
+            helps=suggest_similar_name(name, known, own),
         )
     return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)

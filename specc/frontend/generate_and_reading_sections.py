@@ -97,7 +97,7 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
             right = expression_to_data(context, expr.right, env)
             if isinstance(left, PlainNumber) and isinstance(right, PlainNumber) and right:
                 return _divide_numbers(left, right)
-    return value_to_data(context.evaluator.evaluate(context, expr, env), expr.span)
+    return value_to_data(context.evaluate(expr, env), expr.span)
 
 
 PlainNumber: TypeAlias = int | float

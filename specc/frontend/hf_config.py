@@ -1,9 +1,14 @@
-"""Read config fields from a Hugging Face config.json: key aliases, nulls, type checks."""
+"""Read config fields from a Hugging Face config.json: key aliases, nulls, type checks. Warn
+about keys that a spec neither reads nor ignores (W0418).
+"""
 
 import math
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Label, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
+from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import (
     JsonList,
     JsonMember,
@@ -13,23 +18,13 @@ from specc.frontend.config_json import (
     get_finite_number,
 )
 from specc.frontend.context import Context, Env
-from specc.frontend.declared_types import STATIC_KINDS
 from specc.frontend.foreign_names import resolve_hf_activation
-from specc.frontend.hf_rope_scaling import read_rope_config
-from specc.frontend.spec_values import (
-    ABSENT,
-    Absent,
-    ChoiceValue,
-    RawConfig,
-    Rope,
-    SpecValue,
-    take_first_result,
-)
+from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
+from specc.frontend.rope_frequencies import get_max_rope_length
+from specc.frontend.spec_values import ABSENT, Absent, ChoiceValue, RawConfig, Rope, SpecValue
 from specc.io.json_io import Json
 from specc.ir.dim import Dim
 from specc.syntax import ast
-
-INFINITIES = (math.inf, -math.inf)
 
 
 def read_published_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
@@ -57,7 +52,7 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
         member = data.find(entry.key)
         if _format_member(member) not in entry.values:
             shown = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
-            others = [Label(entry.span, "expected by this spec")] if entry.span else []
+            others = Label.list_at(entry.span, "expected by this spec")
             raise_error(
                 "E0405",
                 f'"{entry.key}" is {shown}, expected {" or ".join(entry.values)}',
@@ -79,75 +74,38 @@ def _read_source(
 ) -> SpecValue | Absent:
     """Return what one expression after `from` finds, or ABSENT."""
     match source:
-        case ast.TextLiteral(value=path):
-            member = data.find_non_null(path)
-            if member is None:
-                return ABSENT
-            return _TypedMember(context, entry, member, env).convert(member.value, entry.type)
-        # `len("id2label")`: the number of listed classes
-        case ast.Call(function=ast.Name(path="len"), args=(ast.TextLiteral(value=path),)):
-            member = data.find_non_null(path)
-            if member is None:
-                return ABSENT
-            return Dim.of(_get_count(member)).with_origin(member.get_origin())
-        # `repeated("attention_types")`: a list in run-length form
-        case ast.Call(function=ast.Name(path="repeated"), args=(ast.TextLiteral(value=path),)):
-            member = data.find_non_null(path)
-            if member is None:
-                return ABSENT
-            typing = _TypedMember(context, entry, member, env)
-            return typing.convert(
-                _expand_layer_pattern(member, typing.get_declaration_labels()), entry.type
-            )
         case ast.Call(function=ast.Name(path="rope_config")):
-            return read_rope_config(source, entry, data, _get_default_rope(context, entry, env))
-    raise_error(
-        "E0406",
-        'a config value is read by a key, `len("…")`, `repeated("…")` or `rope_config(…)`',
-        source.span,
-    )
-
-
-def _get_default_rope(context: Context, entry: ast.Field, env: Env) -> Rope | None:
-    """Return the default RoPE settings for files that have none."""
-    if entry.default is None:
-        return None
-    value = take_first_result(context.evaluator.evaluate(context, entry.default, env))
-    return value if isinstance(value, Rope) else None
-
-
-def _get_count(member: JsonMember) -> int:
-    if isinstance(member.value, JsonList):
-        return len(member.value.items)
-    if isinstance(member.value, JsonObject):
-        return len(member.value.members)
-    raise_error("E0403", f"{member.key.text} must be a list or an object", member.value.span)
+            default = entry.default and context.evaluate_value(entry.default, env)
+            return read_rope_config(
+                source, entry, data, default if isinstance(default, Rope) else None
+            )
+        # `len("id2label")`: the number of listed classes; `repeated("attention_types")`: a list
+        # in run-length form
+        case (
+            ast.TextLiteral(value=path)
+            | ast.Call(
+                function=ast.Name(path="len" | "repeated"), args=(ast.TextLiteral(value=path),)
+            )
+        ):
+            member = data.find_non_null(path)
+        case _:
+            raise_error(
+                "E0406",
+                'a config value is read by a key, `len("…")`, `repeated("…")` or `rope_config(…)`',
+                source.span,
+            )
+    if member is None:
+        return ABSENT
+    reader = _MemberReader(context, entry, member, env)
+    function = source.function.path if isinstance(source, ast.Call) else ""
+    if function == "len":
+        return reader.count_items()
+    value = reader.expand_layer_pattern() if function else member.value
+    return reader.convert(value, entry.type)
 
 
 MAX_EXPANDED_LAYERS = 4096
 """The maximum length of an expanded list: one value per layer."""
-
-
-def _expand_layer_pattern(member: JsonMember, declared: list[Label]) -> JsonList:
-    """Expand `[[["global", "local"], 12]]` to its 24 values, or raise E0403."""
-    made: list[JsonNode] = []
-    parts = member.value.items if isinstance(member.value, JsonList) else ()
-    for part in parts:
-        values, times = _split_layer_pattern(part)
-        # stop before a huge list is created
-        if times < 0 or times * len(values) > MAX_EXPANDED_LAYERS - len(made):
-            parts = ()
-            break
-        made += times * values
-    if not parts:
-        raise_error(
-            "E0403",
-            f"{member.key.text} must be a list of patterns with repeat counts",
-            member.value.span,
-            f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
-            others=declared,
-        )
-    return JsonList(tuple(made), member.value.span)
 
 
 def _split_layer_pattern(part: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
@@ -160,37 +118,62 @@ def _split_layer_pattern(part: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
     return (), -1
 
 
-class _TypedMember:
+class _MemberReader:
     """Converts a member of the config file to the declared type of a field."""
 
     def __init__(self, context: Context, entry: ast.Field, member: JsonMember, env: Env) -> None:
         self.context, self.entry, self.member, self.env = context, entry, member, env
 
+    def count_items(self) -> Dim:
+        """Return the number of items of a list or an object, or raise E0403."""
+        match self.member.value:
+            case JsonList(items=items) | JsonObject(members=items):
+                return Dim.of(len(items)).with_origin(self.member.get_origin())
+        title = f"{self.member.key.text} must be a list or an object"
+        raise_error("E0403", title, self.member.value.span)
+
+    def expand_layer_pattern(self) -> JsonList:
+        """Expand `[[["global", "local"], 12]]` to its 24 values, or raise E0403."""
+        made: list[JsonNode] = []
+        value = self.member.value
+        parts = value.items if isinstance(value, JsonList) else ()
+        for part in parts:
+            values, times = _split_layer_pattern(part)
+            # stop before a huge list is created
+            if times < 0 or times * len(values) > MAX_EXPANDED_LAYERS - len(made):
+                parts = ()
+                break
+            made += times * values
+        if not parts:
+            raise_error(
+                "E0403",
+                f"{self.member.key.text} must be a list of patterns with repeat counts",
+                value.span,
+                f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
+                others=Label.list_at(self.entry.span, "declared here"),
+            )
+        return JsonList(tuple(made), value.span)
+
     def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a value. Records stay raw; a single value counts as a list of one."""
+        """Convert a value. Records stay raw; a single value counts as a list of one, and as both
+        values of a pair.
+        """
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)
-        if type.name == "pair":
-            return self.convert_pair(value, type)
-        if type.name != "list":
+        element = type.element_type
+        if element is None:
             return self.convert_scalar(value, type)
-        assert type.element_type is not None
-        items: tuple[JsonNode, ...] = (value,)
+        items: tuple[JsonNode, ...] = (value,) * (2 if type.name == "pair" else 1)
         if isinstance(value, JsonList):
             items = value.items
-        elif isinstance(value, JsonObject) and (
-            (numbered := _list_numbered_values(value)) is not None
-        ):
-            items = numbered
-        return tuple(self.convert(item, type.element_type) for item in items)
-
-    def convert_pair(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a list of two, or one value for both."""
-        assert type.element_type is not None  # guaranteed by the grammar
-        items = value.items if isinstance(value, JsonList) else (value, value)
-        if len(items) != 2:
+        elif isinstance(value, JsonObject) and type.name == "list":
+            # `{"0": …, "1": …}`, as in `id2label`
+            numbered = [value.members.get(str(n)) for n in range(len(value.members))]
+            found = tuple(member.value for member in numbered if member)
+            items = found if len(found) == len(numbered) else items
+        if type.name == "pair" and len(items) != 2:
             self.raise_wrong_type(value, type, f"a list of {len(items)}")
-        return tuple(self.convert_scalar(item, type.element_type) for item in items)
+        return tuple(self.convert(item, element) for item in items)
 
     def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a value that is neither a list nor a record, or raise E0403."""
@@ -212,15 +195,11 @@ class _TypedMember:
                 return Dim.of(plain).with_origin(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
                 # an infinity is a bound that is never reached, as for `clip`
-                return plain if plain in INFINITIES else float(get_finite_number(value) or 0.0)
+                return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, plain)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, shown: Json) -> NoReturn:
         """Raise E0403 for a value of another type; short values are quoted."""
-        if type.name == "choice" and isinstance(value, JsonScalar):
-            known = ", ".join(type.names)
-            title = f"{self.member.key.text} is {shown!r}, expected one of {known}"
-            raise_error("E0403", title, value.span, others=self.get_declaration_labels())
         kinds = {
             "int": "an integer",
             "float": "a number",
@@ -229,25 +208,186 @@ class _TypedMember:
             "pair": "one number or a list of two",
         }
         wanted = kinds.get(type.name, type.name)
-        assert type.name in STATIC_KINDS or type.name in ("choice", "list", "pair")
-        span, key = value.span, self.member.key.text
-        if shown is not None and len(span.text) < 60:
+        span, label = value.span, f"`{self.entry.name}` takes {wanted}"
+        if type.name == "choice" and isinstance(value, JsonScalar):
+            shown, wanted, label = repr(shown), f"one of {', '.join(type.names)}", ""
+        elif shown is not None and len(span.text) < 60:
             shown = span.text
-        title = f"{key} is {shown}, expected {wanted}"
-        label = f"`{self.entry.name}` takes {wanted}"
-        raise_error("E0403", title, span, label, others=self.get_declaration_labels())
-
-    def get_declaration_labels(self) -> list[Label]:
-        """Return the label of the field's declaration."""
-        span = self.entry.span
-        return [Label(span, "declared here")] if span else []
+        title = f"{self.member.key.text} is {shown}, expected {wanted}"
+        others = Label.list_at(self.entry.span, "declared here")
+        raise_error("E0403", title, span, label, others=others)
 
 
-def _list_numbered_values(value: JsonObject) -> tuple[JsonNode, ...] | None:
-    """Return the values of `{"0": …, "1": …}` in order, as in `id2label`, or None if the keys
-    are not these numbers.
+IGNORED_KEY_GROUPS = {
+    "metadata of the file and the model": "_commit_hash _name_or_path "
+    "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
+    "transformers_version",
+    "element types, which the weight files have": "dtype torch_dtype torchscript",
+    "read in training only": "finetuning_task gradient_checkpointing "
+    "initializer_factor initializer_range problem_type use_bfloat16",
+    "additional outputs of other programs": "output_attentions output_hidden_states "
+    "return_dict use_cache use_return_dict",
+    "implementation choices": "_attn_implementation "
+    "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
+    "pretraining_tp",
+    "class names, whose number the weights have": "id2label label2id num_labels",
+    "special tokens, which tokenizer and generation settings have": "bos_token_id cls_token_id "
+    "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
+    "sep_token_id tokenizer_class unk_token_id",
+    "generation settings": "bad_words_ids begin_suppress_tokens diversity_penalty "
+    "do_sample early_stopping encoder_no_repeat_ngram_size "
+    "exponential_decay_length_penalty forced_bos_token_id forced_decoder_ids "
+    "forced_eos_token_id generation_max_length length_penalty max_length min_length "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
+    "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
+    "task_specific_params temperature top_k top_p typical_p",
+    "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
+}
+"""Keys of published configs that do not affect the computation, by reason."""
+IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
+
+NO_EFFECT_VALUES: dict[str, object] = {
+    "add_cross_attention": False,
+    "is_decoder": False,
+    "pruned_heads": {},
+    "rope_type": "default",
+    "tie_word_embeddings": True,
+}
+"""Keys that every complete config of its time contains, with the value that has no effect; any
+other value is reported."""
+
+TRAINING_KEY_SUFFIXES = (
+    "dropout",
+    "drop_path",
+    "layerdrop",
+    "dropout_prob",
+    "dropout_rate",
+    "pdrop",
+)
+"""Suffixes of keys that affect training only, such as dropout."""
+
+
+def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
+    """Return W0418, once, for keys of a config.json that the spec does not read, at any depth."""
+    known = set(iterate_known_keys(entries))
+    unread = dict(_iterate_unread_keys(known, data, ""))
+    return [_make_unread_warning(unread, known)] if unread else []
+
+
+def _iterate_unread_keys(
+    known: set[str], data: JsonObject, prefix: str
+) -> Iterator[tuple[str, JsonMember]]:
+    """Yield the members that no known path names, with their paths. A path to a value inside of
+    an object reads that value alone.
     """
-    keys = [str(n) for n in range(len(value.members))]
-    if set(keys) != set(value.members):
-        return None
-    return tuple(value.members[key].value for key in keys)
+    for key, member in data.members.items():
+        path = f"{prefix}{key}"
+        if key in IGNORED_BY_ALL or _is_without_effect(key, member) or path in known:
+            continue
+        depth = path.count(".")
+        longest = max((p.count(".") for p in known if _begins_with(p, path)), default=-1)
+        if longest > depth and isinstance(member.value, JsonObject):
+            yield from _iterate_unread_keys(known, member.value, f"{path}.")
+        elif longest < depth:
+            yield path, member
+
+
+def _begins_with(known: str, path: str) -> bool:
+    """Return True if a known path, with `*` for any key, begins with a path."""
+    pairs = zip_longest(path.split("."), known.split("."), fillvalue="*")
+    return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
+
+
+def find_limited_contexts(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
+    """Yield W0436 for each field whose rotary frequencies change beyond the original
+    context, as those of `dynamic` and `longrope` do.
+    """
+    for entry in entries:
+        if not isinstance(entry, ast.Field):
+            continue
+        for source in entry.sources:
+            match source:
+                case ast.Call(function=ast.Name(path="rope_config")):
+                    rope = read_rope_config(source, entry, data, None)
+                    if original := get_max_rope_length(rope):
+                        table = parse_rope_defaults(source).find_section(data)
+                        yield _make_context_warning(rope.kind, original, table, entry)
+
+
+def _make_context_warning(
+    kind: str, original: int, data: JsonObject, entry: ast.Field
+) -> Diagnostic:
+    table = data.find_non_null("rope_parameters") or data.find_non_null("rope_scaling")
+    assert table is not None, "a scaling rule is in one of the two"
+    return Diagnostic(
+        "W0436",
+        f"the model is compiled for at most {original} tokens, the original context of its "
+        f"rotary scaling `{kind}`",
+        Label(table.key, "other frequencies for longer sequences"),
+        others=Label.list_at(entry.span, "read here"),
+        notes=(
+            "transformers changes the frequencies at run time, by the longest sequence of a "
+            "batch: beyond the original context the numbers differ",
+        ),
+        helps=("compile for the longest sequence you need: --context-length N",),
+        severity="warning",
+    )
+
+
+def _is_without_effect(key: str, member: JsonMember) -> bool:
+    """Return whether a key only affects training, or has its default value."""
+    # Dropout has many names and is inactive at inference. Null means absent.
+    if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
+        return True
+    value = member.value.to_plain()
+    # 0 is not false: such a file means something else
+    return (
+        key in NO_EFFECT_VALUES
+        and value == NO_EFFECT_VALUES[key]
+        and type(value) is type(NO_EFFECT_VALUES[key])
+    )
+
+
+def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
+    """Yield the keys that a spec reads, as dotted paths."""
+    for entry in entries:
+        match entry:
+            case ast.Expect(key=key):
+                yield key
+            case ast.IgnoredKeys(keys=keys):
+                yield from keys
+            case ast.Field(sources=sources):
+                for source in sources:
+                    yield from _iterate_source_keys(source)
+
+
+def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
+    """Return the keys after `from`."""
+    match source:
+        case ast.TextLiteral(value=path):
+            yield path
+        case ast.Call(function=ast.Name(path="rope_config")):
+            defaults = parse_rope_defaults(source)
+            yield from ROPE_KEYS
+            yield defaults.theta_key
+            yield from (f"{defaults.section}.{key}" for key in (*ROPE_KEYS, defaults.theta_key))
+        case ast.Call(args=args):
+            for arg in args:
+                yield from _iterate_source_keys(arg)
+
+
+def _make_unread_warning(unread: dict[str, JsonMember], known: set[str]) -> Diagnostic:
+    names = [name[:60] for name in unread]
+    shown = ", ".join(f"`{name}`" for name in names[:12])
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    first, member = next(iter(unread.items()))
+    return Diagnostic(
+        "W0418",
+        f"the spec does not read {shown}{more}",
+        Label(member.key, "the compiled model ignores this"),
+        helps=(
+            *suggest_similar_name(first, known),
+            f'if it changes no result, add to `config`: ignore "{names[0]}"',
+        ),
+        severity="warning",
+    )

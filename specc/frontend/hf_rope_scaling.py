@@ -148,8 +148,8 @@ class _RopeReader:
         helps: tuple[str, ...] = (),
     ) -> NoReturn:
         """Raise E0403 with a label at the declaration of the field."""
-        others = [Label(first, "given first here")] if first else []
-        others += [Label(self.entry.span, "declared here")] if self.entry.span else []
+        others = Label.list_at(first, "given first here")
+        others += Label.list_at(self.entry.span, "declared here")
         raise_error("E0403", title, span, label, others=others, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:

@@ -19,7 +19,6 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     describe_value,
-    take_first_result,
 )
 from specc.frontend.step_budget import EXPANSION_COST
 from specc.frontend.weight_paths import resolve_weight_path
@@ -75,7 +74,7 @@ def bind_definition(
 def _evaluate_definition_argument(
     context: Context, param: ast.DefinitionParameter, expr: ast.Expr, env: Env
 ) -> SpecValue:
-    value = take_first_result(context.evaluator.evaluate(context, expr, env))
+    value = context.evaluate_value(expr, env)
     # an untyped parameter takes anything; a tensor is checked where it is used
     if param.type is None or isinstance(value, Tensor):
         return value
@@ -87,12 +86,8 @@ def _evaluate_definition_argument(
 def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
     """Push a definition while it is expanded. Raise E0210 for unbounded recursion."""
     name = function.definition.name
-    context.evaluator.check_step_estimate(
-        context.resources.steps,
-        function.definition,
-        function.module,
-        _get_definition_config(function),
-        function.span,
+    context.check_step_estimate(
+        function.definition, function.module, _get_definition_config(function), function.span
     )
     context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
     chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
@@ -180,12 +175,10 @@ def _evaluate_definition(
         if param.name in function.bound_arguments:
             env.names[param.name] = function.bound_arguments[param.name]
         elif param.default is not None:
-            env.names[param.name] = take_first_result(
-                context.evaluator.evaluate(context, param.default, env)
-            )
+            env.names[param.name] = context.evaluate_value(param.default, env)
         else:
             raise_error("E0211", f"`{definition.name}` needs `{param.name}`", function.span)
-    return take_first_result(context.evaluator.evaluate(context, definition.value, env))
+    return context.evaluate_value(definition.value, env)
 
 
 def expand_mask(

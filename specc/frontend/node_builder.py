@@ -111,7 +111,7 @@ def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Dia
     return Diagnostic(
         "E0301",
         f"`{operation.name}`: {_name_operands(error.title, operands)}",
-        Label(span, "here") if span else None,
+        Label.at(span, "here"),
         others,
         helps=(error.hint,) if error.hint else (),
     )
@@ -143,7 +143,7 @@ def _explain_length_mismatch(
     return Diagnostic(
         "E0302",
         title,
-        Label(operation.span, text) if operation.span else None,
+        Label.at(operation.span, text),
         _drop_duplicate_labels(labels),
         tuple(notes),
         tuple(_suggest_shape_fixes(dims, given, operation)),

@@ -13,19 +13,18 @@ def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: 
     """Evaluate an expression where a value of a declared type is expected."""
     if type.name == "normalizer":
         return evaluate_normalizer(context, expr, env)
-    evaluator = context.evaluator
-    is_held = is_function_type(type)
-    if is_held and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
+    is_function = is_function_type(type)
+    if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
         # `positions(x)` is a tensor; `window(3)` stays a definition
-        is_held = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
-    return (evaluator.evaluate_function if is_held else evaluator.evaluate)(context, expr, env)
+        is_function = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
+    return context.evaluate_function(expr, env) if is_function else context.evaluate(expr, env)
 
 
 def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
     """Evaluate an expression where a normalizer is expected."""
     match expr:
         case ast.Conditional():
-            taken = context.evaluator.evaluate(context, expr.condition, env)
+            taken = context.evaluate(expr.condition, env)
             return evaluate_normalizer(context, expr.then if taken else expr.otherwise, env)
         case ast.Name(path=path) if path in NORMALIZER_WORDS and path not in env.names:
             # built-in names take precedence over config values
@@ -36,7 +35,7 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
         case ast.Call(function=name) if not _is_bound_name(name.path, env):
             if (found := _find_normalizer(context, name, env)) is not None:
                 return bind_definition(context, found, expr, env)
-    return context.evaluator.evaluate(context, expr, env)
+    return context.evaluate(expr, env)
 
 
 def _is_bound_name(path: str, env: Env) -> bool:

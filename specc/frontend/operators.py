@@ -9,6 +9,7 @@ from specc.diagnostics.source import Span
 from specc.frontend import scalar_arithmetic
 from specc.frontend.context import Context
 from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
+from specc.frontend.scalar_arithmetic import get_known_float, get_number_symbols
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
@@ -45,25 +46,17 @@ INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "%": mod_dims,
 }
 
-TENSOR_OPERATORS = {
-    "+": "add",
-    "-": "sub",
-    "*": "mul",
-    "/": "div",
-    "//": "floordiv",
-    "%": "mod",
-    "**": "pow",
+TENSOR_OPERATORS = {sign: name for name, (sign, _) in scalar_arithmetic.BINARY_OPERATORS.items()}
+"""The op of each arithmetic operator."""
+COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "==": ("eq", operator.eq),
+    "!=": ("ne", operator.ne),
+    "<": ("lt", operator.lt),
+    "<=": ("le", operator.le),
+    ">": ("gt", operator.gt),
+    ">=": ("ge", operator.ge),
 }
-TENSOR_COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-STATIC_COMPARISONS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
+"""The op of each comparison, and its function on known numbers."""
 
 OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 """An operator expression, for messages."""
@@ -117,14 +110,11 @@ def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
+        span, given = side.span, origin and origin.span
         # a literal in the expression itself needs no origin
-        if side.span and origin and origin.span and not _is_same_text(side.span, origin.span):
-            notes.append(f"`{side.span.text}` is given in {origin.span}")
+        if span and given and (span.source is not given.source or span.start != given.start):
+            notes.append(f"`{span.text}` is given in {given}")
     return notes
-
-
-def _is_same_text(a: Span, b: Span | None) -> bool:
-    return b is not None and a.source is b.source and a.start == b.start
 
 
 def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
@@ -176,11 +166,11 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
     helps = ["`cast(x, to=float)` converts to float, which has any power"]
     late = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
-        number = scalar_arithmetic.get_known_float(exponent)
+        number = get_known_float(exponent)
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, expr.span, helps=helps)
-        late = context.has_run_time_symbol(scalar_arithmetic.get_number_symbols(exponent))
+        late = context.has_run_time_symbol(get_number_symbols(exponent))
     if late:
         title = "the exponent of an integer must be known when compiling"
         raise_error("E0206", title, expr.span, helps=helps)
@@ -256,30 +246,23 @@ def apply_logical(
     context: Context, op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> SpecValue:
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
-    truths = [v for v in values if isinstance(v, bool)]
-    if len(truths) == len(values):
-        return _apply_to_bools(op, truths)
+    other = next((v for v in values if not isinstance(v, bool)), None)
+    if other is None:
+        if op == "not":
+            return not values[0]
+        return all(values) if op == "&" else any(values)
     if any(map(_is_deferred_mask, values)):
         return _combine_masks(op, values, expr)
-    grids = [v for v in values if isinstance(v, bool) or _is_boolean(v)]
-    if len(grids) == len(values):
-        operands = [convert_to_tensor(context, v, "bool", expr.span) for v in grids]
+    if all(isinstance(v, bool) or _is_boolean(v) for v in values):
+        operands = [convert_to_tensor(context, v, "bool", expr.span) for v in values]
         return add_node(context, LOGICAL_OPS[op](), operands, expr.span, name=op)[0]
-    wrong = next(v for v in values if not isinstance(v, bool))
-    raise_error("E0206", f"`{op}` takes booleans, not {describe_value(wrong)}", expr.span)
-
-
-def _apply_to_bools(op: LogicalOperator, truths: Sequence[bool]) -> bool:
-    if op == "not":
-        return not truths[0]
-    return all(truths) if op == "&" else any(truths)
+    raise_error("E0206", f"`{op}` takes booleans, not {describe_value(other)}", expr.span)
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
     """Return whether a value is a mask that is not expanded to a grid yet."""
-    if isinstance(value, DefinitionFunction):
-        return value.kind == "mask"
-    return isinstance(value, CombinedMask)
+    is_mask = isinstance(value, DefinitionFunction) and value.kind == "mask"
+    return is_mask or isinstance(value, CombinedMask)
 
 
 def _is_boolean(value: SpecValue) -> bool:
@@ -316,10 +299,8 @@ def apply_comparison(
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _compare_tensors(context, op, left, right, expr)
-    if isinstance(left, Dim) and isinstance(right, Dim):
-        return _compare_dims(op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
-        return _compare_fractions(op, left, right, expr)
+        return _compare_numbers(op, left, right, expr)
     # other values can only be compared for equality
     if not alike:
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
@@ -342,19 +323,17 @@ def _compare_tensors(
     if a.type.dtype == "bool":
         title = "booleans are combined with `&`, `|` and `not`, not compared"
         raise_error("E0206", title, expr.span)
-    compared = ops.Compare(TENSOR_COMPARISONS[op])
-    return add_node(context, compared, [a, b], expr.span, name=op)[0]
+    return add_node(context, ops.Compare(COMPARISONS[op][0]), [a, b], expr.span, name=op)[0]
 
 
-def _compare_fractions(op: str, left: Number, right: Number, expr: OperatorExpr) -> bool:
-    a, b = (scalar_arithmetic.get_known_float(left), scalar_arithmetic.get_known_float(right))
+def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) -> bool:
+    if isinstance(left, Dim) and isinstance(right, Dim):
+        # `n + 1 > n` is decided for every `n` by the difference
+        left, right = left - right, Dim.of(0)
+    a, b = get_known_float(left), get_known_float(right)
     if a is None or b is None:
-        raise NeedsValue(
-            scalar_arithmetic.get_number_symbols(left)
-            | scalar_arithmetic.get_number_symbols(right),
-            expr.span,
-        )
-    return bool(STATIC_COMPARISONS[op](a, b))
+        raise NeedsValue(get_number_symbols(left) | get_number_symbols(right), expr.span)
+    return COMPARISONS[op][1](a, b)
 
 
 def _to_comparable(value: SpecValue) -> object:
@@ -374,11 +353,3 @@ def _to_comparable(value: SpecValue) -> object:
 
 def _sort_options(options: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
     return tuple((name, options[name]) for name in sorted(options))
-
-
-def _compare_dims(op: str, left: Dim, right: Dim, expr: OperatorExpr) -> bool:
-    # `n + 1 > n` is decided for every `n` by the difference
-    difference = left - right
-    if difference.number is None:
-        raise NeedsValue(difference.symbols(), expr.span)
-    return bool(STATIC_COMPARISONS[op](difference.number, 0))

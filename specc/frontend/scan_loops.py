@@ -325,11 +325,7 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
             helps=helps,
         )
     if after.type != before.type:
-        others = (
-            [Label(statement.span, f"before the loop it is {format_type(before.type)}")]
-            if statement.span
-            else []
-        )
+        others = Label.list_at(statement.span, f"before the loop it is {format_type(before.type)}")
         title = (
             f"the carry `{name}` changes from {format_type(before.type)} to "
             f"{format_type(after.type)}"

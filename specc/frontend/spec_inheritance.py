@@ -67,8 +67,8 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
                 Diagnostic(
                     "E0225",
                     title,
-                    Label(span, "again here") if span else None,
-                    (Label(first, "first here"),) if first else (),
+                    Label.at(span, "again here"),
+                    Label.list_at(first, "first here"),
                     (
                         "definitions in such a spec are for its config values; they override "
                         "nothing in the graph",

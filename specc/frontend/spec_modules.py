@@ -159,8 +159,8 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
         for name, span in iterate_item_names(item):
             if name in seen:
                 first = seen[name]
-                others = (Label(first, "first here"),) if first else ()
-                primary = Label(span, "again here") if span else None
+                others = Label.list_at(first, "first here")
+                primary = Label.at(span, "again here")
                 faults.append(Diagnostic("E0217", f"`{name}` is defined twice", primary, others))
             seen[name] = span
         if isinstance(item, ast.Block | ast.Definition):
@@ -338,7 +338,7 @@ def _check_assigned_names(program: Program) -> None:
         level = [k for k in known if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in level]
         helps = suggest_similar_name(last, names, f"expected one of {', '.join(level) or 'none'}")
-        primary = Label(given.span, "unknown key") if given.span else None
+        primary = Label.at(given.span, "unknown key")
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         faults.append(Diagnostic("E0201", title, primary, helps=tuple(helps)))
     if faults:

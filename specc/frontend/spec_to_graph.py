@@ -247,9 +247,7 @@ def _build_graph(
         raise Failed(*context.errors.diagnostics)
     results = Results(())
     with context.collect_errors():
-        context.evaluator.check_step_estimate(
-            context.resources.steps, block, program.module, config, None
-        )
+        context.check_step_estimate(block, program.module, config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
     if context.errors.diagnostics:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_inheritance import list_config_items
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.syntax import ast
@@ -260,11 +260,7 @@ def make_unused_warning(
     what: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
 ) -> Diagnostic:
     """Return W0202 with the nearest name among those that are read in the same place."""
-    near = did_you_mean(name, sorted(set(candidates) - {name}))
+    helps = (*suggest_similar_name(name, sorted(set(candidates) - {name})), remedy)
     return Diagnostic(
-        "W0202",
-        f"{what} is never used",
-        Label(span, "unused") if span else None,
-        helps=(*([format_suggestion(near)] if near else ()), remedy),
-        severity="warning",
+        "W0202", f"{what} is never used", Label.at(span, "unused"), helps=helps, severity="warning"
     )

@@ -60,7 +60,7 @@ def _iterate_other_graphs(
 
 def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
     path = rule.name.text
-    label = Label(rule.span, "named by this `share`") if rule.span else None
+    label = Label.at(rule.span, "named by this `share`")
     names = {
         p: None for m in models for name in m.graph.parameters for p in _list_parent_paths(name)
     }

@@ -111,7 +111,7 @@ def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
         "E0228",
         f"`{part.name}` cannot be {member.value.span.text[:60]}",
         member.value.span,
-        others=[Label(part.use.span, "used here")] if part.use.span else [],
+        others=Label.list_at(part.use.span, "used here"),
         notes=[f"those read {known}"],
         helps=["add a spec that reads this type to them, or pass your own with --spec"],
     )

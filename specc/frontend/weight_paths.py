@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.frontend.context import Context, Env
-from specc.frontend.spec_values import ChoiceValue, NeedsValue, describe_value, take_first_result
+from specc.frontend.spec_values import ChoiceValue, NeedsValue, describe_value
 from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_expression
@@ -18,13 +18,12 @@ def register_share_rules(
     """Register the `share` rules of these items whose conditions are true, with paths below the
     scope of `env`. Rules `from_used_spec` may be unused: the file may need them elsewhere.
     """
-    evaluate = context.evaluator.evaluate
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
             if not isinstance(rule, ast.Share):
                 continue
             condition = rule.condition
-            if condition is None or take_first_result(evaluate(context, condition, env)) is True:
+            if condition is None or context.evaluate_value(condition, env) is True:
                 context.weights.sharing.add_share_rule(
                     rule.name.text, env.scope, from_used_spec=from_used_spec
                 )
@@ -66,9 +65,7 @@ def fill_placeholders(
         if inner not in context.weights.placeholders:
             context.count_steps(span, PARSE_COST + len(inner))
             context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
-        value = take_first_result(
-            context.evaluator.evaluate(context, context.weights.placeholders[inner], env)
-        )
+        value = context.evaluate_value(context.weights.placeholders[inner], env)
         # floats are rejected: their format in the checkpoint's names is unknown
         match value:
             case Dim() if value.number is not None:

@@ -161,7 +161,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
         fix = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     span, text, other_span, other_text = labels
-    others = (Label(other_span, other_text),) if other_span else ()
+    others = Label.list_at(other_span, other_text)
     return Diagnostic("E0526", title, Label.at(span, text), others, helps=(fix, share))
 
 

@@ -263,7 +263,7 @@ def _raise_shape_conflict(known: graph.Parameter, new: graph.Parameter) -> NoRet
         f"two weights of different shapes are called `{new.name}`",
         new.span,
         f"{new.type} here",
-        others=[Label(known.span, f"{known.type} here")] if known.span else [],
+        others=Label.list_at(known.span, f"{known.type} here"),
         helps=["give each its own `@` name; calls that share weights need equal sizes"],
     )
 

@@ -79,15 +79,13 @@ def _raise_tokens_mixed(
     at = known[-1] if known else site.span
     fn = node.op.attributes().get("fn")
     said = fn if isinstance(fn, str) else node.op.name
-    there = Label(site.span, "the experts run here") if site.span else None
-    raise Failed(
-        Diagnostic(
-            "E0331",
-            f"experts must process each token independently, but this one {does}",
-            Label(at, f"`{said}` does") if at else None,
-            (there,) if there and at is not site.span else (),
-            helps=("compute this before `route`, on all tokens",),
-        )
+    raise_error(
+        "E0331",
+        f"experts must process each token independently, but this one {does}",
+        at,
+        f"`{said}` does",
+        others=Label.list_at(None if at is site.span else site.span, "the experts run here"),
+        helps=["compute this before `route`, on all tokens"],
     )
 
 
