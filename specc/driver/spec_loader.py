@@ -37,8 +37,7 @@ from specc.frontend.hf_config import (
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
-from specc.frontend.unused_names import find_unused_names
-from specc.frontend.unused_share_rules import check_share_rules
+from specc.frontend.unused_names import check_share_rules, find_unused_names
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     choose_used_specs,

@@ -18,8 +18,8 @@ from specc.driver.weights_section import (
     required_parameters,
 )
 from specc.frontend.context import Env
+from specc.frontend.elaboration_state import extend_recursion_limit
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
-from specc.frontend.step_budget import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization

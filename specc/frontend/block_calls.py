@@ -16,8 +16,8 @@ from specc.frontend.declared_types import (
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_branch
 from specc.frontend.foreign_names import raise_unknown_option
+from specc.frontend.name_lookup import evaluate_as_type
 from specc.frontend.node_builder import add_op
-from specc.frontend.normalizers import evaluate_as_type
 from specc.frontend.spec_values import (
     POISON,
     AlreadyReported,
@@ -31,7 +31,7 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.statements import Returned, run_statements
 from specc.frontend.used_specs import show_call_in_errors
-from specc.frontend.weight_paths import register_share_rules
+from specc.frontend.weight_paths_and_sharing import register_share_rules
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast

@@ -14,8 +14,12 @@ from specc.frontend.context import Context, Env, PendingCall
 from specc.frontend.expressions import evaluate_expression, evaluate_value, select_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.masks import bind_definition
-from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_callee, resolve_name
-from specc.frontend.normalizers import evaluate_normalizer
+from specc.frontend.name_lookup import (
+    NAMED_CONSTANTS,
+    evaluate_normalizer,
+    resolve_callee,
+    resolve_name,
+)
 from specc.frontend.parameter_kinds import (
     ANY_KIND,
     FLOAT_KIND,
@@ -46,7 +50,7 @@ from specc.frontend.spec_values import (
     describe_value,
     take_first_result,
 )
-from specc.frontend.weight_paths import resolve_weight_path
+from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir.dim import DimError, DimLimitError
 from specc.syntax import ast
 

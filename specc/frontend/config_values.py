@@ -10,9 +10,9 @@ from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.context import Context, Env, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
-from specc.frontend.name_lookup import resolve_name
-from specc.frontend.normalizers import evaluate_as_type
+from specc.frontend.name_lookup import evaluate_as_type, resolve_name
 from specc.frontend.parameter_kinds import NORMALIZER_WORDS
 from specc.frontend.scalar_arithmetic import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
@@ -27,7 +27,6 @@ from specc.frontend.spec_values import (
     SpecValue,
     take_first_result,
 )
-from specc.frontend.step_budget import StepBudget
 from specc.ir.dim import Dim
 from specc.syntax import ast
 

@@ -13,11 +13,14 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonObject
 from specc.frontend.elaboration_state import (
+    BUDGET_EXCEEDED,
     ErrorLog,
     LengthSymbols,
     ResourceUse,
+    StepBudget,
     ValueFacts,
     WeightNames,
+    count_nested_items,
 )
 from specc.frontend.spec_values import (
     Absent,
@@ -30,7 +33,6 @@ from specc.frontend.spec_values import (
     Tensor,
     take_first_result,
 )
-from specc.frontend.step_budget import BUDGET_EXCEEDED, StepBudget, count_nested_items
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder
 from specc.syntax import ast

@@ -9,7 +9,7 @@ from typing import Any
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.context import Context, Env
-from specc.frontend.elaboration_state import record_value
+from specc.frontend.elaboration_state import OPERATION_COST, record_value
 from specc.frontend.grid_indices import gather_position, is_grid_read, read_at_grid_indices
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.node_builder import add_op
@@ -32,8 +32,7 @@ from specc.frontend.spec_values import (
     describe_value,
     take_first_result,
 )
-from specc.frontend.step_budget import OPERATION_COST
-from specc.frontend.weight_paths import fill_placeholders
+from specc.frontend.weight_paths_and_sharing import fill_placeholders
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast

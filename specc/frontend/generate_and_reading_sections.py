@@ -27,11 +27,11 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     take_first_result,
 )
-from specc.frontend.unused_names import collect_names
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection, StreamSection
 from specc.syntax import ast
+from specc.syntax.ast import walk_tree
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
@@ -282,7 +282,8 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
     if growing is None or source is None or len(growing.type.dims or ()) < 2:
         return False
     axis = (growing.type.dims or ())[1]
-    return isinstance(axis, ast.Name) and axis.path in collect_names(*(source.type.dims or ()))
+    lengths = {n.path for n in walk_tree(source.type) if isinstance(n, ast.Name)}
+    return isinstance(axis, ast.Name) and axis.path in lengths
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:

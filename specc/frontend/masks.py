@@ -10,6 +10,7 @@ from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.context import EMPTY_NAMES, Context, Env
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.elaboration_state import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.grid_indices import GRID_RANK, convert_to_grid
 from specc.frontend.node_builder import add_node, add_op
@@ -20,8 +21,7 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
 )
-from specc.frontend.step_budget import EXPANSION_COST
-from specc.frontend.weight_paths import resolve_weight_path
+from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir import ops
 from specc.syntax import ast
 

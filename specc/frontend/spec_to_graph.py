@@ -24,7 +24,12 @@ from specc.frontend.declared_types import (
     match_tensor_type,
     resolve_input_type,
 )
-from specc.frontend.elaboration_state import LengthSymbols, ResourceUse, record_elaboration
+from specc.frontend.elaboration_state import (
+    LengthSymbols,
+    ResourceUse,
+    extend_recursion_limit,
+    record_elaboration,
+)
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.generate_and_reading_sections import (
     evaluate_generation,
@@ -47,10 +52,9 @@ from specc.frontend.spec_values import (
     take_first_result,
 )
 from specc.frontend.statements import check_requirement, run_statements
-from specc.frontend.step_budget import extend_recursion_limit
 from specc.frontend.step_estimate import StepEstimator
 from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_use_in_errors
-from specc.frontend.weight_paths import register_share_rules
+from specc.frontend.weight_paths_and_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition, find_circular_default

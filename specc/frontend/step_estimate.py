@@ -11,9 +11,9 @@ from specc.diagnostics.source import Span
 from specc.frontend.builtins.registry import BUILTINS, BuiltinParameter
 from specc.frontend.context import EMPTY_NAMES, MAX_LAYERS, Library, SpecItem, SpecModule
 from specc.frontend.declared_types import is_function_type, is_tensor_type
+from specc.frontend.elaboration_state import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
 from specc.frontend.parameter_kinds import FUNCTION_KIND, TENSOR_KIND
 from specc.frontend.spec_values import SpecValue
-from specc.frontend.step_budget import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
 from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree

@@ -12,10 +12,10 @@ from specc.diagnostics.render import format_repr
 from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.context import Library, raise_undecided_structure
+from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, NeedsValue, Record, SpecValue
-from specc.frontend.step_budget import StepBudget
 from specc.frontend.used_specs import apply_trial_specs
 from specc.ir.dim import Dim
 from specc.ir.model import ModelDefinition

@@ -4,7 +4,7 @@ a limit with a code.
 
 import pytest
 
-from specc.frontend.step_budget import MAX_STEPS
+from specc.frontend.elaboration_state import MAX_STEPS
 from tests.support.bombs import CHECKED, all_bombs, mixed
 from tests.support.guarded import guarded
 

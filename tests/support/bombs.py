@@ -165,11 +165,11 @@ def all_bombs() -> dict[str, str]:
 CHECKED = """
 import resource, time
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import context, step_budget
+from specc.frontend import context, elaboration_state
 from specc.diagnostics.diagnostic import Failed
 import tempfile, pathlib
 if given["steps"]:
-    step_budget.MAX_STEPS = given["steps"]
+    elaboration_state.MAX_STEPS = given["steps"]
     context.MAX_GRAPH_NODES = 2 * given["steps"]
 result = {}
 with tempfile.TemporaryDirectory() as folder:

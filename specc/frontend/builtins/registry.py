@@ -35,7 +35,7 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
 )
-from specc.frontend.weight_sharing import get_expert_weight, get_stacked_shape
+from specc.frontend.weight_paths_and_sharing import get_expert_weight, get_stacked_shape
 from specc.ir import graph
 from specc.ir.dim import Dim
 from specc.ir.op import Op
