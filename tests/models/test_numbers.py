@@ -252,7 +252,7 @@ def test_the_picture_of_its_attention_bears_what_was_read_and_written(
     own = data["maps"][-2]
     assert own["scope"] == "decoder.layers.2.self_attn"
     fed = data["axes"][own["queries"]]
-    assert fed["role"] == "written"
+    assert fed["role"] == "generated"
     assert "".join(fed["labels"][1:]) == answer, "what was fed begins with the start"
 
 
