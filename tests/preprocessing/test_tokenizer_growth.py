@@ -116,7 +116,7 @@ def test_vocabularies_that_fill_the_memory(parts: dict[str, Any]) -> None:
 
 
 def test_shared_prefixes_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_limits, "MAX_TRIE_NODES", 0)
+    monkeypatch.setattr(tokenizer_library, "MAX_TRIE_NODES", 0)
     texts = ["x" * length for length in range(1, 400)]
     assert count_trie_nodes(texts) == len(texts)
     texts = [f"{i}" + "x" * 500 for i in range(100)]
