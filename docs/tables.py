@@ -9,12 +9,17 @@ import re
 from pathlib import Path
 
 from docs.generators import json_schema, textmate_grammar
-from specc.diagnostics.codes import DIAGNOSTIC_CODES
+from specc.diagnostics.diagnostic import find_error_family
 from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
-from specc.library.spec_reader import list_builtin_specs, read_spec_file
+from specc.library.spec_reader import (
+    list_builtin_specs,
+    list_error_pages,
+    read_page_title,
+    read_spec_file,
+)
 
 ROOT = Path(__file__).parents[1]
 EXTENSION = ROOT / "editors" / "vscode"
@@ -215,8 +220,9 @@ def render_builtins_page() -> str:
 def render_codes_page() -> str:
     """Return docs/errors/README.md: every diagnostic code with its exit status and title."""
     rows = "\n".join(
-        f"| [{name}]({name}.md) | {code.status} | {code.line} |"
-        for name, code in DIAGNOSTIC_CODES.items()
+        f"| [{code}]({code}.md) | {find_error_family(code).value} | "
+        f"{read_page_title(page.read_text(encoding='utf-8'))} |"
+        for code, page in list_error_pages().items()
     )
     return (
         "# Diagnostic codes\n\n`specc explain CODE` prints the page of a code. "

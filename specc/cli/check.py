@@ -29,7 +29,7 @@ def run_check(args: Namespace) -> int:
     if report.errors:
         raise Failed(*report.errors)
     terminal.print_diagnostics([*checked.warnings, *report.warnings], args.format, args.color)
-    if terminal.print_json_result("check", _report_as_json(spec, checked, report)):
+    if terminal.print_json_result(_report_as_json(spec, checked, report)):
         return 0
     terminal.print_done(f"{spec.program.name}: ok")
     for line in (*_format_trials(spec, checked), *report.lines(), *_list_other_graphs(spec, model)):

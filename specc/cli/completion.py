@@ -4,10 +4,9 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specc.diagnostics.codes import DIAGNOSTIC_CODES
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_reader import list_builtin_specs
+from specc.library.spec_reader import list_builtin_specs, list_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of `specc _complete` for an option or argument."""
@@ -244,7 +243,7 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
     if kind == "specs":
         return sorted(list_builtin_specs())
     if kind == "codes":
-        return sorted(DIAGNOSTIC_CODES)
+        return sorted(list_error_pages())
     try:
         fields = open_spec(spec).program.list_fields_by_path() if spec else {}
     except Failed:

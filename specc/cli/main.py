@@ -13,13 +13,12 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from specc.cli import terminal
 from specc.cli.options import UsageError, describe_unknown_option, find_option_group
 from specc.cli.terminal import print_diagnostics
-from specc.diagnostics.codes import ErrorFamily, compute_exit_status
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, ErrorFamily, Failed, compute_exit_status
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.platform import (
     ProcessTerminated,
@@ -29,59 +28,86 @@ from specc.io.platform import (
 from specc.io.safe_read import escape_text
 from specc.version import __version__
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("specc.cli.check", "check names, shapes, causality and padding of a spec"),
-    "compile": ("specc.cli.compile", "compile a spec to an ONNX model or a package"),
-    "run": ("specc.cli.run", "run a compiled model, or generate text"),
-    "export": ("specc.cli.export", "export a compiled model for Triton Inference Server"),
-    "map": ("specc.cli.map", "batch inference over a data set"),
-    "verify": ("specc.cli.verify", "compare a compiled model with the float64 reference"),
-    "new": ("specc.cli.new", "start a spec from a built-in model or a checkpoint"),
-    "show": (
-        "specc.cli.show",
-        "print architecture, shapes, weights and cost, or the contents of a package",
-    ),
-    "diff": ("specc.cli.diff", "compare two architectures: specs, models, packages"),
-    "fmt": ("specc.cli.fmt_convert", "format specs"),
-    "convert": (
-        "specc.cli.fmt_convert",
-        "convert .specc to YAML or back, or GloVe vectors to safetensors",
-    ),
-    "expand": ("specc.cli.expand", "inline base specs and standard library blocks into one spec"),
-    "explain": ("specc.cli.explain", "explain a diagnostic code, for example E0302"),
-    "list": ("specc.cli.list_doc", "list built-in specs, blocks, masks, scores and functions"),
-    "doc": ("specc.cli.list_doc", "document a spec, block or function"),
-    "lsp": ("specc.cli.lsp", "language server over stdin and stdout"),
-    "completion": ("specc.cli.completion", "print a completion script for bash, zsh or fish"),
-}
-"""Module and summary of each command. Modules are imported on demand."""
 
-EXAMPLES = {
-    "check": "check my.specc",
-    "compile": "compile gpt2 --weights gpt2/ --graphs all -o out/gpt2",
-    "run": 'run out/numbers "de 305" --max-tokens 64',
-    "export": "export triton digits.onnx -o repository/",
-    "map": "map dates.onnx orders.parquet --column text=source -o out/",
-    "verify": "verify low.onnx --baseline full.onnx --threshold kl=0.001",
-    "new": "new rnnsearch my.yaml",
-    "show": "show gpt2 --dims batch=1,seq=1024",
-    "diff": "diff llama mistral",
-    "fmt": "fmt my.specc",
-    "convert": "convert my.yaml -o my.specc",
-    "expand": "expand my.yaml -o whole.specc",
-    "explain": "explain E0302",
-    "list": "list specs",
-    "doc": "doc attention --source",
-    "lsp": "lsp --schema",
-    "completion": "completion bash",
+class Command(NamedTuple):
+    """A command: its module in `specc.cli`, which is imported on demand; its summary; and an
+    example for the end of its help and for usage errors.
+    """
+
+    module: str
+    summary: str
+    example: str = ""
+
+
+COMMANDS = {
+    "check": Command(
+        "check", "check names, shapes, causality and padding of a spec", "check my.specc"
+    ),
+    "compile": Command(
+        "compile_export",
+        "compile a spec to an ONNX model or a package",
+        "compile gpt2 --weights gpt2/ --graphs all -o out/gpt2",
+    ),
+    "run": Command(
+        "run", "run a compiled model, or generate text", 'run out/numbers "de 305" --max-tokens 64'
+    ),
+    "export": Command(
+        "compile_export",
+        "export a compiled model for Triton Inference Server",
+        "export triton digits.onnx -o repository/",
+    ),
+    "map": Command(
+        "map",
+        "batch inference over a data set",
+        "map dates.onnx orders.parquet --column text=source -o out/",
+    ),
+    "verify": Command(
+        "verify_diff",
+        "compare a compiled model with the float64 reference",
+        "verify low.onnx --baseline full.onnx --threshold kl=0.001",
+    ),
+    "new": Command(
+        "new", "start a spec from a built-in model or a checkpoint", "new rnnsearch my.yaml"
+    ),
+    "show": Command(
+        "show",
+        "print architecture, shapes, weights and cost, or the contents of a package",
+        "show gpt2 --dims batch=1,seq=1024",
+    ),
+    "diff": Command(
+        "verify_diff", "compare two architectures: specs, models, packages", "diff llama mistral"
+    ),
+    "fmt": Command("fmt_convert_expand", "format specs", "fmt my.specc"),
+    "convert": Command(
+        "fmt_convert_expand",
+        "convert .specc to YAML or back, or GloVe vectors to safetensors",
+        "convert my.yaml -o my.specc",
+    ),
+    "expand": Command(
+        "fmt_convert_expand",
+        "inline base specs and standard library blocks into one spec",
+        "expand my.yaml -o whole.specc",
+    ),
+    "explain": Command(
+        "list_doc_explain", "explain a diagnostic code, for example E0302", "explain E0302"
+    ),
+    "list": Command(
+        "list_doc_explain", "list built-in specs, blocks, masks, scores and functions", "list specs"
+    ),
+    "doc": Command(
+        "list_doc_explain", "document a spec, block or function", "doc attention --source"
+    ),
+    "lsp": Command("lsp", "language server over stdin and stdout", "lsp --schema"),
+    "completion": Command(
+        "completion", "print a completion script for bash, zsh or fish", "completion bash"
+    ),
 }
-"""An example of each command, for the end of its help and for usage errors."""
+
+HIDDEN_COMMANDS = {"_complete": Command("completion", "")}
+"""Commands for completion scripts, not for users."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 """Message formats; the first is the default."""
-
-HIDDEN_COMMANDS = {"_complete": "specc.cli.completion"}
-"""Commands for completion scripts, not for users."""
 
 
 class StoreNonEmpty(argparse.Action):
@@ -119,7 +145,9 @@ class ArgumentParser(argparse.ArgumentParser):
                 for name, parser in build_command_parsers().items()
             }
             message = describe_unknown_option(unrecognized[0], self._option_string_actions, others)
-        raise UsageError(self.prog, message, EXAMPLES.get(command, ""))
+        raise UsageError(
+            self.prog, message, COMMANDS[command].example if command in COMMANDS else ""
+        )
 
 
 def build_parser() -> ArgumentParser:
@@ -131,8 +159,8 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"specc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=ArgumentParser)
-    for name, (_, text) in COMMANDS.items():
-        commands.add_parser(name, help=text, add_help=False)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.summary, add_help=False)
     return parser
 
 
@@ -188,10 +216,14 @@ def main(argv: Sequence[str]) -> int:
         if termination := get_pending_termination():
             return _handle_interrupt(termination)
         raise
-    token = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet))
+    token = terminal.OUTPUT_STYLE.set(
+        terminal.OutputStyle(arguments.format, arguments.quiet, argv[0])
+    )
     try:
         if arguments.debug:
-            _verify_passes()
+            from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
+
+            VERIFY_AFTER_PASSES.set(True)
         code = command(arguments)
         # flush here, so that a closed pipe or a full disk is reported below
         sys.stdout.flush()
@@ -252,24 +284,13 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
     )
 
 
-INTERRUPTED = "interrupted", 130
-"""Message and exit status of Ctrl-C."""
-
-
 def _handle_interrupt(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
-    reason, status = (
-        ("terminated", stop.status) if isinstance(stop, ProcessTerminated) else INTERRUPTED
-    )
+    reason, status = "interrupted", 130  # of Ctrl-C
+    if isinstance(stop, ProcessTerminated):
+        reason, status = "terminated", stop.status
     print(f"{reason}; no further output was written", file=sys.stderr)
     return status
-
-
-def _verify_passes() -> None:
-    """Verify every graph after every pass."""
-    from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
-
-    VERIFY_AFTER_PASSES.set(True)
 
 
 def _discard_output() -> None:
@@ -304,29 +325,28 @@ def _parse_arguments(
         suggestion = did_you_mean(name, COMMANDS)
         hint = f"; {format_suggestion(suggestion)}" if suggestion else ""
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
-    module = import_module(HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][0])
-    parser = _build_command_parser(name, module)
-    command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_get_command_name(name)}"]
+    command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
+    parser = _build_command_parser(name, command)
+    run = vars(_import_command(command))[f"run_{name.removeprefix('_')}"]
     # arguments after `--` are not options; only the full parser handles that
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
-    return command, parse(argv[1:])
+    return run, parse(argv[1:])
 
 
-def _get_command_name(name: str) -> str:
-    """Return the name of a command in `run_check` and `add_check_arguments`."""
-    return name.removeprefix("_")
+def _import_command(command: Command) -> ModuleType:
+    return import_module(f"specc.cli.{command.module}")
 
 
-def _build_command_parser(name: str, module: ModuleType) -> ArgumentParser:
+def _build_command_parser(name: str, command: Command) -> ArgumentParser:
     """Build the parser of a command."""
-    summary = COMMANDS[name][1] if name in COMMANDS else ""
+    summary = command.summary
     parser = ArgumentParser(
         prog=f"specc {name}", description=summary[:1].upper() + summary[1:], allow_abbrev=False
     )
-    vars(module)[f"add_{_get_command_name(name)}_arguments"](parser)
+    vars(_import_command(command))[f"add_{name.removeprefix('_')}_arguments"](parser)
     add_common_options(parser)
-    if name in EXAMPLES:
-        parser.epilog = f"Example: specc {EXAMPLES[name]}" + (
+    if command.example:
+        parser.epilog = f"Example: specc {command.example}" + (
             f". {parser.epilog}" if parser.epilog else ""
         )
     return parser
@@ -334,10 +354,7 @@ def _build_command_parser(name: str, module: ModuleType) -> ArgumentParser:
 
 def build_command_parsers() -> dict[str, ArgumentParser]:
     """Return the parser of every command, for completion and the reference."""
-    return {
-        name: _build_command_parser(name, import_module(path))
-        for name, (path, _) in COMMANDS.items()
-    }
+    return {name: _build_command_parser(name, command) for name, command in COMMANDS.items()}
 
 
 def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:

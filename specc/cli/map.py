@@ -22,7 +22,7 @@ from specc.cli.options import (
     make_output_option,
     parse_generation_settings,
 )
-from specc.cli.terminal import get_output_style, print_done, print_json_result, print_note
+from specc.cli.terminal import is_progress_shown, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import group_thousands
 from specc.driver.option_kinds import TEXT_OPTION, TEXTS_OPTION, Option, one_of, parse_bounded_int
@@ -125,20 +125,18 @@ def run_map(args: Namespace) -> int:
         gpus=args.gpus,
         most_errors=args.max_errors,
     )
-    style = get_output_style()
-    quiet = style.quiet or style.is_machine_readable
-    progress_line = _JobProgressLine(sys.stderr.isatty() and not quiet)
+    progress_line = _JobProgressLine(is_progress_shown())
     try:
         report = run_job(job, progress_line.show)
     finally:
         progress_line.end()
     status = int(bool(report.rows) and report.errors == report.rows)
-    if print_json_result("map", report_as_json(report)):
+    if print_json_result(report_as_json(report)):
         return status
     _print_report(report)
     if report.computed:
         # the duration is a note, omitted with --quiet
-        print_done(format_times(report), aside=True)
+        print_done(format_times(report), to_stderr=True)
     return status
 
 

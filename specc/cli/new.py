@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from specc.cli.options import FORCE_OPTION, add_option_groups
-from specc.cli.terminal import print_done, print_json_result
+from specc.cli.terminal import print_done, print_json_result, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
 from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
@@ -16,7 +16,6 @@ from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import get_specs_directory
-from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.yaml.yaml_printer import print_yaml
 
@@ -57,7 +56,7 @@ def add_new_arguments(parser: ArgumentParser) -> None:
 
 
 def run_new(args: Namespace) -> int:
-    """Write the file, and say what to do next."""
+    """Write the spec, and print the next command."""
     names, path = args.words[:-1], args.words[-1]
     if len(names) != (0 if args.directory else 1):
         _raise_wrong_arguments(bool(args.directory))
@@ -85,12 +84,13 @@ def run_new(args: Namespace) -> int:
             sign=sign,
         )
         file = write_instance(instance)
-    _write_spec(path, file, yaml, args.force)
+    text = print_yaml(file) if yaml else print_dsl(file)
+    write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if above:
-        _write_schema(Path(path).parent / SCHEMA_FILE)
-    if print_json_result(
-        "new", {"file": path, "extends": file.extends, "draft": draft_as_json(draft)}
-    ):
+        schema = Path(path).parent / SCHEMA_FILE
+        if not schema.exists():
+            write_file_atomically(schema, [(get_specs_directory() / "schema.json").read_bytes()])
+    if print_json_result({"file": path, "extends": file.extends, "draft": draft_as_json(draft)}):
         return 0
     print_done(f"{escape_text(path)}: an instance of {file.extends}")
     if draft is not None:
@@ -123,19 +123,6 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
     if yaml:
         return (comment, "weights:", "  - from: my.safetensors")
     return (comment, 'weights { from "my.safetensors" }')
-
-
-def _write_spec(path: str, file: ast.File, yaml: bool, force: bool) -> None:
-    text = (print_yaml(file) if yaml else print_dsl(file)).encode()
-    write_file_atomically(
-        resolve_output_path(path, NEW_SPEC_OUTPUT, force=force, content=text), [text]
-    )
-
-
-def _write_schema(path: Path) -> None:
-    """Write the schema named in the file's first line, unless it exists."""
-    if not path.exists():
-        write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
 
 def _print_draft(draft: SpecDraft) -> None:

@@ -206,7 +206,7 @@ def _print_outputs(
         "lines": list(found.lines),
         "results": {name: array_as_json(array) for name, array in results.items()},
     }
-    lines = () if print_json_result("run", result) else found.lines
+    lines = () if print_json_result(result) else found.lines
     print(*lines, sep="\n", end="\n" if lines else "")
     outputs.write_images(found.images)
     outputs.save_arrays(results)
@@ -250,7 +250,7 @@ def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs
         _print_pieces(stream)
     results = stream.results()
     result = {"texts": [[*map(text_as_json, row)] for row in results]}
-    if not print_json_result("run", result) and not prints_pieces:
+    if not print_json_result(result) and not prints_pieces:
         print_results(results)
     # the attention plot shows the best sequence of the first prompt
     best = results[0][0]

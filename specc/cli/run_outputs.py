@@ -10,12 +10,11 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from specc.cli.run_task_inputs import read_task_words
-from specc.cli.terminal import print_done, print_json_result, print_note
+from specc.cli.run_task_inputs import read_task_inputs
+from specc.cli.terminal import print_done, print_json_result, print_note, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.drawing.png import require_pillow
-from specc.io.atomic_write import write_file_atomically
 from specc.io.file_signatures import PRODUCER_NAME
 from specc.io.output_paths import (
     ARRAYS_OUTPUT,
@@ -82,7 +81,7 @@ class RunOutputs:
         """Raise for invalid output paths, and E0902 for a PNG without Pillow."""
         for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
             if path:
-                self._check_path(path, kind)
+                resolve_output_path(path, kind, inputs=self.inputs, force=self.force)
         if self.attention.lower().endswith(".png"):
             require_pillow()
 
@@ -110,12 +109,9 @@ class RunOutputs:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.arrays, ARRAYS_OUTPUT, buffer.getvalue())
 
-    def _check_path(self, path: str, kind: OutputKind) -> Path:
-        return resolve_output_path(path, kind, inputs=self.inputs, force=self.force)
-
     def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
-        write_file_atomically(self._check_path(path, kind), [content])
-        print_done(f"{escape_text(path)} written", aside=True)
+        write_output(path, kind, content, inputs=self.inputs, force=self.force)
+        print_done(f"{escape_text(path)} written", to_stderr=True)
 
 
 def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
@@ -174,7 +170,7 @@ def run_for_task(
     opened: OpenedModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run the model for its task and print predictions. Raise E0753 for other tasks' options."""
-    inputs, files = read_task_words(task, args.inputs)
+    inputs, files = read_task_inputs(task, args.inputs)
     outputs = parse_run_outputs(args, [*list_model_files(opened), *files])
     outputs.check_paths()
     if outputs.attention:
@@ -183,11 +179,10 @@ def run_for_task(
     options = {**settings, **{n: vars(args)[n] for n in POSTPROCESSING_OPTIONS if vars(args)[n]}}
     for name in options:
         if name not in task.options:
-            flag = "--" + name.replace("_", "-")
-            _no_option(flag, task)
+            _reject_option("--" + name.replace("_", "-"), task)
     if args.similarity and task.kind != "sentence-similarity":
-        _no_option("--similarity", task)
-    predictions = run_task(opened.whole, {**_convert_inputs(inputs), **options})
+        _reject_option("--similarity", task)
+    predictions = run_task(opened.whole, {**inputs, **options})
     if predictions.truncated:
         print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
     _print_results(predictions, compare=args.similarity)
@@ -195,12 +190,7 @@ def run_for_task(
     return 0
 
 
-def _convert_inputs(inputs: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
-    """Convert the values by slot; images as a list of paths."""
-    return {name: list(values) for name, values in inputs.items()}
-
-
-def _no_option(flag: str, task: Task) -> None:
+def _reject_option(flag: str, task: Task) -> None:
     raise_error(
         "E0753", f"`{flag}` does not apply to the task `{task.kind}`", helps=[f"leave out `{flag}`"]
     )
@@ -220,7 +210,7 @@ def _print_results(predictions: Predictions, *, compare: bool) -> None:
         found["cosine_similarities"] = table.tolist()
         lines = [*_cosine_lines(table)]
         found["lines"] = lines
-    if not print_json_result("run", found):
+    if not print_json_result(found):
         print(*lines, sep="\n", end="\n" if lines else "")
 
 

@@ -89,7 +89,7 @@ def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> boo
     return not words
 
 
-def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]]:
+def read_task_inputs(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]]:
     """Parse the task's inputs: `NAME=VALUE`, or in the order of the slots, of which the last takes
     the rest; also return the files. E0910 for too many.
     """

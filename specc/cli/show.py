@@ -24,14 +24,13 @@ from specc.cli.options import (
     open_spec_from_arguments,
     read_compiled_manifest,
 )
-from specc.cli.terminal import print_done, print_json_result
+from specc.cli.terminal import print_done, print_json_result, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.tied_weights import count_own_parameters
-from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -72,11 +71,8 @@ def write_drawings(args: Namespace, architecture: ArchitectureView) -> None:
     ):
         if path:
             content = render(architecture).encode("utf-8")
-            output_path = resolve_output_path(
-                path, kind, inputs=_list_input_files(args), force=args.force
-            )
-            write_file_atomically(output_path, [content])
-            print_done(f"{escape_text(path)} written", aside=True)
+            write_output(path, kind, content, inputs=_list_input_files(args), force=args.force)
+            print_done(f"{escape_text(path)} written", to_stderr=True)
 
 
 def _list_input_files(args: Namespace) -> Sequence[Path]:
@@ -179,7 +175,7 @@ def run_show(args: Namespace) -> int:
     graph, own = load_graph(args, manifest)
     sizes = parse_sizes(args.dims, graph)
     lines = format_tree(graph, sizes, _format_parameter_count(graph, own))
-    if not print_json_result("show", graph_as_json(graph, sizes, own)):
+    if not print_json_result(graph_as_json(graph, sizes, own)):
         print("\n".join(lines))
     return 0
 
@@ -188,13 +184,13 @@ def _draw_architecture(args: Namespace) -> int:
     """Write the requested diagrams and print their paths."""
     write_drawings(args, _load_architecture(args))
     files = [*filter(None, (args.html, args.svg))]
-    print_json_result("show", {"files": files})
+    print_json_result({"files": files})
     return 0
 
 
 def _print_text(text: str) -> int:
     """Print a text, or with `--format json` a JSON object; return exit status 0."""
-    if not print_json_result("show", {"text": text}):
+    if not print_json_result({"text": text}):
         print(text)
     return 0
 

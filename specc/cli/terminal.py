@@ -5,18 +5,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, merge_duplicate_diagnostics, raise_error
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics, render_short_diagnostic
 from specc.diagnostics.source import Source
-from specc.io.atomic_write import WRITE_PROGRESS
+from specc.io.atomic_write import WRITE_PROGRESS, write_file_atomically
 from specc.io.json_io import replace_non_finite
+from specc.io.output_paths import OutputKind, resolve_output_path
 from specc.syntax.parse import translate_advice
 from specc.version import __version__
 
@@ -58,15 +60,21 @@ MACHINE_FORMATS = ("json", "sarif")
 
 @dataclass(frozen=True, slots=True)
 class OutputStyle:
-    """Output settings: `--format` and `--quiet`."""
+    """Output settings: `--format` and `--quiet`, and the command whose output it is."""
 
     format: str = "full"
     quiet: bool = False
+    command: str = ""
 
     @property
     def is_machine_readable(self) -> bool:
         """Return whether stdout is machine-readable."""
         return self.format in MACHINE_FORMATS
+
+    @property
+    def prints_progress(self) -> bool:
+        """Return whether to print notes, outcomes and progress."""
+        return not (self.quiet or self.is_machine_readable)
 
 
 OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("output_style")
@@ -98,21 +106,34 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
 
 def print_note(text: str) -> None:
     """Print a note to stderr, unless quiet or machine-readable."""
-    if not (get_output_style().quiet or get_output_style().is_machine_readable):
-        print(f"note: {text}", file=sys.stderr)
+    print_done(f"note: {text}", to_stderr=True)
 
 
-def print_done(text: str, *, aside: bool = False) -> None:
-    """Print the outcome of a command, unless quiet or machine-readable; to stderr if `aside`."""
-    if not get_output_style().quiet and not get_output_style().is_machine_readable:
-        print(text, file=sys.stderr if aside else sys.stdout)
+def print_done(text: str, *, to_stderr: bool = False) -> None:
+    """Print the outcome of a command, unless quiet or machine-readable."""
+    if get_output_style().prints_progress:
+        print(text, file=sys.stderr if to_stderr else sys.stdout)
 
 
-def print_json_result(command: str, found: Mapping[str, object]) -> bool:
+def write_output(
+    path: str | Path,
+    kind: OutputKind,
+    content: bytes,
+    *,
+    inputs: Iterable[str | Path] = (),
+    force: bool = False,
+) -> None:
+    """Write an output file of a command. Raise E0810 to E0816 or E0833 if it may not be written."""
+    target = resolve_output_path(path, kind, inputs=inputs, force=force, content=content)
+    write_file_atomically(target, [content])
+
+
+def print_json_result(found: Mapping[str, object]) -> bool:
     """Print a result as one JSON line if that format is selected; return whether it was."""
-    if get_output_style().format != "json":
+    style = get_output_style()
+    if style.format != "json":
         return False
-    result = {"command": command, **found}
+    result = {"command": style.command, **found}
     text = json.dumps(replace_non_finite(result), ensure_ascii=False, allow_nan=False)
     # lone surrogates become JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
@@ -185,8 +206,7 @@ class ProgressLine:
 
 def is_progress_shown() -> bool:
     """Return whether to show progress: on a terminal, unless quiet or machine-readable."""
-    style = get_output_style()
-    return not (style.quiet or style.is_machine_readable) and sys.stderr.isatty()
+    return get_output_style().prints_progress and sys.stderr.isatty()
 
 
 @contextmanager

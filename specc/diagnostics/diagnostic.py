@@ -1,9 +1,10 @@
-"""The `Diagnostic` record, its labels and fixes, and the exception `Failed` that carries
-diagnostics.
+"""The `Diagnostic` record, its labels and fixes, the exception `Failed` that carries diagnostics,
+and the exit status of each diagnostic code.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Literal, NoReturn
 
 from specc.diagnostics.source import Span
@@ -134,3 +135,61 @@ def raise_error(
     """Raise `Failed` with one error."""
     primary = Label(span, label) if span else None
     raise Failed(Diagnostic(code, title, primary, tuple(others), tuple(notes), tuple(helps)))
+
+
+class ErrorFamily(Enum):
+    """The cause of an error; the value is the exit status."""
+
+    WARNING = 0
+    GIVEN = 1
+    """Errors in a spec, weights, a model or an input."""
+    USAGE = 2
+    """Invalid command-line arguments."""
+    ENVIRONMENT = 3
+    """Files that cannot be read or written, and packages that are missing."""
+    DIFFERENT = 4
+    """`verify` found a difference."""
+    INCONCLUSIVE = 5
+    """`verify` is inconclusive: the model is too sensitive to rounding, or with `--strict` not
+    every subgraph was executed."""
+    BUG = 70
+    """A bug in specc: EX_SOFTWARE of sysexits.h."""
+
+
+CODES_BY_FAMILY = {
+    ErrorFamily.USAGE: {
+        *("E0200", "E0407", "E0408", "E0525", "E0820", "E0821", "E0822"),
+        *("E0832", "E0879", "E0880", "E0885", "E0890", "E0891", "E0921"),
+        *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977", "E0983"),
+    },
+    ErrorFamily.ENVIRONMENT: {
+        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0806", "E0810", "E0812"),
+        *("E0813",),
+        *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
+    },
+    ErrorFamily.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
+    ErrorFamily.INCONCLUSIVE: {"E0932", "E0933"},
+    ErrorFamily.BUG: {"E0986"},
+}
+"""Codes whose family differs from that of their first letter."""
+
+
+def find_error_family(code: str) -> ErrorFamily:
+    """Return the cause of a diagnostic."""
+    for family, codes in CODES_BY_FAMILY.items():
+        if code in codes:
+            return family
+    return ErrorFamily.WARNING if code.startswith("W") else ErrorFamily.GIVEN
+
+
+def compute_exit_status(errors: Iterable[str]) -> int:
+    """Return the exit status for these errors, 0 for none. 2 or 3 if all errors concern the command
+    line or the environment. Otherwise the status of `verify` takes precedence.
+    """
+    families = set(map(find_error_family, errors))
+    if not families:
+        return 0
+    if families in ({ErrorFamily.USAGE}, {ErrorFamily.ENVIRONMENT}):
+        return families.pop().value
+    found = families & {ErrorFamily.DIFFERENT, ErrorFamily.INCONCLUSIVE}
+    return min((family.value for family in found), default=ErrorFamily.GIVEN.value)

@@ -271,7 +271,12 @@ class SpecLibrary:
 
 
 def list_error_pages() -> dict[str, Path]:
-    """The page of every code."""
+    """Return the page of every diagnostic code."""
     packaged = Path(__file__).parents[1] / "_errors"
     directory = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
     return {p.stem: p for p in sorted(directory.glob("[EW]*.md"))}
+
+
+def read_page_title(page: str) -> str:
+    """Return the title of the page of a diagnostic code, whose heading is `# CODE: title`."""
+    return page.partition("\n")[0].partition(": ")[2]

@@ -17,7 +17,7 @@ from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.lsp import dsl_completion, inlay_hints, protocol, yaml_completion
+from specc.lsp import dsl_completion, protocol, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
 from specc.lsp.hover import NameMeaning, find_meaning, meaning_as_markdown
@@ -128,7 +128,7 @@ class RequestHandlers:
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         """Return the shapes of the names that a range of a text binds."""
         read = await self._wait_for_document(params.text_document.uri)
-        return list(inlay_hints.to_inlay_hints(*read[1:], params.range)) if read else []
+        return list(protocol.to_inlay_hints(*read[1:], params.range)) if read else []
 
     async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
         """Return the items of a text."""

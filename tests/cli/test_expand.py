@@ -8,7 +8,7 @@ import pytest
 from support.turns import in_two
 
 from specc.cli import main as cli
-from specc.cli.expand import expand_spec
+from specc.cli.fmt_convert_expand import expand_spec
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_printer import format_ir as as_text

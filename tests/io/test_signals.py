@@ -32,8 +32,8 @@ def stays(given):
         (folder / "sums").write_bytes(b"x")
         out.entry("m.onnx", chunks())
 
-import specc.cli.list_doc
-specc.cli.list_doc.run_list = stays
+import specc.cli.list_doc_explain
+specc.cli.list_doc_explain.run_list = stays
 sys.argv = ["specc", "list"]
 main.entry()
 """

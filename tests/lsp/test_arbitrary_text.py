@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specc.library.spec_reader import list_builtin_specs, read_spec_file
-from specc.lsp import dsl_completion, inlay_hints, yaml_completion
+from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_document, analyze_incrementally
 from specc.lsp.hover import fence_code, find_meaning, meaning_as_markdown
 from specc.lsp.quick_fixes import find_quick_fixes
@@ -68,7 +68,7 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
     lines = protocol.DocumentLines(text)
-    list(inlay_hints.to_inlay_hints(known, lines, protocol.to_range(lines, 0, len(text))))
+    list(protocol.to_inlay_hints(known, lines, protocol.to_range(lines, 0, len(text))))
     list(protocol.to_document_symbols(known, lines))
     for fault in known.diagnostics[:1]:
         for edit in find_quick_fixes(known, fault):
@@ -121,7 +121,7 @@ def test_shapes_of_yaml_stand_at_the_end_of_lines() -> None:
     known = analyze_document(Path("/nowhere/a.yaml"), YAML)
     lines = protocol.DocumentLines(YAML)
     whole = protocol.to_range(lines, 0, len(YAML))
-    (hint,) = inlay_hints.to_inlay_hints(known, lines, whole)
+    (hint,) = protocol.to_inlay_hints(known, lines, whole)
     offset = lines.offset(hint.position.line, hint.position.character)
     assert YAML[:offset].endswith("weights: w}}")
     assert hint.label.strip() == "float[b, n, 8]"

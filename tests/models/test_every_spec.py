@@ -15,7 +15,7 @@ from support.turns import in_two
 from support.verify_lines import verify_model
 
 import specc
-from specc.cli.list_doc import read_title
+from specc.cli.list_doc_explain import read_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically

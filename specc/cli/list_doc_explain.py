@@ -1,4 +1,4 @@
-"""Look up names: `specc list` and `specc doc`."""
+"""Look up names and diagnostic codes: `specc list`, `specc doc` and `specc explain`."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -8,14 +8,20 @@ from typing import NoReturn
 
 from specc.cli.options import add_option_groups
 from specc.cli.terminal import print_json_result
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import find_error_family, raise_error
 from specc.diagnostics.render import extract_docstring_summary
-from specc.diagnostics.suggest import suggest_similar_name
+from specc.diagnostics.suggest import did_you_mean, suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs, read_spec_file
+from specc.library.spec_reader import (
+    SpecLibrary,
+    list_builtin_specs,
+    list_error_pages,
+    read_page_title,
+    read_spec_file,
+)
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_statement
 
@@ -43,7 +49,7 @@ def run_list(args: Namespace) -> int:
         for kind, rows in listed.items()
         for name, doc in rows.items()
     ]
-    if print_json_result("list", {"items": items}):
+    if print_json_result({"items": items}):
         return 0
     for kind, rows in listed.items():
         width = max(map(len, rows), default=0)
@@ -186,7 +192,7 @@ def run_doc(args: Namespace) -> int:
     else:
         meanings = find_meanings(args.name, library, source=args.source)
     items = [*map(vars, meanings)]
-    if not print_json_result("doc", {"name": args.name, "definitions": items}):
+    if not print_json_result({"name": args.name, "definitions": items}):
         print("\n\n".join(meaning.format_text() for meaning in meanings))
     return 0
 
@@ -258,3 +264,33 @@ def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
     """Return whether only a built-in spec has this name, and nothing that a spec can call."""
     other = name in BUILTINS or name in library.list_standard_names()
     return name in list_builtin_specs() and not other
+
+
+def add_explain_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc explain`."""
+    parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
+
+
+def run_explain(args: Namespace) -> int:
+    """Print the page of a code."""
+    code = normalize_code(args.code)
+    pages = list_error_pages()
+    if code not in pages:
+        suggestion = did_you_mean(code, pages)
+        known = f"codes run from {min(pages)} to {max(pages)}"
+        hint = f"did you mean {suggestion}?" if suggestion else known
+        raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])
+    page, status = pages[code].read_text(encoding="utf-8").rstrip(), find_error_family(code).value
+    result = {"code": code, "title": read_page_title(page), "status": status, "page": page}
+    if not print_json_result(result):
+        print(page)
+    return 0
+
+
+def normalize_code(text: str) -> str:
+    """Normalize a code: `e302`, `302`, `E0302` and `[E0302]` are the same."""
+    text = text.strip("[]: ").upper()
+    letter, digits = text[:1], text[1:]
+    if text.isdecimal():
+        letter, digits = "E", text
+    return f"{letter}{digits:0>4}" if digits.isdecimal() and digits else text

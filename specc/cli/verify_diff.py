@@ -1,30 +1,47 @@
-"""Compare a compiled model with the float64 reference on random inputs of several sizes."""
+"""Compare a compiled model with the float64 reference (`specc verify`), and two architectures
+(`specc diff`).
+"""
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from specc.cli import terminal
-from specc.cli.options import COUNT_OPTION, PROVIDER_OPTION, add_option_groups
-from specc.cli.terminal import count_lines
-from specc.diagnostics.codes import ErrorFamily, compute_exit_status
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.cli.options import (
+    COUNT_OPTION,
+    PROVIDER_OPTION,
+    add_option_groups,
+    is_compiled,
+    print_shadow_note,
+    read_compiled_manifest,
+)
+from specc.cli.terminal import count_lines, print_json_result
+from specc.diagnostics.diagnostic import ErrorFamily, Failed, compute_exit_status, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     SEED_OPTION,
+    SPEC_OPTIONS,
     TEXT_OPTION,
     TEXTS_OPTION,
     Option,
     parse_bounded_int,
 )
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import OpenedModel, open_compiled
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
 from specc.verification.verify_model import iterate_opened_rounds
+from specc.visualize.architecture_diff import (
+    ArchitectureDifference,
+    DiffSide,
+    diff_architectures,
+    format_difference,
+)
 
 
 def parse_bound(text: str) -> tuple[str, float]:
@@ -102,12 +119,10 @@ def run_verify(args: Namespace) -> int:
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         is_difference = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
-        if not (
-            is_difference and terminal.print_json_result("verify", verify_results.to_json(failed))
-        ):
+        if not (is_difference and terminal.print_json_result(verify_results.to_json(failed))):
             raise
         return status
-    terminal.print_json_result("verify", verify_results.to_json())
+    terminal.print_json_result(verify_results.to_json())
     return 0
 
 
@@ -193,3 +208,68 @@ def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: Veri
     for line in comparison.lines():
         terminal.print_done(line)
     comparison.check(dict(args.threshold))
+
+
+DIFF_OPTIONS = {
+    "set": "set a config value of B, which is a spec",
+    "config": "read config values of B from a config.json",
+    "graph": "select a graph",
+}
+DIFFERENCE_STATUS = 4
+"""The exit status if there is a difference, as for `verify`."""
+
+
+def add_diff_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc diff`."""
+    parser.epilog = "Exit status: 0 equal, 4 different."
+    what = "a spec, a checkpoint directory, a compiled model or a package"
+    parser.add_argument("a", metavar="A", help=what)
+    parser.add_argument("b", metavar="B", help="the other one")
+    options = {name: SPEC_OPTIONS[name]._replace(help=help) for name, help in DIFF_OPTIONS.items()}
+    add_option_groups(parser, input=options)
+
+
+def run_diff(args: Namespace) -> int:
+    """Print the differences, one per line. Return 0 if there are none, else 4."""
+    a = _load_side(args.a, args.graph)
+    b = _load_side(args.b, args.graph, args.config, args.set)
+    difference = diff_architectures(a, b)
+    if not print_json_result(_difference_as_json(a, b, difference)):
+        print("\n".join(map(escape_text, format_difference(a, b, difference))))
+    return 0 if difference.same else DIFFERENCE_STATUS
+
+
+def _difference_as_json(
+    a: DiffSide, b: DiffSide, difference: ArchitectureDifference
+) -> dict[str, object]:
+    """Return the difference as JSON values."""
+    return {
+        "a": a.name,
+        "b": b.name,
+        "same": difference.same,
+        "reason": difference.reason,
+        "changes": [*map(vars, difference.changes)],
+    }
+
+
+def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
+    """Return one side. Raise E0956 for a standalone generator, E0957 for config values."""
+    name = Path(path).name or path
+    if is_compiled(path):
+        if config or sets:
+            raise_error(
+                "E0957",
+                f"`{escape_text(path)}` is compiled with fixed config values",
+                helps=["leave out --set and --config, or compare with its spec"],
+            )
+        manifest = read_compiled_manifest(path, graph)
+        if manifest.decodes is not None:
+            raise_error(
+                "E0956",
+                f"`{escape_text(path)}` is a standalone generator and has no graph to compare",
+                helps=["compare its spec, or a package of it, compiled with `--graphs all`"],
+            )
+        return DiffSide(name=name, graph=manifest.graph, config=manifest.config)
+    print_shadow_note(path)
+    model = elaborate_spec(open_spec(path, config=config, sets=sets or []), graph)
+    return DiffSide(name=name, graph=model.graph, config=model.config)

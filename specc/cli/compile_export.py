@@ -1,9 +1,16 @@
-"""Compile a spec to an ONNX model, or with --graphs to a package of the graphs derived from it."""
+"""Compile a spec to an ONNX model or a package of graphs (`specc compile`), and export a compiled
+model for Triton Inference Server (`specc export`).
+"""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from pathlib import Path
 
 from specc.cli import terminal
 from specc.cli.options import (
+    COUNT_OPTION,
+    FORCE_OPTION,
+    PACKAGE_GRAPH_OPTION,
     SAMPLING_OPTIONS,
     add_generation_options,
     add_option_groups,
@@ -13,7 +20,7 @@ from specc.cli.options import (
     open_spec_from_arguments,
     parse_generation_settings,
 )
-from specc.cli.terminal import show_write_progress
+from specc.cli.terminal import print_done, print_json_result, show_write_progress
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import (
@@ -22,9 +29,12 @@ from specc.driver.compile_options import (
     CompileReport,
     build_compile_options,
 )
-from specc.driver.option_kinds import BOOLEAN_OPTION, Option
+from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, parse_bounded_int
+from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import format_shadow_note
+from specc.runtime.open_model import open_compiled
+from specc.runtime.triton_export import write_triton_repository
 
 EXPLAIN_OPTION = {
     "explain": Option(BOOLEAN_OPTION, "", "print how each attention is lowered, and why")
@@ -59,7 +69,7 @@ def run_compile(args: Namespace) -> int:
         "notes": list(report.remarks),
         "attention_lowerings": list(report.forms),
     }
-    if terminal.print_json_result("compile", result):
+    if terminal.print_json_result(result):
         return 0
     for form in report.forms if args.explain else ():
         print(form)
@@ -123,3 +133,38 @@ def format_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} GB"
+
+
+EXPORT_OPTIONS: Mapping[str, Option] = {
+    **make_output_option("DIR", "the model repository", required=True),
+    "name": Option(
+        TEXT_OPTION, "NAME", "name of the model in the repository (default: that of the spec)"
+    ),
+    "max_batch_size": Option(
+        COUNT_OPTION,
+        "N",
+        "maximum batch size of the server; 0: requests are not joined (default: 64)",
+        more={"type": parse_bounded_int(0, 2**31 - 1, "a count"), "default": 64},
+    ),
+    **FORCE_OPTION,
+}
+
+
+def add_export_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc export`."""
+    parser.add_argument("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
+    parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
+    add_option_groups(parser, input=PACKAGE_GRAPH_OPTION, output=EXPORT_OPTIONS)
+
+
+def run_export(args: Namespace) -> int:
+    """Write the directory, and print its files."""
+    refuse_uncompiled(args.model)
+    model = open_compiled(args.model, graph=args.graph).whole
+    name = args.name or model.manifest.name
+    directory, max_batch_size = Path(args.output), args.max_batch_size
+    files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))
+    if not print_json_result({"files": [*map(str, files)]}):
+        for path in files:
+            print_done(escape_text(path))
+    return 0

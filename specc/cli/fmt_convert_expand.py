@@ -1,0 +1,264 @@
+"""Rewrite specs: `specc fmt`, `specc convert` (which also converts GloVe word vectors), and
+`specc expand`, which writes a self-contained spec with the same graphs.
+"""
+
+import difflib
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from specc.cli.options import (
+    FORCE_OPTION,
+    add_option_groups,
+    add_spec_arguments,
+    make_output_option,
+    open_spec_from_arguments,
+)
+from specc.cli.terminal import (
+    STDIN_NAME,
+    get_output_style,
+    print_done,
+    print_json_result,
+    print_note,
+    read_spec_from_stdin,
+    write_output,
+)
+from specc.diagnostics.diagnostic import Diagnostic, Failed, compute_exit_status, raise_error
+from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.diagnostics.source import Source
+from specc.driver.option_kinds import BOOLEAN_OPTION, Option
+from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
+from specc.frontend.standalone_spec import (
+    build_renamed_standalone_spec,
+    build_standalone_spec,
+    merge_extends_chain,
+)
+from specc.frontend.symbolic_check import check_spec_symbolically
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import (
+    SPEC_OUTPUT,
+    VOCABULARY_OUTPUT,
+    WEIGHTS_OUTPUT,
+    resolve_output_path,
+)
+from specc.io.safe_read import escape_text
+from specc.ir.graph import Graph
+from specc.ir.ir_printer import format_ir as format_ir
+from specc.library.spec_reader import read_spec_file
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import detect_syntax, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
+
+FMT_OPTIONS = {
+    "check": Option(BOOLEAN_OPTION, "", "change nothing; exit status 1 if a file would change"),
+    "diff": Option(BOOLEAN_OPTION, "", "change nothing; print the differences"),
+}
+
+
+def add_fmt_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc fmt`."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="SPEC",
+        help="spec files, .specc or .yaml; - formats the standard input",
+    )
+    add_option_groups(parser, output=FMT_OPTIONS)
+
+
+def run_fmt(args: Namespace) -> int:
+    """Format each file; print which changed. Standard input is formatted to standard output."""
+    changed, text = [], None
+    written = not (args.check or args.diff)
+    for name in args.files:
+        old, new = _format_file(name)
+        if name == STDIN_NAME and written:
+            text = new
+        elif new != old:
+            changed.append(name)
+            _write_or_diff(name, old, new, args)
+    errors = list(map(_build_format_error, changed)) if args.check else []
+    result = {
+        "changed": changed,
+        "written": written,
+        "text": text,
+        "diagnostics": [*map(diagnostic_to_json, errors)],
+    }
+    if print_json_result(result):
+        return compute_exit_status(fault.code for fault in errors)
+    if errors:
+        raise Failed(*errors)
+    if text is not None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _build_format_error(name: str) -> Diagnostic:
+    """Return the E0984 diagnostic of `--check` for a file that would change."""
+    name_shown = escape_text(name)
+    fix = f"run `specc fmt {name_shown}`"
+    return Diagnostic("E0984", f"`{name_shown}` is not in its canonical form", helps=(fix,))
+
+
+def _read_spec(name: str) -> tuple[ast.File, Source]:
+    """Return the tree and the text of a file, or of the standard input."""
+    is_stdin = name == STDIN_NAME
+    tree = parse_spec(read_spec_from_stdin()) if is_stdin else read_spec_file(Path(name), name)
+    assert tree.span is not None
+    return tree, tree.span.source
+
+
+def _format_file(name: str) -> tuple[str, str]:
+    """Return the text of a file, and its canonical form."""
+    tree, source = _read_spec(name)
+    return source.text, print_dsl(tree) if detect_syntax(source) == "specc" else print_yaml(tree)
+
+
+def _write_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
+    """Rewrite a file, or print its formatted content."""
+    name_shown = escape_text(name)
+    if args.diff and not get_output_style().is_machine_readable:
+        lines = (old.splitlines(True), new.splitlines(True))
+        sys.stdout.writelines(difflib.unified_diff(*lines, name_shown, name_shown))
+    elif not (args.check or args.diff):
+        write_file_atomically(Path(name), [new.encode()])
+        print_done(f"{name_shown} reformatted", to_stderr=True)
+
+
+def add_convert_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc convert`."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a spec, - for the standard input, or word vectors in GloVe's text format (.txt)",
+    )
+    output = make_output_option("FILE", "output file (default: standard output)")
+    add_option_groups(parser, output={**output, **FORCE_OPTION})
+
+
+def run_convert(args: Namespace) -> int:
+    """Convert DSL to YAML and back; with -o, by the file suffix."""
+    if args.file.endswith(".txt"):
+        return convert_glove_vectors(args.file, args.output, force=args.force)
+    tree, source = _read_spec(args.file)
+    target = args.output or ("x.yaml" if detect_syntax(source) == "specc" else "x.specc")
+    text = print_dsl(tree) if target.endswith(".specc") else print_yaml(tree)
+    if args.output:
+        inputs = () if args.file == STDIN_NAME else (args.file,)
+        write_output(args.output, SPEC_OUTPUT, text.encode(), inputs=inputs, force=args.force)
+    files = [args.output] if args.output else []
+    result = {"files": files, "text": None if files else text}
+    if not print_json_result(result) and not files:
+        print(text, end="")
+    return 0
+
+
+def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
+    """Write the tensor `embedding.weight`, and its words to a .vocab file, one per line."""
+    # imported here: formatting a spec needs no arrays
+    from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
+    from specc.weights.formats.safetensors import write_safetensors
+
+    if Path(target).suffix != ".safetensors":
+        helps = [
+            f"specc convert {escape_text(source)} -o {escape_text(Path(source).stem)}.safetensors"
+        ]
+        raise_error("E0816", "word vectors are converted to a safetensors file", helps=helps)
+    vectors = read_glove(source)
+    words = Path(target).with_suffix(".vocab")
+    vocabulary = "".join(f"{word}\n" for word in vectors.words).encode()
+    resolve_output_path(target, WEIGHTS_OUTPUT, inputs=[source], force=force)
+    write_output(words, VOCABULARY_OUTPUT, vocabulary, inputs=[source], force=force)
+    write_safetensors(target, {DEFAULT_TENSOR: vectors.array}, force=force)
+    shape = list(vectors.array.shape)
+    if not print_json_result({"files": [target, str(words)], "text": None}):
+        print_done(
+            f"{escape_text(target)}: `{DEFAULT_TENSOR}` {shape}; "
+            f"{escape_text(words)}: the word of each row"
+        )
+    return 0
+
+
+def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
+    """Return the spec as one standalone file, and notes about renamed or kept names.
+
+    The graphs of the result equal those of the spec, node for node. If a name of the spec
+    shadows one that std uses, the spec's name is renamed; if that fails, calls to std stay
+    calls. Raise E0982 for values that only an instance can give.
+    """
+    expected = _graphs_as_text(spec)
+    for file, notes in _candidate_files(spec):
+        if _graphs_of_file(file, spec) == expected:
+            return file, notes
+    raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
+
+
+def _candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
+    """Yield candidate files with their notes, the most self-contained first."""
+    yield build_standalone_spec(spec.program, spec.library), ()
+    file, renamed = build_renamed_standalone_spec(spec.program, spec.library)
+    yield (
+        file,
+        tuple(
+            f"config value `{old}` is renamed to `{new}`: std has another `{old}`"
+            for old, new in renamed.items()
+        ),
+    )
+    stays = "calls to std are not expanded: names would clash"
+    yield merge_extends_chain(spec.program), (stays,)
+
+
+def _graphs_as_text(spec: OpenedSpec) -> list[str]:
+    """Return every graph of a spec as text, or outlines from trial config values if some
+    values are missing. Raise the errors of `check` if no graph can be built.
+    """
+    if graphs := list(elaborate_other_graphs(spec, "")):
+        return [*map(format_ir, graphs)]
+    trials = check_spec_symbolically(spec.program, spec.library, "")
+    return [_outline_graph(trial.model.graph) for trial in trials]
+
+
+def _outline_graph(graph: Graph) -> str:
+    """Return the operations, shapes and weights of a graph with symbolic sizes as text."""
+    weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
+    nodes = [f"{n.op.name} {[str(r.type) for r in content]}" for n, content in graph.nodes]
+    return "\n".join((*weights, *nodes))
+
+
+def _graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
+    """Return the graphs of `file` at the path of `spec`; empty if it is invalid."""
+    path = spec.program.module.path
+    try:
+        return _graphs_as_text(open_spec(Source(path, print_dsl(file)), library=spec.library))
+    except Failed:
+        return []
+
+
+def add_expand_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc expand`."""
+    add_spec_arguments(parser)
+    output = make_output_option(
+        "FILE", "output file, .specc or .yaml (default: standard output as .specc)"
+    )
+    add_option_groups(parser, output={**output, **FORCE_OPTION})
+
+
+def run_expand(args: Namespace) -> int:
+    """Print the expanded spec, or write it with -o."""
+    spec = open_spec_from_arguments(args)
+    file, notes = expand_spec(spec)
+    for line in notes:
+        print_note(line)
+    yaml = args.output.endswith((".yaml", ".yml"))
+    text = print_yaml(file) if yaml else print_dsl(file)
+    if not args.output:
+        if not print_json_result({"file": None, "text": text, "notes": notes}):
+            print(text, end="")
+        return 0
+    write_output(
+        args.output, SPEC_OUTPUT, text.encode(), inputs=spec.library.modules, force=args.force
+    )
+    print_json_result({"file": args.output, "text": None, "notes": notes})
+    return 0
