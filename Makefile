@@ -45,7 +45,7 @@ parity-full: $(VENV)/parity
 
 # checkpoints of your own, compared with transformers: SPECC_CHECKPOINTS=DIR make parity-real
 parity-real: $(VENV)/parity
-	@PYTHONPATH=tests:. $(BIN)/python -m support.real
+	@PYTHONPATH=tests:. $(BIN)/python -m support.checkpoint_comparison
 
 # docs/parity.md: what the whole parity suite compares, and how far apart it is
 parity-table: $(VENV)/parity
@@ -53,9 +53,9 @@ parity-table: $(VENV)/parity
 	SPECC_PARITY_RECORD=.parity.jsonl $(BIN)/python -m pytest -m "parity or slow" tests/parity -n 2
 	$(BIN)/python docs/parity_table.py .parity.jsonl
 
-# tests/kept/answers.npz: what transformers answers for a tiny checkpoint a family, which `make test` compares with
+# tests/kept/hf_outputs.npz: what transformers answers for a tiny checkpoint a family, which `make test` compares with
 answers: $(VENV)/parity
-	@PYTHONPATH=tests:. $(BIN)/python -m support.keep_answers
+	@PYTHONPATH=tests:. $(BIN)/python -m support.hf_output_recorder
 
 # the programs that read our packages, each in a place of its own: Optimum needs an older transformers
 readers: | python
@@ -82,7 +82,7 @@ browser: $(BIN)/specc
 
 # docs/providers.md: every shipped spec on each runtime that `make readers` has put there
 providers: $(VENV)/dev
-	@PYTHONPATH=tests:. $(BIN)/python -m support.providers
+	@PYTHONPATH=tests:. $(BIN)/python -m support.provider_report
 
 # pages in headless Chromium, which the system has or SPECC_CHROMIUM names; after `make readers`
 pages: $(VENV)/dev
@@ -96,7 +96,7 @@ wheel-check: | python
 	.wheel/tools/bin/python -m build -q --outdir .wheel/dist .
 	.wheel/tools/bin/twine check --strict .wheel/dist/*
 	$(PYTHON) -m venv .wheel/lowest
-	.wheel/lowest/bin/pip install -q --disable-pip-version-check .wheel/dist/*.whl $$($(PYTHON) tests/support/lowest.py)
+	.wheel/lowest/bin/pip install -q --disable-pip-version-check .wheel/dist/*.whl $$($(PYTHON) tests/support/lowest_versions.py)
 	cd .wheel && sh ../tests/support/wheel.sh lowest/bin/specc
 
 # random examples, other ones in each run; `make test` takes fixed ones

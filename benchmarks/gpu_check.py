@@ -182,9 +182,9 @@ def main() -> None:
     if given.provider == "cpu":
         given.dtypes = [d for d in given.dtypes if d != "bf16"]
     sys.path.append(str(ROOT / "tests"))
-    from support.small import SMALL
+    from support.small_configs import SMALL_CONFIGS
 
-    specs = [s for s in given.specs.split(",") if s] or sorted(SMALL)
+    specs = [s for s in given.specs.split(",") if s] or sorted(SMALL_CONFIGS)
     with tempfile.TemporaryDirectory() as name:
         directory, found = Path(name), []
         for each in rows(specs, given.provider, directory, given.dtypes, given.at_once):

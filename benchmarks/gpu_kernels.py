@@ -12,8 +12,14 @@ from datetime import date
 
 import onnxruntime
 from onnx import ModelProto
-from support.kernels import LIST, WIDTHS, of_ops, of_spec, signatures
-from support.small import SMALL
+from support.cuda_kernels import (
+    COMPUTE_DTYPES,
+    KERNEL_LIST,
+    build_op_models,
+    build_spec_models,
+    iterate_signatures,
+)
+from support.small_configs import SMALL_CONFIGS
 
 from specc_onnx.execution_providers import (
     ORT_PROVIDER_NAMES,
@@ -24,11 +30,11 @@ from specc_onnx.execution_providers import (
 
 def models() -> Iterator[tuple[str, ModelProto]]:
     """Every model there is."""
-    for width in WIDTHS:
-        for name, model in of_ops(width):
+    for width in COMPUTE_DTYPES:
+        for name, model in build_op_models(width):
             yield f"{name} {width}", model
-        for spec in sorted(SMALL):
-            for name, model in of_spec(spec, width):
+        for spec in sorted(SMALL_CONFIGS):
+            for name, model in build_spec_models(spec, width):
                 yield f"{name} {width}", model
 
 
@@ -58,7 +64,7 @@ def main() -> None:
         except Exception as error:  # ONNX Runtime has no base class for what it raises
             print(f"{label}: {' '.join(str(error).split())[-200:]}", flush=True)
             continue
-        for node, text in signatures(model):
+        for node, text in iterate_signatures(model):
             if (node.op_type, node.name) in there:
                 kind, since, types = text.split(" ")
                 kernels[f"{kind} {since}"].add(types)
@@ -68,7 +74,7 @@ def main() -> None:
         "read": date.today().isoformat(),
         "kernels": {kind: sorted(types) for kind, types in sorted(kernels.items())},
     }
-    LIST.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    KERNEL_LIST.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
@@ -43,7 +43,7 @@ def said(command: Sequence[str]) -> tuple[int, str]:
 
 def compiled(name: str, dtype: str, out: Path, *more: str) -> str:
     """Compile the spec with small sizes; what it says where that fails."""
-    sets = [f"--set={key}={_text(value)}" for key, value in SMALL[name].items()]
+    sets = [f"--set={key}={_text(value)}" for key, value in SMALL_CONFIGS[name].items()]
     width = () if dtype == "f32" else ("--dtype", dtype)
     options = ("--target", "ort-cuda", "--init", "1", "--force", "-o", str(out))
     status, heard = said(["compile", name, *sets, *width, *more, *options])

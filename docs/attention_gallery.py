@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -58,7 +58,7 @@ def _trained(name: str, path: Path, directory: Path) -> str:
 
 def _drawn_small(name: str, path: Path, directory: Path) -> str:
     """Of a small model with drawn weights, on a drawn input."""
-    sets, model = SMALL[name], directory / "model.onnx"
+    sets, model = SMALL_CONFIGS[name], directory / "model.onnx"
     specc.compile(name, model, set=sets, init=0)
     whole = specc.load(model).whole
     graph = whole.manifest.graph

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from support.op_examples import along
+from support.op_examples import make_sequence_conv
 
 from specc.analysis import masked_values
 from specc.analysis.causality import check_causality, find_time_symbol
@@ -162,7 +162,7 @@ def test_what_is_causal_is_proved(make: Callable[[Builder, Value], Value]) -> No
 def test_peeking_ahead_is_refused_although_a_delay_makes_up_for_it() -> None:
     build, x = start()
     w = build.input("w", Input(Type.of("f32", 4, 4, 2)))
-    peek = build.one(along(2, 1, 1), x, w, None)
+    peek = build.one(make_sequence_conv(2, 1, 1), x, w, None)
     (fault,) = faults(build, build.one(ops.Delay(1, 1, 0.0), peek))
     assert fault.title.endswith("this convolution reads 1 later position")
     assert "a later `delay` compensates for this" in fault.notes[0]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.op_examples import along
-from support.steps import steps
+from support.decode_steps import run_steps
+from support.op_examples import make_sequence_conv
 
 from specc.analysis.causality import check_causality
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -71,7 +71,7 @@ def test_row_numbers_of_the_growing_axis_do_not_begin_anew(
         wanted = by_hand(wanted, memory[:, n : n + 1], np.arange(6.0)[None, :, None])  # type: ignore[operator]
     derived = derive_encoder_and_step(graph, "x", {"y": "new"})
     for plan in ([6], [1] * 6, [2, 3, 1]):
-        made = [r["y"] for r in steps(derived, graph, {"x": x, "memory": memory}, {}, plan)]
+        made = [r["y"] for r in run_steps(derived, graph, {"x": x, "memory": memory}, {}, plan)]
         np.testing.assert_allclose(np.concatenate(made, axis=1), wanted, rtol=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None
     """Added up, the two are row for row; but the row between does not exist yet."""
     body = Body()
     weight = body.inner.input("w", Input(Type.of("f64", 3, 3, 2)))
-    ahead = body.inner.one(along(2, 1, 1), body.carry, weight, None)
+    ahead = body.inner.one(make_sequence_conv(2, 1, 1), body.carry, weight, None)
     after = body.inner.one(ops.Delay(1, 1, 0.0), ahead)
     outer = Builder()
     given = [outer.input(n, f) for n, f in body.inner.input_facts.items() if n != "row"]

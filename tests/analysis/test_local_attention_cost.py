@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.local_attention import BATCH, ROWS, Setup
+from support.local_attention_cases import BATCH, SEQ, LocalAttentionCase
 
 from specc.analysis.model_summary import summarize_graph
 from specc.cli.main import main
@@ -13,7 +13,7 @@ WIDE = 4 * (8 + 6)
 """Multiply-adds of a query and a key, over all heads."""
 
 
-def counted(setup: Setup, **at: int) -> tuple[Dim, Dim]:
+def counted(setup: LocalAttentionCase, **at: int) -> tuple[Dim, Dim]:
     """What is executed, and what all at once would be."""
     root = summarize_graph(setup.graph(), at)
     return root.all_work() - root.all_spared(), root.all_work()
@@ -21,18 +21,18 @@ def counted(setup: Setup, **at: int) -> tuple[Dim, Dim]:
 
 def test_a_window_counts_the_keys_of_its_blocks() -> None:
     # blocks of 32 queries over 32 + 63 keys
-    executed, whole = counted(Setup(low=0, high=63))
-    assert executed == WIDE * BATCH * ROWS * 95
-    assert whole == WIDE * BATCH * ROWS * ROWS
+    executed, whole = counted(LocalAttentionCase(low=0, high=63))
+    assert executed == WIDE * BATCH * SEQ * 95
+    assert whole == WIDE * BATCH * SEQ * SEQ
 
 
 def test_one_side_counts_half() -> None:
-    executed, _ = counted(Setup(low=0, high=None))
-    assert executed == WIDE * BATCH * ROWS * floor_divide_dims(ROWS + 128, 2)
+    executed, _ = counted(LocalAttentionCase(low=0, high=None))
+    assert executed == WIDE * BATCH * SEQ * floor_divide_dims(SEQ + 128, 2)
 
 
 def test_a_length_that_is_told_decides() -> None:
-    window = Setup(low=0, high=63)
+    window = LocalAttentionCase(low=0, high=63)
     for rows, saved_work in ((192, False), (193, True)):
         executed, whole = counted(window, seq=rows)
         assert (executed != whole) == saved_work

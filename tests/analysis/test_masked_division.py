@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.steps import steps
+from support.decode_steps import run_steps
 
 import specc_numpy
 from specc.analysis.causality import check_causality
@@ -58,7 +58,7 @@ def test_one_that_does_not_is_written_with_in_steps(gate: str, tmp_path: Path) -
     x = np.random.default_rng(0).normal(size=(1, 5, 4))
     made = [
         r["y"]
-        for r in steps(
+        for r in run_steps(
             derive_encoder_and_step(graph, "x", {"y": "new"}), graph, {"x": x}, {}, [2, 1, 2]
         )
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spec_models import by_reference, opened
+from support.elaborated_specs import elaborate_with_config, run_reference
 
 from specc.analysis.padding_check import check_padding
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -35,7 +35,7 @@ def warned(path: Path, made: str) -> bool:
 def test_another_axis_is_told_of(made: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     assert warned(path, made)
-    found = opened(str(path))
+    found = elaborate_with_config(str(path))
     rng = np.random.default_rng(0)
     given = {
         "x": rng.standard_normal((1, 4, 4)),
@@ -43,9 +43,9 @@ def test_another_axis_is_told_of(made: str, tmp_path: Path) -> None:
         "z": rng.standard_normal((1, 4, 4)),
         "z_keep": np.arange(4)[None] < 2,
     }
-    one = by_reference(found, {}, given)["y"]
+    one = run_reference(found, {}, given)["y"]
     given["z"] = np.where(given["z_keep"][..., None], given["z"], 9.0)
-    assert not np.allclose(one, by_reference(found, {}, given)["y"])
+    assert not np.allclose(one, run_reference(found, {}, given)["y"])
 
 
 def test_rows_among_themselves_are_clean(tmp_path: Path) -> None:

@@ -3,52 +3,52 @@
 import re
 
 import pytest
-from support.padding_said import ONE, ROWS, text_of
-from support.random_padding import graph_of, write_spec
+from support.padding_specs import POOLED_SHAPE, SEQUENCE_SHAPE, write_padding_spec
+from support.random_padded_specs import elaborate_padded_spec, write_spec
 
 from specc.analysis.padding_check import check_padding
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 
 CASES = (
-    ("sum(x, axis=1)", ONE, ""),
-    ("max(x, axis=1)", ONE, ""),
-    ("min(x, axis=1)", ONE, ""),
-    ("mean(x, axis=1)", ONE, ""),
-    ("x[:, 0]", ONE, ""),
-    ("last(x)", ONE, ""),
-    ("cumsum(x, axis=1)", ROWS, ""),
-    ("delay(x, by=1)", ROWS, ""),
-    ("delay(x, by=2, first=1.0)", ROWS, ""),
-    ("softmax(x, axis=1)", ROWS, ""),
-    ("conv(x, weight=ones(shape=[4, 4, 3]), bias=false, padding=same)", ROWS, ""),
-    ("max_pool(x, kernel=3, stride=1, padding=1)", ROWS, ""),
-    ("average_pool(x, kernel=3, stride=1, padding=1, counted=true)", ROWS, ""),
-    ("max_pool(pad(x, before=2), kernel=3, stride=1)", ROWS, ""),
-    ("average_pool(pad(x, before=1, after=1), kernel=3, stride=1)", ROWS, ""),
-    ("average_pool(pad(x, after=2, value=1.0), kernel=3, stride=1)", ROWS, ""),
-    ("pad(x, before=1)[:, :-1]", ROWS, ""),
+    ("sum(x, axis=1)", POOLED_SHAPE, ""),
+    ("max(x, axis=1)", POOLED_SHAPE, ""),
+    ("min(x, axis=1)", POOLED_SHAPE, ""),
+    ("mean(x, axis=1)", POOLED_SHAPE, ""),
+    ("x[:, 0]", POOLED_SHAPE, ""),
+    ("last(x)", POOLED_SHAPE, ""),
+    ("cumsum(x, axis=1)", SEQUENCE_SHAPE, ""),
+    ("delay(x, by=1)", SEQUENCE_SHAPE, ""),
+    ("delay(x, by=2, first=1.0)", SEQUENCE_SHAPE, ""),
+    ("softmax(x, axis=1)", SEQUENCE_SHAPE, ""),
+    ("conv(x, weight=ones(shape=[4, 4, 3]), bias=false, padding=same)", SEQUENCE_SHAPE, ""),
+    ("max_pool(x, kernel=3, stride=1, padding=1)", SEQUENCE_SHAPE, ""),
+    ("average_pool(x, kernel=3, stride=1, padding=1, counted=true)", SEQUENCE_SHAPE, ""),
+    ("max_pool(pad(x, before=2), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
+    ("average_pool(pad(x, before=1, after=1), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
+    ("average_pool(pad(x, after=2, value=1.0), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
+    ("pad(x, before=1)[:, :-1]", SEQUENCE_SHAPE, ""),
     ("max_pool(concat([zeros(shape=[batch, 2, 4]), x], axis=1), kernel=3, stride=1)",
-     ROWS, ""),
-    ("max_pool(concat([delay(mem, by=1), x], axis=1), kernel=3, stride=1)", ROWS, ""),
-    ("max_pool(concat([x, delay(mem, by=1)], axis=1), kernel=3, stride=1)", ROWS, ""),
-    ("masked_mean_pool(x[:, ::2], keep[:, ::2])", ONE, " left"),
-    ("x + insert(float(positions(x)), axis=1)", ROWS, " left"),
-    ("attend(x, x, x, mask=causal)", ROWS, ""),
-    ("sort(where(insert(keep, axis=2), x, inf), axis=1)", ROWS, ""),
-    ("sum(f * (cumsum(f * x, axis=1) / cumsum(f, axis=1)), axis=1)", ONE, ""),
-    ("sum(f * log(cumsum(f, axis=1)) * x, axis=1)", ONE, ""),
-    ("sum(f * (x / float(length(x, axis=1))), axis=1)", ONE, ""),
-    ("matmul(softmax(where(keep[:, none, :] & (x[:, :, :1] > 0.0), matmul(x, transpose(x)), -inf)), x)", ROWS, ""),
-    ("masked_max_pool(x[:, 1:], keep[:, 1:])", ONE, ""),
-    ("roll(x, 1, axis=1)", ROWS, ""),
-    ("flip(x, axis=1) + x", ROWS, ""),
-    ("float(argmax(where(insert(keep, axis=2), x, -inf), axis=1))", ONE, ""),
-    ("sort(x, axis=1, descending=true)[:, 0]", ONE, ""),
-    ("sum(f * log_softmax(cumsum(f * x, axis=1) / cumsum(f, axis=1), axis=2), axis=1)", ONE, ""),
-    ("sum(resize(f * x, mode=bilinear, size=[3 * n, 4], axis=1), axis=1)", ONE, ""),
-    ("sum(resize(f * x, mode=bilinear, factor=3, axis=1)[:, :, :4], axis=1)", ONE, ""),
-    ("sum(resize(f * x, mode=nearest, size=[7], axis=1), axis=1)", ONE, ""),
-    ("sum(f * (1.0 / cumsum(f, axis=1)) * x, axis=1)", ONE, ""),
+     SEQUENCE_SHAPE, ""),
+    ("max_pool(concat([delay(mem, by=1), x], axis=1), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
+    ("max_pool(concat([x, delay(mem, by=1)], axis=1), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
+    ("masked_mean_pool(x[:, ::2], keep[:, ::2])", POOLED_SHAPE, " left"),
+    ("x + insert(float(positions(x)), axis=1)", SEQUENCE_SHAPE, " left"),
+    ("attend(x, x, x, mask=causal)", SEQUENCE_SHAPE, ""),
+    ("sort(where(insert(keep, axis=2), x, inf), axis=1)", SEQUENCE_SHAPE, ""),
+    ("sum(f * (cumsum(f * x, axis=1) / cumsum(f, axis=1)), axis=1)", POOLED_SHAPE, ""),
+    ("sum(f * log(cumsum(f, axis=1)) * x, axis=1)", POOLED_SHAPE, ""),
+    ("sum(f * (x / float(length(x, axis=1))), axis=1)", POOLED_SHAPE, ""),
+    ("matmul(softmax(where(keep[:, none, :] & (x[:, :, :1] > 0.0), matmul(x, transpose(x)), -inf)), x)", SEQUENCE_SHAPE, ""),
+    ("masked_max_pool(x[:, 1:], keep[:, 1:])", POOLED_SHAPE, ""),
+    ("roll(x, 1, axis=1)", SEQUENCE_SHAPE, ""),
+    ("flip(x, axis=1) + x", SEQUENCE_SHAPE, ""),
+    ("float(argmax(where(insert(keep, axis=2), x, -inf), axis=1))", POOLED_SHAPE, ""),
+    ("sort(x, axis=1, descending=true)[:, 0]", POOLED_SHAPE, ""),
+    ("sum(f * log_softmax(cumsum(f * x, axis=1) / cumsum(f, axis=1), axis=2), axis=1)", POOLED_SHAPE, ""),
+    ("sum(resize(f * x, mode=bilinear, size=[3 * n, 4], axis=1), axis=1)", POOLED_SHAPE, ""),
+    ("sum(resize(f * x, mode=bilinear, factor=3, axis=1)[:, :, :4], axis=1)", POOLED_SHAPE, ""),
+    ("sum(resize(f * x, mode=nearest, size=[7], axis=1), axis=1)", POOLED_SHAPE, ""),
+    ("sum(f * (1.0 / cumsum(f, axis=1)) * x, axis=1)", POOLED_SHAPE, ""),
 )  # fmt: skip
 FIRST = "mem = ones(shape=[batch, 2, 4]) * 0.5; f = insert(cast(keep, to=float), axis=2); "
 SPECS = 150
@@ -144,15 +144,15 @@ def is_settled(said: Diagnostic, found: list[Diagnostic]) -> bool:
 def test_the_help_is_accepted(value: str, shape: str, side: str) -> None:
     attended = value.startswith("attend")
     body = FIRST + (f"y, _ = {value}; return y" if attended else f"return {value}")
-    text = text_of(body, shape, side)
-    found = check_padding(graph_of(text))
+    text = write_padding_spec(body, shape, side)
+    found = check_padding(elaborate_padded_spec(text))
     assert found
     for _ in range(3):  # further ops may be at fault, one after the other
         if found:
             made = follow_help(found[0])
             assert made is not None
             text = made
-            found = check_padding(graph_of(text))
+            found = check_padding(elaborate_padded_spec(text))
     assert not found
 
 
@@ -161,7 +161,7 @@ def test_the_help_settles_warnings_of_random_specs() -> None:
     for seed in range(SPECS):
         text = write_spec(seed).text
         try:
-            found = check_padding(graph_of(text))
+            found = check_padding(elaborate_padded_spec(text))
         except Failed:
             continue
         for said in found:
@@ -169,7 +169,7 @@ def test_the_help_settles_warnings_of_random_specs() -> None:
             if made is None:
                 continue
             followed += 1
-            if not is_settled(said, check_padding(graph_of(made))):
+            if not is_settled(said, check_padding(elaborate_padded_spec(made))):
                 left.append(f"{seed}: {said.title}: {said.helps[0]}")
     assert not left
     assert followed > SPECS // 3

@@ -6,7 +6,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.padding_said import ONE, ROWS, graph_of, moves
+from support.padding_specs import (
+    POOLED_SHAPE,
+    SEQUENCE_SHAPE,
+    elaborate_padding_spec,
+    is_affected_by_padding,
+)
 
 from specc.analysis.padding_check import check_padding
 
@@ -46,15 +51,15 @@ FIRST = "k = insert(keep, axis=2); w = cast(k, to=float); z = x * w; "
 
 def compare(body: str, shape: str, side: str, directory: Path) -> tuple[bool, bool]:
     """Return whether `check` warns and whether padding shows."""
-    graph = graph_of(directory, FIRST + body, shape, side)
-    return bool(check_padding(graph)), moves(graph, side)
+    graph = elaborate_padding_spec(directory, FIRST + body, shape, side)
+    return bool(check_padding(graph)), is_affected_by_padding(graph, side)
 
 
 @pytest.mark.parametrize(("added", "side"), list(product(ADDED, SIDES)))
 def test_windows_behind_added_positions(added: str, side: str, tmp_path: Path) -> None:
     for window in WINDOWS:
         body = f"t = {window.format(added)}; return "
-        for result, shape in (("t", ROWS), ("masked_max_pool(t, keep)", ONE)):
+        for result, shape in (("t", SEQUENCE_SHAPE), ("masked_max_pool(t, keep)", POOLED_SHAPE)):
             warned, shown = compare(body + result, shape, side, tmp_path)
             assert warned == shown, window
 
@@ -62,8 +67,8 @@ def test_windows_behind_added_positions(added: str, side: str, tmp_path: Path) -
 @pytest.mark.parametrize(("value", "side"), list(product(QUOTIENTS, SIDES)))
 def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
     body = f"y = {value}; return sum(y * w, axis=1)"
-    warned, shown = compare(body, ONE, side, tmp_path)
-    # padded values that are zero are not among those that `moves` tries
+    warned, shown = compare(body, POOLED_SHAPE, side, tmp_path)
+    # padded values that are zero are not among those that `is_affected_by_padding` tries
     assert warned == (shown or "delay" in value)
 
 
@@ -79,15 +84,15 @@ def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
 def test_a_slice_with_its_mask(part: str, sides: tuple[str, ...], tmp_path: Path) -> None:
     for side in SIDES:
         body = f"return masked_mean_pool(x{part}, keep{part})"
-        assert compare(body, ONE, side, tmp_path) == ((side not in sides,) * 2)
+        assert compare(body, POOLED_SHAPE, side, tmp_path) == ((side not in sides,) * 2)
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_batch_and_positions_as_one_axis(side: str, tmp_path: Path) -> None:
     merged = "m = relu(merge(x, axis=0)); return split(m, into=[batch, n], axis=0)"
-    assert compare(merged, ROWS, side, tmp_path) == (False, False)
+    assert compare(merged, SEQUENCE_SHAPE, side, tmp_path) == (False, False)
     summed = merged.replace("relu(merge(x, axis=0))", "cumsum(merge(x, axis=0), axis=0)")
-    assert compare(summed, ROWS, side, tmp_path)[0]
+    assert compare(summed, SEQUENCE_SHAPE, side, tmp_path)[0]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,8 @@ def test_own_normalizers_over_two_layers(rule: str, side: str, tmp_path: Path) -
     names = ["mine", "sparsemax", "entmax15"]
     for name in names:
         body = 2 * layer.format(name) + "return x"
-        graph = graph_of(tmp_path, body, ROWS, side, f"normalizer mine(s) = {rule}")
+        graph = elaborate_padding_spec(
+            tmp_path, body, SEQUENCE_SHAPE, side, f"normalizer mine(s) = {rule}"
+        )
         assert not check_padding(graph)
-        assert not moves(graph, side)
+        assert not is_affected_by_padding(graph, side)

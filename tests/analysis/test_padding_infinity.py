@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.padding_said import ONE, graph_of, moves
+from support.padding_specs import POOLED_SHAPE, elaborate_padding_spec, is_affected_by_padding
 
 from specc.analysis.padding_check import check_padding
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
@@ -42,8 +42,10 @@ CLEAN = (
 
 def found(directory: Path, value: str) -> tuple[bool, bool]:
     """Whether padding is said to reach the result, and whether it does."""
-    graph = graph_of(directory, f"k = insert(keep, axis=2); return {value}", ONE, "")
-    return bool(check_padding(graph)), moves(graph, "")
+    graph = elaborate_padding_spec(
+        directory, f"k = insert(keep, axis=2); return {value}", POOLED_SHAPE, ""
+    )
+    return bool(check_padding(graph)), is_affected_by_padding(graph, "")
 
 
 @pytest.mark.parametrize(("form", "filled"), list(product(FORMS, INFINITIES)))

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.padding_said import ONE, ROWS, graph_of, moves
-from support.spec_models import by_reference, opened, random_weights
+from support.elaborated_specs import elaborate_with_config, run_reference, sample_spec_weights
+from support.padding_specs import (
+    POOLED_SHAPE,
+    SEQUENCE_SHAPE,
+    elaborate_padding_spec,
+    is_affected_by_padding,
+)
 
 from specc.analysis.padding_check import check_padding
 
@@ -22,30 +27,35 @@ SCAN = (
 
 
 CASES = [
-    ("return last_token(x, keep)", ONE, "", True),
-    ("return last_token(x, other)", ONE, "", False),
+    ("return last_token(x, keep)", POOLED_SHAPE, "", True),
+    ("return last_token(x, other)", POOLED_SHAPE, "", False),
     (
         "y, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), "
         "normalize=sparsemax); return last_token(y, keep)",
-        ONE,
+        POOLED_SHAPE,
         "",
         True,
     ),
-    ("return masked_max_pool(x, keep)", ONE, "", True),
-    (SCAN.format(keep="keep"), ONE, "", True),
-    (SCAN.format(keep="keep & other"), ONE, "", True),
-    (SCAN.format(keep="other"), ONE, "", False),
-    (SCAN.format(keep="other"), ONE, " right", False),
+    ("return masked_max_pool(x, keep)", POOLED_SHAPE, "", True),
+    (SCAN.format(keep="keep"), POOLED_SHAPE, "", True),
+    (SCAN.format(keep="keep & other"), POOLED_SHAPE, "", True),
+    (SCAN.format(keep="other"), POOLED_SHAPE, "", False),
+    (SCAN.format(keep="other"), POOLED_SHAPE, " right", False),
     (
         HIDDEN.format(mask="insert(keep, axis=1)", low="-1e30") + STABLE + "return matmul(w, x)",
-        ROWS,
+        SEQUENCE_SHAPE,
         "",
         True,
     ),
-    (HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return matmul(w, x)", ROWS, "", True),
+    (
+        HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return matmul(w, x)",
+        SEQUENCE_SHAPE,
+        "",
+        True,
+    ),
     (
         HIDDEN.format(mask=CAUSAL, low="-1e30") + "return matmul(softmax(e, axis=2), x)",
-        ROWS,
+        SEQUENCE_SHAPE,
         "",
         True,
     ),
@@ -53,13 +63,13 @@ CASES = [
         HIDDEN.format(mask="insert(keep & other, axis=1)", low="-1e30")
         + STABLE
         + "return matmul(w, x)",
-        ROWS,
+        SEQUENCE_SHAPE,
         "",
         None,
     ),
     (
         HIDDEN.format(mask="insert(keep, axis=1)", low="-10.0") + STABLE + "return matmul(w, x)",
-        ROWS,
+        SEQUENCE_SHAPE,
         "",
         False,
     ),
@@ -67,7 +77,7 @@ CASES = [
         HIDDEN.format(mask=CAUSAL, low="-inf")
         + STABLE
         + "return masked_mean_pool(matmul(w, x), keep)",
-        ONE,
+        POOLED_SHAPE,
         "",
         False,
     ),
@@ -75,29 +85,44 @@ CASES = [
         HIDDEN.format(mask=CAUSAL, low="-1e30")
         + STABLE
         + "return masked_mean_pool(matmul(w, x), keep)",
-        ONE,
+        POOLED_SHAPE,
         "",
         True,
     ),
-    ("y, _ = attend(x, x, x, mask=strided & visible(keep)); return y", ROWS, " left", False),
-    ("y, _ = attend(x, x, x, mask=shifted & visible(keep)); return y", ROWS, " left", True),
-    ("y, _ = attend(x, x, x, mask=chunked(2) & visible(keep)); return y", ROWS, " left", False),
+    (
+        "y, _ = attend(x, x, x, mask=strided & visible(keep)); return y",
+        SEQUENCE_SHAPE,
+        " left",
+        False,
+    ),
+    (
+        "y, _ = attend(x, x, x, mask=shifted & visible(keep)); return y",
+        SEQUENCE_SHAPE,
+        " left",
+        True,
+    ),
+    (
+        "y, _ = attend(x, x, x, mask=chunked(2) & visible(keep)); return y",
+        SEQUENCE_SHAPE,
+        " left",
+        False,
+    ),
     (
         "at = 2 * positions(x) - positions(x); return x * insert(float(at), axis=1)",
-        ROWS,
+        SEQUENCE_SHAPE,
         " left",
         False,
     ),
     (
         "at = 2 * positions(x) - positions(x) * 2; return x + insert(float(at), axis=1)",
-        ROWS,
+        SEQUENCE_SHAPE,
         " left",
         True,
     ),
-    ("return x * insert(float(positions(x)), axis=1)", ROWS, " right", True),
+    ("return x * insert(float(positions(x)), axis=1)", SEQUENCE_SHAPE, " right", True),
     (
         "return x * insert(insert(float(argmax(x[:, :, 0], axis=1)), axis=1), axis=2)",
-        ROWS,
+        SEQUENCE_SHAPE,
         "",
         False,
     ),
@@ -109,9 +134,9 @@ def test_what_is_said_is_what_numbers_show(
     body: str, shape: str, side: str, clean: bool | None, tmp_path: Path
 ) -> None:
     """None: told, although these numbers do not show it; other ones would."""
-    graph = graph_of(tmp_path, body, shape, side)
+    graph = elaborate_padding_spec(tmp_path, body, shape, side)
     assert (check_padding(graph) == []) == bool(clean)
-    assert clean is None or moves(graph, side) != clean
+    assert clean is None or is_affected_by_padding(graph, side) != clean
 
 
 @pytest.mark.parametrize(
@@ -135,14 +160,14 @@ def test_rows_made_longer_are_as_alone_where_it_says_so(
         "  x = x * insert(cast(keep, to=float), axis=2)\n"
         f"  return conv_transpose(x, out=3, {window}) @ c\n}}\n"
     )
-    spec = opened(str(path))
+    spec = elaborate_with_config(str(path))
     (said,) = check_padding(spec.model.graph)
     assert f"the {rows} are then correct" in said.helps[0]
-    weights, rng = random_weights(spec), np.random.default_rng(0)
+    weights, rng = sample_spec_weights(spec), np.random.default_rng(0)
     x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3
-    padded = by_reference(spec, weights, {"x": x, "keep": keep})["y"]
+    padded = run_reference(spec, weights, {"x": x, "keep": keep})["y"]
     alone = {"x": x[:, :3], "keep": keep[:, :3]}
-    wanted = by_reference(spec, weights, alone)["y"]
+    wanted = run_reference(spec, weights, alone)["y"]
     assert wanted.shape[1] == own(3)
     np.testing.assert_allclose(padded[:, : own(3)], wanted, atol=1e-12)
     assert padded.shape[1] > own(3)

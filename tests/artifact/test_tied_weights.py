@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -22,14 +22,14 @@ def ties_in(model: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["none", pytest.param("int8", marks=LATER)])
 def test_a_loaded_model_notes_its_ties(kind: str, tmp_path: Path) -> None:
-    out, sets = tmp_path / "m.onnx", SMALL["gpt2"]
+    out, sets = tmp_path / "m.onnx", SMALL_CONFIGS["gpt2"]
     specc.compile("gpt2", out, init=0, set=sets, quantize=kind)
     assert ties_in(out) == {"lm_head.weight": "wte.weight"}
 
 
 def test_copies_with_other_numbers_are_not_tied(tmp_path: Path) -> None:
     """Though the spec ties them: the file had both, and they differ."""
-    out, sets = tmp_path / "m.onnx", SMALL["gpt2"]
+    out, sets = tmp_path / "m.onnx", SMALL_CONFIGS["gpt2"]
     specc.compile("gpt2", out, init=0, set={**sets, "tied": False})
     weights = dict(specc.load(out).weights())
     # a checkpoint of GPT-2 has its matrices turned over

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import ROWS, job_of, parts
+from support.map_jobs import ROW_COUNT, hash_parts, make_job
 
 import specc
 from specc.batch_inference.job import run_job
@@ -45,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of different length; the one of row 7 is nothing."""
     rng = np.random.default_rng(3)
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    rows = [{"id": n, "text": "x" * int(rng.integers(1, 30))} for n in range(ROWS)]
+    rows = [{"id": n, "text": "x" * int(rng.integers(1, 30))} for n in range(ROW_COUNT)]
     rows[7]["text"] = None  # type: ignore[assignment]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -56,5 +56,5 @@ def undisturbed(
     small: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     out = tmp_path_factory.mktemp("undisturbed")
-    run_job(job_of(small, data, out))
-    return parts(out)
+    run_job(make_job(small, data, out))
+    return hash_parts(out)

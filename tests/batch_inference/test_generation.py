@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 import specc.batch_inference.block_runner
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("writer") / "gpt2"
-    specc.compile("gpt2", directory, init=3, set=SMALL["gpt2"], graphs="step")
+    specc.compile("gpt2", directory, init=3, set=SMALL_CONFIGS["gpt2"], graphs="step")
     return directory
 
 
@@ -160,7 +160,7 @@ def test_only_a_row_that_a_process_dies_of_is_lost(
 def test_texts_that_cannot_be_joined_wait_for_each_other(data: Path, tmp_path: Path) -> None:
     """A model of which it is not proved; tokens are those of each alone."""
     directory = tmp_path / "conv"
-    specc.compile("conv_lm", directory, init=3, set=SMALL["conv_lm"], graphs="step")
+    specc.compile("conv_lm", directory, init=3, set=SMALL_CONFIGS["conv_lm"], graphs="step")
     settings = SETTINGS | {"max_tokens": 5}
     job = job_of(directory, data, tmp_path / "out", settings=settings)
     made = run_job(JobRequest(**{**vars(job), "columns": {"ids": "ids"}}))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.jobs import ROWS, job_of, parts, rows_in
+from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 
 import specc
 import specc.batch_inference.block_runner
@@ -29,11 +29,11 @@ from specc.diagnostics.diagnostic import Failed
 
 
 def test_every_row_is_what_it_is_alone(small: Path, data: Path, tmp_path: Path) -> None:
-    report = run_job(job_of(small, data, tmp_path))
-    assert (report.rows, report.errors, report.blocks) == (ROWS, 1, 4)
-    rows = rows_in(tmp_path)
+    report = run_job(make_job(small, data, tmp_path))
+    assert (report.rows, report.errors, report.blocks) == (ROW_COUNT, 1, 4)
+    rows = read_rows(tmp_path)
     texts = [json.loads(line) for line in data.read_text().splitlines()]
-    assert [row["id"] for row in rows] == [*range(ROWS)]
+    assert [row["id"] for row in rows] == [*range(ROW_COUNT)]
     model = specc.load(small)
     for row, text in zip(rows, texts, strict=True):
         if row["id"] == 7:
@@ -56,8 +56,8 @@ def test_every_row_is_what_it_is_alone(small: Path, data: Path, tmp_path: Path) 
 def test_processes_write_the_same_bytes(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str], workers: int
 ) -> None:
-    run_job(job_of(small, data, tmp_path, engine="local", workers=workers))
-    assert parts(tmp_path) == undisturbed
+    run_job(make_job(small, data, tmp_path, engine="local", workers=workers))
+    assert hash_parts(tmp_path) == undisturbed
 
 
 class Died(BaseException):
@@ -111,16 +111,16 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
         with pytest.MonkeyPatch.context() as patched:
             dying(patched, at)
             with suppress(Died):
-                run_job(job_of(small, data, out))
+                run_job(make_job(small, data, out))
     twice = any(
         count >= specc.batch_inference.block_runner.MAX_ATTEMPTS
         for path in out.glob("_specc/*.now")
         for count in specc.batch_inference.block_runner.CrashJournal.open(path).died.values()
     )
-    report = run_job(job_of(small, data, out))
+    report = run_job(make_job(small, data, out))
     # a batch that was begun twice is done row by row, which moves last digits
-    assert twice or parts(out) == undisturbed
-    assert (report.rows, report.errors) == (ROWS, 1)
+    assert twice or hash_parts(out) == undisturbed
+    assert (report.rows, report.errors) == (ROW_COUNT, 1)
     assert not list(out.glob("_specc/*.now"))
 
 
@@ -145,21 +145,21 @@ def test_only_rows_that_processes_die_of_are_given_up(
     poison(monkeypatch, numbers)
     for _ in range(40):
         try:
-            run_job(job_of(small, data, tmp_path))
+            run_job(make_job(small, data, tmp_path))
             break
         except Died:
             continue
-    blamed = {n for n, r in enumerate(rows_in(tmp_path)) if r["error"]}
-    begun = {block + n for block in (0, 16, 32, 48) for n in numbers if block + n < ROWS}
+    blamed = {n for n, r in enumerate(read_rows(tmp_path)) if r["error"]}
+    begun = {block + n for block in (0, 16, 32, 48) for n in numbers if block + n < ROW_COUNT}
     assert blamed == begun | {7}
-    codes = {str(r["error"])[:5] for r in rows_in(tmp_path) if r["error"]}
+    codes = {str(r["error"])[:5] for r in read_rows(tmp_path) if r["error"]}
     assert codes == {"E0878", "E0882"}
 
 
 def test_workers_that_are_killed(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
-    job = job_of(small, data, tmp_path)
+    job = make_job(small, data, tmp_path)
     make_plan(job).write(tmp_path)
     engine = LocalEngine(tmp_path, 2)
     killed = 0
@@ -168,7 +168,7 @@ def test_workers_that_are_killed(
             killed += 1
             engine.alive[0].process.send_signal(signal.SIGKILL)
     assert killed == 2
-    assert parts(tmp_path) == undisturbed
+    assert hash_parts(tmp_path) == undisturbed
 
 
 def test_nobody_outlives_the_one_who_asked(
@@ -185,8 +185,8 @@ def test_nobody_outlives_the_one_who_asked(
     while (left := list(workers_on(tmp_path))) and time.monotonic() < until:
         time.sleep(0.05)
     assert not left
-    run_job(job_of(small, data, tmp_path, engine="local", workers=1))
-    assert parts(tmp_path) == undisturbed
+    run_job(make_job(small, data, tmp_path, engine="local", workers=1))
+    assert hash_parts(tmp_path) == undisturbed
 
 
 def workers_on(out: Path) -> Iterator[int]:
@@ -203,11 +203,11 @@ def workers_on(out: Path) -> Iterator[int]:
 def test_what_is_done_is_not_done_again(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_job(job_of(small, data, tmp_path))
+    first = run_job(make_job(small, data, tmp_path))
     assert first.before == 0
     monkeypatch.setattr(BlockRunner, "do", None)
-    again = run_job(job_of(small, data, tmp_path, workers=7, engine="local"))
-    assert (again.before, again.rows, again.errors) == (ROWS, ROWS, 1)
+    again = run_job(make_job(small, data, tmp_path, workers=7, engine="local"))
+    assert (again.before, again.rows, again.errors) == (ROW_COUNT, ROW_COUNT, 1)
     assert again.waste == first.waste
 
 
@@ -224,18 +224,18 @@ def test_what_is_done_is_not_done_again(
 def test_another_job_in_the_folder(
     small: Path, data: Path, tmp_path: Path, change: dict[str, object], named: str
 ) -> None:
-    run_job(job_of(small, data, tmp_path))
-    before = parts(tmp_path)
+    run_job(make_job(small, data, tmp_path))
+    before = hash_parts(tmp_path)
     with pytest.raises(Failed, match="E0875") as failed:
-        run_job(job_of(small, data, tmp_path, **change))
+        run_job(make_job(small, data, tmp_path, **change))
     assert named in "".join(failed.value.diagnostics[0].notes)
-    assert parts(tmp_path) == before
+    assert hash_parts(tmp_path) == before
 
 
 def test_workers_that_never_begin(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_plan(job_of(small, data, tmp_path)).write(tmp_path)
+    make_plan(make_job(small, data, tmp_path)).write(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match="E0883"):
         list(LocalEngine(tmp_path, 2).run(range(4)))
@@ -246,7 +246,7 @@ def test_an_engine_that_is_not_there(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Failed, match="E0888"):
-        run_job(job_of(small, data, tmp_path / "out", engine="ray"))
+        run_job(make_job(small, data, tmp_path / "out", engine="ray"))
     assert not (tmp_path / "out").exists()
 
 
@@ -263,7 +263,7 @@ def test_processes_that_end_without_a_row_to_blame(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not begun again for ever."""
-    make_plan(job_of(small, data, tmp_path)).write(tmp_path)
+    make_plan(make_job(small, data, tmp_path)).write(tmp_path)
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\necho '{\"ready\": true}'\n")
     dies.chmod(0o700)

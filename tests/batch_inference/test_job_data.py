@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.jobs import ROWS, job_of, parts, rows_in
+from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 
 import specc
 import specc.batch_inference.block_runner
@@ -28,7 +28,7 @@ def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> 
     bad, one = tmp_path / "bad.jsonl", tmp_path / "one.jsonl"
     bad.write_text('{"text": null}\n{"text": \n' + '{"text": "a"}\n' * 2)
     one.write_text('{"text": "b"}\n')
-    job = job_of(small, bad, tmp_path / "out", rows=2, to="parquet", keep=["text"])
+    job = make_job(small, bad, tmp_path / "out", rows=2, to="parquet", keep=["text"])
     run_job(JobRequest(**{**vars(job), "data": [str(bad), str(one)]}))
     schemas = [pq.read_schema(p) for p in sorted((tmp_path / "out").glob("part-*"))]
     assert len(schemas) == 3
@@ -38,13 +38,13 @@ def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> 
     assert str(table.schema.field("vectors").type).startswith("list<")
     nothing = tmp_path / "nothing.txt"
     nothing.write_text("")
-    report = run_job(job_of(small, nothing, tmp_path / "none", raw=[]))
-    assert (report.rows, len(parts(tmp_path / "none"))) == (0, 0)
+    report = run_job(make_job(small, nothing, tmp_path / "none", raw=[]))
+    assert (report.rows, len(hash_parts(tmp_path / "none"))) == (0, 0)
 
 
 def test_faults_that_are_no_rows(small: Path, data: Path, tmp_path: Path) -> None:
     def fails(code: str, **more: object) -> None:
-        job = vars(job_of(small, data, tmp_path / "out")) | more
+        job = vars(make_job(small, data, tmp_path / "out")) | more
         with pytest.raises(Failed, match=code):
             run_job(JobRequest(**job))  # type: ignore[arg-type]
         assert not (tmp_path / "out").exists()
@@ -66,15 +66,15 @@ def test_faults_that_are_no_rows(small: Path, data: Path, tmp_path: Path) -> Non
 
 def test_as_many_bad_rows_as_are_granted(small: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0887"):
-        run_job(job_of(small, data, tmp_path, most_errors=0))
-    assert run_job(job_of(small, data, tmp_path, most_errors=1)).errors == 1
+        run_job(make_job(small, data, tmp_path, most_errors=0))
+    assert run_job(make_job(small, data, tmp_path, most_errors=1)).errors == 1
 
 
 def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "a"}\n{"text"\n{"text": "b"}\n')
-    assert run_job(job_of(small, rows, tmp_path / "out")).errors == 1
-    found = [r["error"] for r in rows_in(tmp_path / "out")]
+    assert run_job(make_job(small, rows, tmp_path / "out")).errors == 1
+    found = [r["error"] for r in read_rows(tmp_path / "out")]
     assert [e is None for e in found] == [True, False, True]
     assert str(found[1]).startswith("E0877 the row cannot be read: the line is not JSON")
 
@@ -82,8 +82,8 @@ def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
 def test_from_python(small: Path, data: Path, tmp_path: Path) -> None:
     model = specc.load(small)
     report: JobReport = model.map(data, out=tmp_path, columns={"ids": "text"}, engine="serial")
-    assert report.rows == ROWS
-    assert [r["id"] for r in rows_in(tmp_path)] == [*range(ROWS)]
+    assert report.rows == ROW_COUNT
+    assert [r["id"] for r in read_rows(tmp_path)] == [*range(ROW_COUNT)]
 
 
 def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> No
         "image": ["no picture here"],
     }
     pq.write_table(pa.table(kinds), table)
-    run_job(job_of(small, table, tmp_path / "out"))
+    run_job(make_job(small, table, tmp_path / "out"))
     [row] = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
     assert (row["large"], row["bytes"], row["view"]) == (2**64 - 1, b"ab", "b")
     assert row["image"] == "no picture here"
@@ -109,7 +109,7 @@ def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> No
     lines.write_text(
         f'{{"text": "a", "n": 1.5, "k\\ud800": "\\ud800"}}\n{{"text": "b", "n": {2**60 + 1}}}\n'
     )
-    run_job(job_of(small, lines, tmp_path / "two", to="parquet"))
+    run_job(make_job(small, lines, tmp_path / "two", to="parquet"))
     one, other = pq.read_table(tmp_path / "two" / "part-000000.parquet").to_pylist()
     assert (one["k\\ud800"], other["n"]) == ("\\ud800", float(2**60))
 
@@ -119,12 +119,12 @@ def test_files_of_json_lack_what_they_like(small: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(text)
     for order in ("abc", "cba"):
         files = [str(tmp_path / f"{name}.jsonl") for name in order]
-        job = job_of(small, tmp_path, tmp_path / order)
+        job = make_job(small, tmp_path, tmp_path / order)
         run_job(JobRequest(**{**vars(job), "data": files}))
-        rows = rows_in(tmp_path / order)
+        rows = read_rows(tmp_path / order)
         assert {r["text"]: r["k"] for r in rows} == {"a": None, "b": 1}
     (tmp_path / "d.csv").write_text("text\nc\n")
-    job = job_of(small, tmp_path, tmp_path / "csv")
+    job = make_job(small, tmp_path, tmp_path / "csv")
     with pytest.raises(Failed, match="E0884"):
         run_job(JobRequest(**{**vars(job), "data": [*files, str(tmp_path / "d.csv")]}))
 
@@ -132,8 +132,8 @@ def test_files_of_json_lack_what_they_like(small: Path, tmp_path: Path) -> None:
 def test_parts_in_the_folder_that_is_read(small: Path, tmp_path: Path) -> None:
     """They are no rows when the job is gone on with."""
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    assert run_job(job_of(small, tmp_path, tmp_path)).before == 0
-    again = run_job(job_of(small, tmp_path, tmp_path))
+    assert run_job(make_job(small, tmp_path, tmp_path)).before == 0
+    again = run_job(make_job(small, tmp_path, tmp_path))
     assert (again.before, again.rows) == (1, 1)
     for name in ("a.png", "out/b.json"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -147,10 +147,10 @@ def test_numbers_are_taken_as_alone(small: Path, tmp_path: Path) -> None:
     """Whole numbers beside them make no whole numbers of others."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
-    report = run_job(job_of(small, rows, tmp_path / "out", limits=BatchLimits()))
+    report = run_job(make_job(small, rows, tmp_path / "out", limits=BatchLimits()))
     with pytest.raises(Failed, match="is NaN"):
         nested_array([1.0, float("nan")], "a row")
-    found = [str(row["error"])[:5] for row in rows_in(tmp_path / "out")]
+    found = [str(row["error"])[:5] for row in read_rows(tmp_path / "out")]
     assert (report.errors, found) == (2, ["None", "E0907", "E0907", "None"])
 
 
@@ -175,19 +175,19 @@ def test_settings_are_checked_before_rows(tmp_path: Path) -> None:
 def test_another_model_or_other_data(small: Path, data: Path, tmp_path: Path) -> None:
     mine, model = tmp_path / "rows.jsonl", tmp_path / "other.onnx"
     mine.write_bytes(data.read_bytes())
-    run_job(job_of(small, mine, tmp_path / "out"))
+    run_job(make_job(small, mine, tmp_path / "out"))
     specc.compile(small.parent / "small.specc", model, init=1)
     with pytest.raises(Failed, match="E0875"):
-        run_job(job_of(model, mine, tmp_path / "out"))
+        run_job(make_job(model, mine, tmp_path / "out"))
     os.utime(mine, (1, 1))
     with pytest.raises(Failed, match="E0875"):
-        run_job(job_of(small, mine, tmp_path / "out"))
+        run_job(make_job(small, mine, tmp_path / "out"))
 
 
 def test_a_file_that_changes_while_it_is_read(small: Path, data: Path, tmp_path: Path) -> None:
     mine = tmp_path / "rows.jsonl"
     mine.write_bytes(data.read_bytes())
-    job = job_of(small, mine, tmp_path / "out")
+    job = make_job(small, mine, tmp_path / "out")
     make_plan(job).write(tmp_path / "out")
     mine.write_bytes(data.read_bytes()[:-5])
     plan = read_plan(tmp_path / "out")

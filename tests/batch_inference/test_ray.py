@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.batch_inference.job import run_job
@@ -115,7 +115,7 @@ def test_killed_by_signal_nothing_is_lost_or_doubled(
 
 def test_texts_that_are_written_are_the_same(tmp_path: Path) -> None:
     """Places that are filled as texts end: who begins when hangs on the block alone."""
-    specc.compile("gpt2", tmp_path / "gpt2", init=3, set=SMALL["gpt2"], graphs="step")
+    specc.compile("gpt2", tmp_path / "gpt2", init=3, set=SMALL_CONFIGS["gpt2"], graphs="step")
     data = tmp_path / "rows.jsonl"
     rows = [{"input_ids": [5 + n % 11] * (1 + n % 6)} for n in range(60)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))

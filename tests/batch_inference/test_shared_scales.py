@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import job_of, parts, rows_in
+from support.map_jobs import hash_parts, make_job, read_rows
 
 import specc
 from specc.batch_inference.job import run_job
@@ -70,10 +70,10 @@ def test_the_same_bytes_whoever_does_it(
     """Though other limits give other numbers, beyond the last digits."""
     model = models["int8-tensor"]
     one, two, other = (tmp_path / name for name in ("one", "two", "other"))
-    run_job(job_of(model, letters, one))
-    run_job(job_of(model, letters, two, engine="local", workers=2))
-    assert parts(one)
-    assert parts(one) == parts(two)
-    run_job(job_of(model, letters, other, limits=BatchLimits(cap=1)))
-    a, b = (np.concatenate([r["vectors"] for r in rows_in(p)]) for p in (one, other))
+    run_job(make_job(model, letters, one))
+    run_job(make_job(model, letters, two, engine="local", workers=2))
+    assert hash_parts(one)
+    assert hash_parts(one) == hash_parts(two)
+    run_job(make_job(model, letters, other, limits=BatchLimits(cap=1)))
+    a, b = (np.concatenate([r["vectors"] for r in read_rows(p)]) for p in (one, other))
     assert np.abs(a - b).max() > 1e-4 * np.abs(a).max()

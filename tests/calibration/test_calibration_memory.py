@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.peak import PEAK
+from support.resource_limits import PEAK_MEMORY_PROGRAM
 
 WIDE, LAYERS = 1024, 20
 MAP = 4 * WIDE**2
@@ -57,7 +57,14 @@ def written(directory: Path) -> None:
 
 def peak(directory: Path, mistake: str, *given: str) -> int:
     """The most bytes of memory that compiling takes."""
-    command = [sys.executable, "-c", mistake + PEAK, "compile", "m.specc", "--no-load"]
+    command = [
+        sys.executable,
+        "-c",
+        mistake + PEAK_MEMORY_PROGRAM,
+        "compile",
+        "m.specc",
+        "--no-load",
+    ]
     command += ["--weights", "m.safetensors", "--quantize", "int4", "--quantize-all"]
     done = subprocess.run(
         [*command, *given, "--force", "-o", "m.onnx"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.sums import factors
+from support.calibration_factors import compute_weight_factors
 
 import specc
 from specc.calibration import gram_matrices
@@ -74,7 +74,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
         directory = tmp_path / f"{least}"
         directory.mkdir()
         monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
-        found = factors(readers, weights, SAMPLE, directory)
+        found = compute_weight_factors(readers, weights, SAMPLE, directory)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             for expert, x in enumerate(rows):

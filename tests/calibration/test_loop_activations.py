@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.sums import factors
+from support.calibration_factors import compute_weight_factors
 
 from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import find_weight_readers
@@ -55,7 +55,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
         monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
-        found = factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
+        found = compute_weight_factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             x = np.array(rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -53,7 +53,7 @@ OBSTACLES: tuple[Callable[[Path], None], ...] = (
 
 def commands(name: str) -> list[list[list[str]]]:
     """Return command lines that name the spec; those in one list depend on each other."""
-    small = [f"--set={key}={text}" for key, text in config_literals("", SMALL[name])]
+    small = [f"--set={key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
     return [
         [["check", name, *small]],
         [["show", name, *small]],

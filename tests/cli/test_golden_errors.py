@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.told import told
+from support.golden_cases import run_golden_case
 
 
 @pytest.mark.golden("errors")
@@ -16,4 +16,4 @@ def test_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = "spec.yaml" if case.stem.endswith("yaml") else "spec.specc"
-    golden(lambda text: told(text, tmp_path, monkeypatch, capsys, name))
+    golden(lambda text: run_golden_case(text, tmp_path, monkeypatch, capsys, name))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.json_schema import faults
+from support.json_schema import list_schema_violations
 
 from specc.cli.main import COMMANDS, main
 from specc.preprocessing.records import TEXT_TAGS
@@ -31,7 +31,7 @@ def objects(
     assert not said.err
     found = [json.loads(line) for line in said.out.splitlines()]
     for one in found:
-        assert not list(faults(one, SCHEMA, SCHEMA)), one
+        assert not list(list_schema_violations(one, SCHEMA, SCHEMA)), one
     return found
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_told_in_objects(
         for line in said.out.splitlines():
             one = json.loads(line)
             assert one["severity"] == "error", command
-            assert not list(faults(one, SCHEMA, SCHEMA)), command
+            assert not list(list_schema_violations(one, SCHEMA, SCHEMA)), command
 
 
 def test_the_form_is_found_in_a_command_line_that_is_not_understood(
@@ -359,4 +359,4 @@ def test_a_wrong_shape_is_noticed() -> None:
         {"command": "explain", "code": "E1", "title": "", "status": True, "page": ""},
         {"command": "export", "files": [], "more": 1},
     ]
-    assert all(list(faults(one, SCHEMA, SCHEMA)) for one in wrong)
+    assert all(list(list_schema_violations(one, SCHEMA, SCHEMA)) for one in wrong)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.packed import packed, single
+from support.two_graph_packages import write_pair_package, write_single_graph
 
 from specc.cli.main import main
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> str:
-    packed(tmp_path / "pair", seed=4)
+    write_pair_package(tmp_path / "pair", seed=4)
     return str(tmp_path / "pair")
 
 
@@ -51,5 +51,7 @@ def test_a_graph_that_is_not_there_is_a_fault_of_the_command_line(
 ) -> None:
     assert main(["run", pair, "[[1]]", "--graph", "step"]) == 2
     assert "error[E0832]" in capsys.readouterr().err
-    assert main(["run", str(single(tmp_path, "score")), "[[1]]", "--graph", "step"]) == 2
+    assert (
+        main(["run", str(write_single_graph(tmp_path, "score")), "[[1]]", "--graph", "step"]) == 2
+    )
     assert "error[E0832]" in capsys.readouterr().err

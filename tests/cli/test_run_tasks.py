@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.json_schema import faults
-from support.tokenizer_files import trained
+from support.json_schema import list_schema_violations
+from support.tokenizer_files import train_tokenizer
 
 import specc
 from specc.cli.main import main
@@ -44,7 +44,7 @@ WORDS = {
 
 def with_mask() -> str:
     """A WordPiece tokenizer.json with a mask token."""
-    data = json.loads(trained("wordpiece"))
+    data = json.loads(train_tokenizer("wordpiece"))
     token = {**data["added_tokens"][0], "id": 199, "content": "[MASK]"}
     data["added_tokens"].append(token)
     data["model"]["vocab"]["[MASK]"] = 199
@@ -99,7 +99,7 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]
     capsys.readouterr()
     assert main(["run", *words, "--format", "json"]) == 0, capsys.readouterr().err
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert not list(faults(found, SCHEMA, SCHEMA)), found
+    assert not list(list_schema_violations(found, SCHEMA, SCHEMA)), found
     return found
 
 
@@ -115,7 +115,7 @@ def test_json_of_every_task(task: str, directory: Path, capsys: pytest.CaptureFi
     assert lines == found["lines"]
     bad = json.loads(json.dumps(found))
     bad["predictions"] = [{"labels": []}]
-    assert list(faults(bad, SCHEMA, SCHEMA)), "the schema takes anything"
+    assert list(list_schema_violations(bad, SCHEMA, SCHEMA)), "the schema takes anything"
 
 
 def test_words_files_and_lists_are_the_same(

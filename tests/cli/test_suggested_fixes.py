@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
-from support.fixes import DONE, TOLD
-from support.told import told
+from support.golden_cases import run_golden_case
+from support.suggested_fixes import APPLIED_FIXES, OTHER_ADVICE
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
@@ -49,17 +49,17 @@ CASES = cases()
 def pieces(said: str) -> set[str]:
     """The texts that helps offer."""
     helps = [h for h in HELP.findall(said) if not MEANT.search(h)]
-    return {p for h in helps for p in PIECE.findall(h) if WRITTEN.search(p)} - TOLD
+    return {p for h in helps for p in PIECE.findall(h) if WRITTEN.search(p)} - OTHER_ADVICE
 
 
 def test_every_piece_of_advice_is_followed() -> None:
     missing = {
         f"{name}: {piece}"
         for name, (_, said) in CASES.items()
-        for piece in pieces(said) - {d[0] for d in DONE.get(name, ())}
+        for piece in pieces(said) - {d[0] for d in APPLIED_FIXES.get(name, ())}
     }
-    assert not missing, "say in tests/support/fixes.py what the spec is then"
-    assert DONE.keys() <= CASES.keys()
+    assert not missing, "say in tests/support/suggested_fixes.py what the spec is then"
+    assert APPLIED_FIXES.keys() <= CASES.keys()
 
 
 def heard(
@@ -79,7 +79,7 @@ def heard(
         return Counter()
     directory.mkdir()
     try:
-        said = told(case, directory, patch, capture, file)
+        said = run_golden_case(case, directory, patch, capture, file)
     except AssertionError as nothing:
         if "nothing failed" not in str(nothing):
             raise
@@ -94,7 +94,11 @@ def counted(said: str) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("name", "piece", "old", "new"),
-    [pytest.param(n, *done, id=f"{n}-{k}") for n in DONE for k, done in enumerate(DONE[n])],
+    [
+        pytest.param(n, *done, id=f"{n}-{k}")
+        for n in APPLIED_FIXES
+        for k, done in enumerate(APPLIED_FIXES[n])
+    ],
 )
 def test_what_was_said_is_said_no_more(
     name: str,

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.toy_steppers import Toy, every_text, following, hashed, log_probability
+from support.toy_models import (
+    TableStepper,
+    list_all_texts,
+    make_continuing_logits,
+    make_hashed_logits,
+    sum_log_probabilities,
+)
 
 from specc.decode.beam_search import search_beams
 from specc.decode.decode_loop import decode_steps
@@ -23,13 +29,15 @@ WIDE = 300
 def found(
     table: Any, prompt: list[list[int]], said: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
-    return [[h.tokens for h in row] for row in search_beams(Toy(table), np.array(prompt), said)]
+    return [
+        [h.tokens for h in row] for row in search_beams(TableStepper(table), np.array(prompt), said)
+    ]
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.6, 1.0, 2.0]))
 @settings(max_examples=25, deadline=None)
 def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: float) -> None:
-    table = hashed(seed, 4)
+    table = make_hashed_logits(seed, 4)
     said = replace(
         BEAM,
         num_beams=WIDE,
@@ -38,8 +46,10 @@ def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: fl
         early_stopping="never",
         num_return_sequences=5,
     )
-    (made,) = search_beams(Toy(table), np.array([[2, 1]]), said)
-    scores = [log_probability(table, (2, 1), t) / len(t) ** penalty for t in every_text(4, 4, 0)]
+    (made,) = search_beams(TableStepper(table), np.array([[2, 1]]), said)
+    scores = [
+        sum_log_probabilities(table, (2, 1), t) / len(t) ** penalty for t in list_all_texts(4, 4, 0)
+    ]
     # logits are float32: the log of a probability near 1 is known to some 1e-7, however
     # small it is itself
     assert [h.score for h in made] == pytest.approx(
@@ -52,9 +62,9 @@ def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: fl
 def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
     # a stop among the candidates of a single beam is taken only where it is the best,
     # as greedy decoding does
-    table, prompt = hashed(seed, 6), np.array([[2, 3], [4, 1]])
+    table, prompt = make_hashed_logits(seed, 6), np.array([[2, 3], [4, 1]])
     said = GenerationSettings(max_tokens=5, stop=(0,), length_penalty=penalty)
-    steps = np.stack([m.tokens for m in decode_steps(Toy(table), prompt, said)], axis=1)
+    steps = np.stack([m.tokens for m in decode_steps(TableStepper(table), prompt, said)], axis=1)
     beams = found(
         table, prompt.tolist(), replace(said, strategy="beam", num_beams=1, early_stopping=True)
     )
@@ -68,22 +78,22 @@ def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
 def test_texts_of_a_batch_are_searched_by_themselves(seed: int, penalized: bool) -> None:
     prompt = [[1, 2], [3, 3], [5, 1]]
     said = replace(BEAM, repetition_penalty=1.4 if penalized else 1.0)
-    whole = found(hashed(seed, 6), prompt, said)
-    assert whole == [found(hashed(seed, 6), [row], said)[0] for row in prompt]
+    whole = found(make_hashed_logits(seed, 6), prompt, said)
+    assert whole == [found(make_hashed_logits(seed, 6), [row], said)[0] for row in prompt]
 
 
 @given(st.integers(0, 10_000))
 @settings(deadline=None)
 def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
-    table = hashed(seed, 6)
+    table = make_hashed_logits(seed, 6)
     (made,) = search_beams(
-        Toy(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
+        TableStepper(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
     )
     assert len(made) == 3
     assert [h.score for h in made] == sorted((h.score for h in made), reverse=True)
     for h in made:
         assert h.log_probs is not None
-        total = log_probability(table, (1,), h.tokens)
+        total = sum_log_probabilities(table, (1,), h.tokens)
         assert sum(h.log_probs) == pytest.approx(total, abs=1e-4)
         assert h.score == pytest.approx(total / len(h.tokens) ** 0.6, abs=1e-4)
         assert h.ended == (h.tokens[-1] == 0)
@@ -92,7 +102,7 @@ def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
 @given(st.integers(0, 10_000))
 @settings(deadline=None)
 def test_ties_are_decided_the_same_way_every_time(seed: int) -> None:
-    table = hashed(seed, 5, spread=1.0, grid=2.0)
+    table = make_hashed_logits(seed, 5, spread=1.0, grid=2.0)
     assert found(table, [[1]], BEAM) == found(table, [[1]], BEAM)
 
 
@@ -106,7 +116,7 @@ def test_of_equal_scores_the_lower_token_goes_first() -> None:
 
 
 def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
-    toy = Toy(following("ab", "bcdef"))
+    toy = TableStepper(make_continuing_logits("ab", "bcdef"))
     made = search_beams(
         toy, np.array([[1], [2]]), replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     )
@@ -124,7 +134,7 @@ def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=12, length_penalty=1.0)
     lengths = {}
     for early in (True, False, "never"):
-        toy = Toy(table)
+        toy = TableStepper(table)
         ((best,),) = search_beams(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
         lengths[early] = len(best.tokens), len(toy.fed)
     assert lengths[True][1] < lengths[False][1] <= lengths["never"][1]
@@ -141,14 +151,19 @@ def test_where_few_texts_exist_few_are_given() -> None:
 def test_a_text_can_end_for_reasons_of_its_own() -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     made = search_beams(
-        Toy(following("abcdef")), np.array([[1]]), said, ends=lambda t: tuple(t[-2:]) == (3, 4)
+        TableStepper(make_continuing_logits("abcdef")),
+        np.array([[1]]),
+        said,
+        ends=lambda t: tuple(t[-2:]) == (3, 4),
     )
     assert (made[0][0].tokens, made[0][0].ended) == ((2, 3, 4), True)
 
 
 def test_no_rows_and_no_padding() -> None:
-    assert search_beams(Toy(hashed(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
-    flat = Toy(lambda text: [3.0, 2.9, 2.8, 2.7])
+    assert (
+        search_beams(TableStepper(make_hashed_logits(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
+    )
+    flat = TableStepper(lambda text: [3.0, 2.9, 2.8, 2.7])
     said = replace(
         BEAM, stop=(), max_tokens=1, num_beams=1, num_return_sequences=1, repetition_penalty=1.2
     )
@@ -159,5 +174,5 @@ def test_no_rows_and_no_padding() -> None:
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
 def test_a_penalty_beyond_all_numbers_is_no_fault(penalty: float) -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=30, length_penalty=penalty)
-    ((best,),) = search_beams(Toy(hashed(0, 4)), np.array([[1]]), said)
+    ((best,),) = search_beams(TableStepper(make_hashed_logits(0, 4)), np.array([[1]]), said)
     assert best.tokens

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.toy_steppers import Toy, following, hashed, log_probability
+from support.toy_models import (
+    TableStepper,
+    make_continuing_logits,
+    make_hashed_logits,
+    sum_log_probabilities,
+)
 
 from specc.decode.decode_loop import decode_steps
 from specc.decode.generation_settings import GenerationSettings
@@ -29,7 +34,9 @@ def tokens_of(
     spread: float = 2.0,
 ) -> Ints:
     """i64[rows steps]: what the toy model of this seed writes."""
-    steps = decode_steps(Toy(hashed(seed, VOCAB, spread)), np.array(prompt), settings)
+    steps = decode_steps(
+        TableStepper(make_hashed_logits(seed, VOCAB, spread)), np.array(prompt), settings
+    )
     return np.stack([made.tokens for made in steps], axis=1)
 
 
@@ -41,7 +48,7 @@ prompts = st.integers(1, 3).flatmap(
 
 
 def test_the_prompt_is_fed_once_and_the_last_token_never() -> None:
-    toy = Toy(following("abcd", "aabb"))
+    toy = TableStepper(make_continuing_logits("abcd", "aabb"))
     steps = list(decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,))))
     assert [made.tokens.tolist() for made in steps] == [[3, 2], [4, 2], [0, 0]]
     assert [made.ended.tolist() for made in steps] == [[False] * 2, [False] * 2, [True] * 2]
@@ -52,7 +59,7 @@ def test_behind_its_end_a_row_is_filled() -> None:
     prompt = np.array([[1], [2]])
     steps = list(
         decode_steps(
-            Toy(following("ab", "bcde")),
+            TableStepper(make_continuing_logits("ab", "bcde")),
             prompt,
             GenerationSettings(stop=(0,), pad=5, log_probs=True),
         )
@@ -67,14 +74,16 @@ def test_behind_its_end_a_row_is_filled() -> None:
 def test_several_tokens_can_stop_a_text_and_the_first_fills() -> None:
     steps = list(
         decode_steps(
-            Toy(following("ab", "bcd")), np.array([[1], [2]]), GenerationSettings(stop=(4, 2))
+            TableStepper(make_continuing_logits("ab", "bcd")),
+            np.array([[1], [2]]),
+            GenerationSettings(stop=(4, 2)),
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [4, 4]]
 
 
 def test_a_text_is_never_longer_than_asked_for() -> None:
-    toy = Toy(following("abcdefgh"))
+    toy = TableStepper(make_continuing_logits("abcdefgh"))
     assert len(list(decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
     assert len(toy.fed) == 3
     assert list(decode_steps(toy, np.zeros((0, 1), np.int64), GenerationSettings())) == []
@@ -86,7 +95,7 @@ def test_whoever_watches_can_end_a_row() -> None:
 
     steps = list(
         decode_steps(
-            Toy(following("abcd", "bcde")),
+            TableStepper(make_continuing_logits("abcd", "bcde")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(0,)),
             watch=enough,
@@ -96,12 +105,12 @@ def test_whoever_watches_can_end_a_row() -> None:
 
 
 def test_log_probabilities_are_the_models_own() -> None:
-    table = hashed(4, VOCAB)
+    table = make_hashed_logits(4, VOCAB)
     settings = replace(SAMPLED, repetition_penalty=1.5, log_probs=True, stop=())
-    steps = list(decode_steps(Toy(table), np.array([[3, 1]]), settings))
+    steps = list(decode_steps(TableStepper(table), np.array([[3, 1]]), settings))
     text = [int(made.tokens[0]) for made in steps]
     total = sum(float(made.log_probs[0]) for made in steps if made.log_probs is not None)
-    assert total == pytest.approx(log_probability(table, (3, 1), text), abs=1e-5)
+    assert total == pytest.approx(sum_log_probabilities(table, (3, 1), text), abs=1e-5)
 
 
 def test_a_penalty_sees_the_prompt_and_what_is_written_but_no_padding() -> None:
@@ -112,7 +121,7 @@ def test_a_penalty_sees_the_prompt_and_what_is_written_but_no_padding() -> None:
         settings = GenerationSettings(repetition_penalty=1.2, max_tokens=4)
         return [
             int(m.tokens[0])
-            for m in decode_steps(Toy(flat), np.array([[0, 1]]), settings, keep=keep)
+            for m in decode_steps(TableStepper(flat), np.array([[0, 1]]), settings, keep=keep)
         ]
 
     assert write(None) == [2, 3, 0, 0]
@@ -171,7 +180,7 @@ def test_scores_that_are_no_numbers_fail_with_e0961(wrong: float, strategy: str)
 
     settings = GenerationSettings(strategy=strategy, max_tokens=9)  # type: ignore[arg-type]
     with pytest.raises(Failed) as caught:
-        list(decode_steps(Toy(table), np.array([[1]]), settings))
+        list(decode_steps(TableStepper(table), np.array([[1]]), settings))
     assert [d.code for d in caught.value.diagnostics] == ["E0961"]
 
 
@@ -185,7 +194,9 @@ def test_a_row_that_has_ended_may_score_anything() -> None:
             else [0, 0, 3.0]
         )
 
-    steps = list(decode_steps(Toy(table), np.array([[1], [2]]), GenerationSettings(stop=(0,))))
+    steps = list(
+        decode_steps(TableStepper(table), np.array([[1], [2]]), GenerationSettings(stop=(0,)))
+    )
     assert [made.tokens.tolist() for made in steps] == [[0, 2], [0, 2], [0, 2], [0, 0]][
         : len(steps)
     ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.toy_steppers import Toy, following
+from support.toy_models import TableStepper, make_continuing_logits
 
 from specc.decode.decode_loop import (
     CONTEXT,
@@ -126,7 +126,7 @@ def test_a_batch_streams_its_texts_and_stops_each_by_itself() -> None:
     texts = BatchDetokenizer(letter_decode, 3, ["cd"])
     shown: list[list[str]] = []
     ended = []
-    toy = Toy(following("abcdef", "babab", "cab"))
+    toy = TableStepper(make_continuing_logits("abcdef", "babab", "cab"))
     for made in decode_steps(
         toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), watch=texts.take
     ):
@@ -140,7 +140,7 @@ def test_a_batch_streams_its_texts_and_stops_each_by_itself() -> None:
 def test_what_the_last_step_leaves_is_shown() -> None:
     texts = BatchDetokenizer(letter_decode, 1, ["bcx"])
     for _ in decode_steps(
-        Toy(following("abcdef")),
+        TableStepper(make_continuing_logits("abcdef")),
         np.array([[1]]),
         GenerationSettings(max_tokens=2),
         watch=texts.take,

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
-from support.looks import HOSTILE, attention, axis, looks, over
+from support.attention_maps import (
+    HOSTILE_LABELS,
+    make_attention_map,
+    make_attention_maps,
+    make_axis,
+    make_image_attention,
+)
 
 from specc.drawing.attention_maps import max_pool_map
 from specc.drawing.attention_sheet import MAX_LEGIBLE, draw_attention_maps
@@ -64,7 +70,7 @@ def test_every_cell_is_painted_once_in_its_color(rows, columns, seed):
 def test_a_large_table_is_a_picture_inside():
     side = int(MAX_PATHS**0.5) + 1
     drawing = draw_attention_maps(
-        looks(attention(np.random.default_rng(0).random((1, side, side))))
+        make_attention_maps(make_attention_map(np.random.default_rng(0).random((1, side, side))))
     )
     data = render_svg(drawing)
     assert data.count("data:image/png;base64,") == 1
@@ -72,13 +78,18 @@ def test_a_large_table_is_a_picture_inside():
 
 
 def test_hostile_labels_are_text():
-    count = len(HOSTILE)
+    count = len(HOSTILE_LABELS)
     weights = np.eye(count)[None]
     drawing = draw_attention_maps(
-        looks(
-            attention(weights, axis(HOSTILE), axis(HOSTILE), scope=HOSTILE[0]),
-            model=HOSTILE[0],
-            given=HOSTILE[1],
+        make_attention_maps(
+            make_attention_map(
+                weights,
+                make_axis(HOSTILE_LABELS),
+                make_axis(HOSTILE_LABELS),
+                scope=HOSTILE_LABELS[0],
+            ),
+            model=HOSTILE_LABELS[0],
+            given=HOSTILE_LABELS[1],
         )
     )
     data = render_svg(drawing)
@@ -86,7 +97,7 @@ def test_hostile_labels_are_text():
     names = {element.tag.removeprefix(SVG) for element in tree.iter()}
     assert names <= {"svg", "title", "rect", "text", "g", "path", Xml.Comment}
     shown = [element.text for element in tree.iter(f"{SVG}text")]
-    for label in HOSTILE:
+    for label in HOSTILE_LABELS:
         assert shown.count(printable_label(label)) >= 2, ascii(label)
     assert render_png(drawing).startswith(b"\x89PNG")
 
@@ -95,8 +106,8 @@ def test_hostile_labels_are_text():
 @pytest.mark.parametrize("heads", [1, 12])
 def test_every_label_of_a_short_text_is_there(count, heads):
     names = [f"token {n}" for n in range(count)]
-    given_ = attention(np.ones((heads, count, count)), axis(names), axis(names))
-    drawing = draw_attention_maps(looks(given_))
+    given_ = make_attention_map(np.ones((heads, count, count)), make_axis(names), make_axis(names))
+    drawing = draw_attention_maps(make_attention_maps(given_))
     for name in names:
         assert texts(drawing).count(name) >= 2
     assert not any("is named" in text for text in texts(drawing))
@@ -105,7 +116,11 @@ def test_every_label_of_a_short_text_is_there(count, heads):
 @pytest.mark.parametrize("count", [MAX_LEGIBLE + 50, 400, 3000])
 def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
     names = [f"t{n}" for n in range(count)]
-    drawing = draw_attention_maps(looks(attention(np.ones((1, count, 2)), axis(names), axis(2))))
+    drawing = draw_attention_maps(
+        make_attention_maps(
+            make_attention_map(np.ones((1, count, 2)), make_axis(names), make_axis(2))
+        )
+    )
     (said,) = [t for t in texts(drawing) if t.startswith("query: ")]
     every = int(re.search(r"every (\d+)", said)[1])
     there = [t for t in texts(drawing) if re.fullmatch(r"t\d+", t)]
@@ -116,7 +131,9 @@ def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
 def test_labels_do_not_touch():
     """A row that is named has room for its letters."""
     for count in (5, 60, 500):
-        drawing = draw_attention_maps(looks(attention(np.ones((4, count, count)))))
+        drawing = draw_attention_maps(
+            make_attention_maps(make_attention_map(np.ones((4, count, count))))
+        )
         down = sorted(
             {
                 round(m.y, 3)
@@ -131,17 +148,19 @@ def test_what_a_mask_hides_is_no_zero():
     weights = np.tril(np.full((1, 4, 4), 0.25))
     weights[0, 3, 0] = 0
     hidden = ~np.tril(np.ones((1, 4, 4), np.bool_))
-    drawing = draw_attention_maps(looks(attention(weights, hidden=hidden)))
+    drawing = draw_attention_maps(make_attention_maps(make_attention_map(weights, hidden=hidden)))
     (table,) = cells(drawing)
     gray = (table.colors == MASKED_COLOR).all(-1)
     np.testing.assert_array_equal(gray, hidden[0])
     assert "masked" in texts(drawing)
-    assert "masked" not in texts(draw_attention_maps(looks(attention(weights))))
+    assert "masked" not in texts(
+        draw_attention_maps(make_attention_maps(make_attention_map(weights)))
+    )
 
 
 def test_a_weight_that_the_mask_should_hide_is_shown():
     """What the model does goes before what the mask says."""
-    made = attention(np.full((1, 2, 2), 0.5), hidden=np.ones((1, 2, 2), np.bool_))
+    made = make_attention_map(np.full((1, 2, 2), 0.5), hidden=np.ones((1, 2, 2), np.bool_))
     assert np.isfinite(made.masked_weights()).all()
 
 
@@ -150,7 +169,9 @@ def test_a_logarithmic_scale_tells_small_weights_apart():
     scale = ColorScale.over([values], log=True)
     np.testing.assert_allclose(scale.shares(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
     assert ColorScale.over([values]).shares(values)[3] == pytest.approx(1e-3)
-    text = texts(draw_attention_maps(looks(attention(values[None, None])), log=True))
+    text = texts(
+        draw_attention_maps(make_attention_maps(make_attention_map(values[None, None])), log=True)
+    )
     assert "≤ 0.0001" in text
 
 
@@ -161,7 +182,9 @@ def test_large_maps_keep_their_peaks():
     assert small.shape == (1, 1000, 1000)
     assert step == 3
     assert small[0, 411, 781] == small.max() == 1.0
-    said = texts(draw_attention_maps(looks(attention(weights[:, :30, :1100]))))
+    said = texts(
+        draw_attention_maps(make_attention_maps(make_attention_map(weights[:, :30, :1100])))
+    )
     assert any("a cell is the maximum of 2 × 2" in text for text in said)
 
 
@@ -169,7 +192,9 @@ def test_large_maps_keep_their_peaks():
     "shape", [(1, 1, 1), (1, 3, 1), (3, 1, 40), (1, 200, 300), (12, 7, 7), (70, 2, 2)]
 )
 def test_any_size_gives_a_picture_with_a_margin(shape):
-    drawing = draw_attention_maps(looks(attention(np.random.default_rng(0).random(shape))))
+    drawing = draw_attention_maps(
+        make_attention_maps(make_attention_map(np.random.default_rng(0).random(shape)))
+    )
     Xml.fromstring(render_svg(drawing))
     with Pillow.open(io.BytesIO(render_png(drawing))) as picture:
         found = np.asarray(picture)
@@ -180,7 +205,9 @@ def test_any_size_gives_a_picture_with_a_margin(shape):
 
 
 def test_a_png_has_the_colors_where_the_drawing_has_them():
-    drawing = draw_attention_maps(looks(attention(np.random.default_rng(0).random((2, 3, 5)))))
+    drawing = draw_attention_maps(
+        make_attention_maps(make_attention_map(np.random.default_rng(0).random((2, 3, 5))))
+    )
     with Pillow.open(io.BytesIO(render_png(drawing))) as picture:
         found = np.asarray(picture)
     for table in cells(drawing):
@@ -193,7 +220,10 @@ def test_a_png_has_the_colors_where_the_drawing_has_them():
 
 
 def test_equal_pictures_are_equal_bytes():
-    made = [draw_attention_maps(looks(attention(np.eye(3)[None]))) for _ in range(2)]
+    made = [
+        draw_attention_maps(make_attention_maps(make_attention_map(np.eye(3)[None])))
+        for _ in range(2)
+    ]
     assert render_svg(made[0]) == render_svg(made[1])
     assert render_png(made[0]) == render_png(made[1])
 
@@ -208,7 +238,7 @@ def test_what_no_font_has_is_written_by_number():
 
 
 def test_a_model_of_pictures_is_asked_through_its_first_token():
-    given_ = over()
+    given_ = make_image_attention()
     drawing = draw_attention_maps(given_)
     said = texts(drawing)
     assert "layers.0.attn: [CLS] attends to 4 × 4 patches" in said
@@ -224,7 +254,7 @@ def test_a_model_of_pictures_is_asked_through_its_first_token():
 
 
 def test_the_patch_that_was_looked_at_is_the_brightest():
-    given_ = over(size=8, side=2, heads=1)
+    given_ = make_image_attention(size=8, side=2, heads=1)
     given_.maps[0].weights[:] = 0
     given_.maps[0].weights[0, 0, 2] = 1  # behind [CLS], row 0, column 1
     given_.image[:] = 0
@@ -236,16 +266,16 @@ def test_the_patch_that_was_looked_at_is_the_brightest():
 
 
 def test_a_caption_says_how_many():
-    assert axis(1).caption == "input, 1 token"
-    assert axis(12, "image").caption == "image, 12 patches"
-    assert axis(1500, "audio", seconds=30.0).caption == "audio, 1 500 steps, 30 s"
-    assert axis(1500, "unnamed").caption == "1 500 positions"
+    assert make_axis(1).caption == "input, 1 token"
+    assert make_axis(12, "image").caption == "image, 12 patches"
+    assert make_axis(1500, "audio", seconds=30.0).caption == "audio, 1 500 steps, 30 s"
+    assert make_axis(1500, "unnamed").caption == "1 500 positions"
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 12), (224, 224), (1, 1), (2000, 1500)])
 def test_pictures_of_any_size(shape):
-    made = over()
+    made = make_image_attention()
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    drawing = draw_attention_maps(looks(*made.maps, image=pixels))
+    drawing = draw_attention_maps(make_attention_maps(*made.maps, image=pixels))
     assert len(render_svg(drawing)) < 4_000_000
     assert render_png(drawing).startswith(b"\x89PNG")

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.looks import HOSTILE, attention, axis, looks, over
+from support.attention_maps import (
+    HOSTILE_LABELS,
+    make_attention_map,
+    make_attention_maps,
+    make_axis,
+    make_image_attention,
+)
 
 from specc.drawing.html_page import render_attention_html
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -23,7 +29,7 @@ from specc.visualize.block_tree import list_model_graphs
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "support" / "in_browser.py"
+SCRIPT = ROOT / "tests" / "support" / "browser_script.py"
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,13 @@ def visit(text: str, directory: Path, *steps: str, scheme: str = "light") -> See
 
 def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), (2, 4))
-    made = looks(
-        attention(weights, axis(list("abcd"), "generated"), axis(list("xyz")), "layers.0.attn"),
-        attention(weights, axis(list("abcd"), "generated"), axis(list("xyz")), "layers.1.attn"),
+    made = make_attention_maps(
+        make_attention_map(
+            weights, make_axis(list("abcd"), "generated"), make_axis(list("xyz")), "layers.0.attn"
+        ),
+        make_attention_map(
+            weights, make_axis(list("abcd"), "generated"), make_axis(list("xyz")), "layers.1.attn"
+        ),
     )
     steps = ["text #scope", "fill #which 0", "fill #head 1", "text #scope", "text #headname"]
     steps += ["hover #map 40 50", "text #told", "count '#heads button'", "count '#tokens span'"]
@@ -74,24 +84,28 @@ def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     ("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 22, 27)")]
 )
 def test_pages_are_light_and_dark(scheme: str, paper: str, tmp_path: Path) -> None:
-    text = render_attention_html(over())
+    text = render_attention_html(make_image_attention())
     assert visit(text, tmp_path, scheme=scheme).paper == paper
     assert visit(text, tmp_path, "click #theme", scheme=scheme).paper != paper
 
 
 def test_hostile_tokens_are_text(tmp_path: Path) -> None:
-    count = len(HOSTILE)
-    made = attention(np.eye(count)[None], axis(HOSTILE), axis(HOSTILE), HOSTILE[0])
-    text = render_attention_html(looks(made, model=HOSTILE[0], given=HOSTILE[1]))
+    count = len(HOSTILE_LABELS)
+    made = make_attention_map(
+        np.eye(count)[None], make_axis(HOSTILE_LABELS), make_axis(HOSTILE_LABELS), HOSTILE_LABELS[0]
+    )
+    text = render_attention_html(
+        make_attention_maps(made, model=HOSTILE_LABELS[0], given=HOSTILE_LABELS[1])
+    )
     steps = ("text h1", "count img", "text '#tokens span'", "count script")
     name, images, token, scripts = visit(text, tmp_path, *steps).read
-    assert (name, images, token, scripts) == (HOSTILE[0], 0, HOSTILE[0][:120], 2)
+    assert (name, images, token, scripts) == (HOSTILE_LABELS[0], 0, HOSTILE_LABELS[0][:120], 2)
 
 
 def test_what_is_masked_is_said(tmp_path: Path) -> None:
     weights = np.tril(np.full((1, 3, 3), 0.5))
     hidden = ~np.tril(np.ones((1, 3, 3), np.bool_))
-    text = render_attention_html(looks(attention(weights, hidden=hidden)))
+    text = render_attention_html(make_attention_maps(make_attention_map(weights, hidden=hidden)))
     steps = ("shown #masked", "hover #map 90 40", "text #told", "count '#tokens .masked'")
     legend, _, told, struck = visit(text, tmp_path, *steps).read
     assert legend
@@ -101,7 +115,9 @@ def test_what_is_masked_is_said(tmp_path: Path) -> None:
 
 def test_a_patch_is_asked(tmp_path: Path) -> None:
     steps = ("text #who", "click #picture", "text #who", "check #log")
-    before, _, after, _ = visit(render_attention_html(over()), tmp_path, *steps).read
+    before, _, after, _ = visit(
+        render_attention_html(make_image_attention()), tmp_path, *steps
+    ).read
     assert str(before).startswith("[CLS] attends to 4 × 4 patches")
     assert str(after).startswith("patch ")
 
@@ -109,7 +125,7 @@ def test_a_patch_is_asked(tmp_path: Path) -> None:
 def test_an_architecture_opens_and_closes(tmp_path: Path) -> None:
     model = elaborate_spec(open_spec("numbers"))
     text = render_architecture_page(
-        ArchitectureView(name="numbers", doc=HOSTILE[0], graphs=list_model_graphs(model))
+        ArchitectureView(name="numbers", doc=HOSTILE_LABELS[0], graphs=list_model_graphs(model))
     )
     steps = [
         "text '#g0 .panel:not([hidden]) .path'",
@@ -131,4 +147,4 @@ def test_an_architecture_opens_and_closes(tmp_path: Path) -> None:
     assert found[3] > 0
     assert found[5] == 0
     assert [found[n] for n in (7, 8, 10)] == [True, False, 1]
-    assert found[11] == HOSTILE[0]
+    assert found[11] == HOSTILE_LABELS[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -22,7 +22,7 @@ def compiled(out: Path, spec: str, *given: str) -> Path:
 
 
 def small(spec: str) -> list[str]:
-    values = SMALL[spec].items()
+    values = SMALL_CONFIGS[spec].items()
     return [f"--set={name}={json.dumps(value)}" for name, value in values]
 
 
@@ -196,7 +196,7 @@ def test_arrays_of_something_else_are_refused(
         specc.compile(
             spec,
             tmp_path / "m.onnx",
-            set=SMALL[spec],
+            set=SMALL_CONFIGS[spec],
             init=0,
             quantize="int4",
             quantize_all=True,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.packed import manifest_text, values_of
-from support.verify_lines import verify_package
+from support.two_graph_packages import bind_pair_weights, build_manifest_text
+from support.verification_lines import list_package_lines
 
 import specc
 from specc.backend import PackageGraph, PackageMetadata
@@ -36,11 +36,11 @@ def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None
     reading = readings.build_record(spec.program, model)
     parts = {
         role: PackageGraph(
-            graph, f"{role}.onnx", manifest_text(model, graph, reading, {}, {"seed": 5})
+            graph, f"{role}.onnx", build_manifest_text(model, graph, reading, {}, {"seed": 5})
         )
         for role, graph in graphs.items()
     }
-    values = values_of(spec, list(graphs.values()), 5, "")
+    values = bind_pair_weights(spec, list(graphs.values()), 5, "")
     written = write_package(
         parts, tmp_path / "both", values, target=get_target("ort-cpu"), about=PackageMetadata(name)
     )
@@ -60,7 +60,7 @@ def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None
         for result, array in want.items():
             np.testing.assert_allclose(got[result], array, rtol=0, atol=1e-5 * np.abs(array).max())
     assert len(package.load("inside").session.outputs) > len(want)
-    assert len(list(verify_package(package, rounds=1))) == 2
+    assert len(list(list_package_lines(package, rounds=1))) == 2
 
 
 MEASURED = """

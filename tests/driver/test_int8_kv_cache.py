@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -22,7 +22,7 @@ PARTS = ["--graphs", "score,encode,step"]
 
 
 def compiled(out: Path, spec: str, *given: str) -> int:
-    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
+    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL_CONFIGS[spec].items()]
     few = (
         []
         if "--calibration-samples" in given or "--calibration-data" in given

@@ -1,7 +1,7 @@
 """The weights that `check` counts are those that a model holds: tied ones once."""
 
 import pytest
-from support.spec_models import opened
+from support.elaborated_specs import elaborate_with_config
 
 from specc.cli.main import main
 from specc.driver.tied_weights import count_own_parameters
@@ -10,7 +10,7 @@ from specc.ir.dim import multiply_dims, sum_dims
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tie_counts_only_when_it_holds(tied: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    found = opened("lstm_lm", vocab=17, width=6, tied=tied)
+    found = elaborate_with_config("lstm_lm", vocab=17, width=6, tied=tied)
     facts = found.model.graph.parameter_facts.values()
     every = sum_dims(multiply_dims(f.type.shape) for f in facts).number or 0
     own = every - 17 * 6 if tied else every

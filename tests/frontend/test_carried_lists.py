@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.verify_lines import verify_model
+from support.verification_lines import list_model_lines
 
 import specc
 import specc_numpy
@@ -59,7 +59,7 @@ def test_layers_of_one_loop(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["y"], np.stack(want, axis=1), atol=1e-12)
     np.testing.assert_allclose(found["top"], want[-1], atol=1e-12)
     specc.compile(path, tmp_path / "stack.onnx", init=0)
-    assert list(verify_model(specc.load(tmp_path / "stack.onnx").whole))
+    assert list(list_model_lines(specc.load(tmp_path / "stack.onnx").whole))
 
 
 @pytest.mark.parametrize(

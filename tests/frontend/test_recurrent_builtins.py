@@ -6,7 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spec_models import Opened, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, open_spec
@@ -23,12 +28,12 @@ graph f(x: float[batch, seq, 3], keep: keep[batch, seq], s: float[batch, 2, hidd
 """
 
 
-def spec(directory: Path, call: str, result: str = "batch, seq, _") -> Opened:
+def spec(directory: Path, call: str, result: str = "batch, seq, _") -> ElaboratedSpec:
     (directory / "m.specc").write_text(SPEC.format(call=call).replace("...", result))
-    return opened(str(directory / "m.specc"))
+    return elaborate_with_config(str(directory / "m.specc"))
 
 
-def weights(found: Opened) -> dict[str, str]:
+def weights(found: ElaboratedSpec) -> dict[str, str]:
     return {
         name: str(v.type).removeprefix("f32") for name, v in found.model.graph.parameters.items()
     }
@@ -92,11 +97,11 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
         )
     )
     (tmp_path / "m.specc").write_text(text + "\nweights { share enc }\n")
-    found = opened(str(tmp_path / "m.specc"))
+    found = elaborate_with_config(str(tmp_path / "m.specc"))
     rng = np.random.default_rng(0)
     x, keep = rng.standard_normal((2, 4, 3)), np.ones((2, 4), bool)
-    made = by_reference(
-        found, random_weights(found), {"x": x, "keep": keep, "s": np.zeros((2, 2, 5))}
+    made = run_reference(
+        found, sample_spec_weights(found), {"x": x, "keep": keep, "s": np.zeros((2, 2, 5))}
     )
     np.testing.assert_array_equal(made["last"][:, :2], made["one"])
     np.testing.assert_allclose(made["one"][:, 0], made["a"][:, -1, :5])

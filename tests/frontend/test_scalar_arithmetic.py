@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -29,9 +29,9 @@ def spec(directory: Path, body: str, result: str = "float[batch, seq, 4]", confi
 def both(graph: Graph, x: np.ndarray) -> np.ndarray:
     """The result of the reference, after comparing the compiled model's with it."""
     want = specc_numpy.evaluate_graph(graph, {"x": x}, {})
-    agree(
+    assert_outputs_match(
         want,
-        open_quietly(build_model(graph, get_target("onnx")).model).run(
+        open_silent_session(build_model(graph, get_target("onnx")).model).run(
             None, {"x": x.astype(np.float32)}
         ),
     )

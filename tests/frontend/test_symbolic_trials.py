@@ -5,7 +5,7 @@ again, a fault says with which sizes it was seen, and what a spec forbids is pas
 from pathlib import Path
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -36,7 +36,7 @@ def trials_of(spec: str) -> list[SymbolicTrial]:
 
 
 @pytest.mark.parametrize(
-    "spec", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SMALL]
+    "spec", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SMALL_CONFIGS]
 )
 def test_what_the_first_reading_takes_is_as_if_it_were_tried(
     spec: str, monkeypatch: pytest.MonkeyPatch

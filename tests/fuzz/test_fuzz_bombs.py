@@ -3,9 +3,9 @@
 import pytest
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.guarded import guarded
-from support.tokenizer_bombs import bombs
-from support.tokenizer_files import trained
+from support.resource_limits import run_with_limits
+from support.tokenizer_bombs import list_tokenizer_bombs
+from support.tokenizer_files import train_tokenizer
 
 READ = """
 import resource, time
@@ -28,8 +28,10 @@ for name, text in given.items():
 
 
 def test_files_that_ask_for_much() -> None:
-    given = {name: data.decode() for name, data in bombs(trained("byte_bpe"))}
-    made = guarded(READ, given=given)
+    given = {
+        name: data.decode() for name, data in list_tokenizer_bombs(train_tokenizer("byte_bpe"))
+    }
+    made = run_with_limits(READ, given=given)
     assert made.keys() == given.keys()
     wrong = {
         n: (c, s, m)
@@ -47,8 +49,8 @@ def test_files_that_ask_for_much() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "fallback_bpe"])
 def test_every_bomb_alone(kind: str) -> None:
-    for name, data in bombs(trained(kind)):
-        ((code, seconds, grown),) = guarded(READ, given={name: data.decode()}).values()
+    for name, data in list_tokenizer_bombs(train_tokenizer(kind)):
+        ((code, seconds, grown),) = run_with_limits(READ, given={name: data.decode()}).values()
         assert code in (0, "E0941", "E0908"), name
         assert seconds <= 2, name
         assert grown <= 300, name

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
@@ -64,7 +64,7 @@ def mutant(rng: random.Random, keys: list[str]) -> bytes:
 @pytest.mark.parametrize(
     ("name", "many"),
     [
-        *in_two([(name, 12) for name in NAMES]),
+        *halve_sweep([(name, 12) for name in NAMES]),
         *(pytest.param(name, 200, marks=pytest.mark.slow) for name in NAMES),
     ],
 )

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
-from support.hostile import faults, outcome
-from support.odd_json import changes, enormous
+from support.json_mutations import iterate_mutations, iterate_oversized
+from support.resource_limits import list_violations, run_command
 
 from specc.api import compile
 
@@ -52,7 +52,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def package(spec: Path) -> Path:
     directory = spec.parent / "package"
     compile(str(spec), str(directory), init=0, graphs=["encode", "step"], target="ort-cpu")
-    assert outcome("run", str(directory), "memory=abc", "--max-tokens", "3").status == 0
+    assert run_command("run", str(directory), "memory=abc", "--max-tokens", "3").status == 0
     return directory
 
 
@@ -66,8 +66,8 @@ def index_faults(package: Path, most: int) -> list[str]:
     index = package / "specc.json"
     sound = index.read_bytes()
     try:
-        cases = encoded(list(changes(json.loads(sound))), most)
-        return faults(index, cases, "run", str(package), "memory=abc", "--max-tokens", "3")
+        cases = encoded(list(iterate_mutations(json.loads(sound))), most)
+        return list_violations(index, cases, "run", str(package), "memory=abc", "--max-tokens", "3")
     finally:
         index.write_bytes(sound)
 
@@ -79,33 +79,35 @@ def test_an_index_with_one_odd_value(package: Path) -> None:
 @pytest.mark.slow
 def test_an_index_with_every_value_odd(package: Path) -> None:
     assert not index_faults(package, 10**6)
-    assert not faults(
-        package / "specc.json", list(enormous("graphs")), "run", str(package), "memory=abc"
+    assert not list_violations(
+        package / "specc.json", list(iterate_oversized("graphs")), "run", str(package), "memory=abc"
     )
 
 
 def test_a_configuration_with_one_odd_value(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    cases = encoded(list(changes(CONFIG)), 6)
-    assert not faults(config, cases, "check", str(spec), "--config", str(config))
+    cases = encoded(list(iterate_mutations(CONFIG)), 6)
+    assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 
 @pytest.mark.slow
 def test_a_configuration_with_every_value_odd(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    cases = encoded(list(changes(CONFIG)), 10**6)
-    assert not faults(config, cases, "check", str(spec), "--config", str(config))
+    cases = encoded(list(iterate_mutations(CONFIG)), 10**6)
+    assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 
 def test_a_configuration_that_is_enormous(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     usual = ("brackets", "long number", "many items", "escapes")
-    cases = [(name, data) for name, data in enormous("some") if name in usual]
-    assert not faults(config, cases, "check", str(spec), "--config", str(config))
+    cases = [(name, data) for name, data in iterate_oversized("some") if name in usual]
+    assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["hidden", "some", "name", "inner", "other"])
 def test_any_field_that_is_enormous(key: str, spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    assert not faults(config, list(enormous(key)), "check", str(spec), "--config", str(config))
+    assert not list_violations(
+        config, list(iterate_oversized(key)), "check", str(spec), "--config", str(config)
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support.hostile import faults, outcome
+from support.resource_limits import list_violations, run_command
 
 from specc.api import compile
 
@@ -107,17 +107,17 @@ def refused(command: str, model: Path) -> None:
     sound = model.read_bytes()
     words = [command, str(model)]
     words += ["x=" + str([[0.0] * 64])] if command == "run" else []
-    assert outcome(*words).status == 0
+    assert run_command(*words).status == 0
     places = [
         (f"location {name[:40]!r}", changed(sound, "location", name)) for name in locations(model)
     ]
     numbers = [(f"{key} {n!r}", changed(sound, key, n)) for key in ENTRIES for n in NUMBERS]
     try:
-        assert not faults(model, [*places, *numbers, *no_text(sound)], *words)
+        assert not list_violations(model, [*places, *numbers, *no_text(sound)], *words)
         if command == "run":
             for name, data in places:
                 model.write_bytes(data)
-                assert outcome(*words).status, f"{name} was read"
+                assert run_command(*words).status, f"{name} was read"
     finally:
         model.write_bytes(sound)
 

@@ -3,8 +3,8 @@ refused with a diagnostic.
 """
 
 import pytest
-from support.mutants import mutant, work
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.spec_mutants import elaborate_mutant, make_mutant
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.machine_formats import format_json_lines
@@ -17,9 +17,9 @@ def survive(seed: int) -> None:
     """One mutant: it is a model, or what is said about it can be shown, and points into
     its text.
     """
-    given = mutant(seed)
+    given = make_mutant(seed)
     try:
-        work(given, thorough=seed % 10 == 0)
+        elaborate_mutant(given, thorough=seed % 10 == 0)
     except Failed as failed:
         assert failed.diagnostics
         assert render_diagnostics(failed.diagnostics)
@@ -34,7 +34,7 @@ def survive(seed: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("start", in_two(range(0, 120, BATCH)))
+@pytest.mark.parametrize("start", halve_sweep(range(0, 120, BATCH)))
 def test_mutants(start: int) -> None:
     for seed in range(start, start + BATCH):
         survive(seed)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.tokenizer_files import KINDS, LINES, trained
+from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
@@ -63,14 +63,14 @@ def survive(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_values(kind: str) -> None:
-    data = json.loads(trained(kind))
+    data = json.loads(train_tokenizer(kind))
     for seed in range(150):
         survive(json.dumps(changed(random.Random(seed), data)).encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_bytes(kind: str) -> None:
-    data = trained(kind).encode()
+    data = train_tokenizer(kind).encode()
     for seed in range(80):
         rng = random.Random(seed)
         made = bytearray(data)

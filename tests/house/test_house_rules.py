@@ -5,18 +5,20 @@ waiver that nothing needs any more fails too (`make waivers` takes such out).
 """
 
 from support import measure
-from support.lint_rules import faults, offenders, waived
+from support.lint_rules import find_offenders, list_file_offenders, read_waivers
 
 
 def test_offenders_are_those_of_the_waivers() -> None:
-    found = {(o.rule, o.where): o for path in measure.files() for o in offenders(path)}
-    wrong = [found[key] for key in found.keys() - waived().keys()]
+    found = {
+        (o.rule, o.where): o for path in measure.list_files() for o in list_file_offenders(path)
+    }
+    wrong = [found[key] for key in found.keys() - read_waivers().keys()]
     assert not wrong, "\n".join(f"{o.where}: {o.rule}: {o.what}" for o in wrong)
-    assert not waived().keys() - found.keys(), "`make waivers` takes out what is left over"
+    assert not read_waivers().keys() - found.keys(), "`make waivers` takes out what is left over"
 
 
 def test_every_waiver_says_why() -> None:
-    assert not [where for (_, where), reason in waived().items() if not reason.strip()]
+    assert not [where for (_, where), reason in read_waivers().items() if not reason.strip()]
 
 
 BAD = """
@@ -49,7 +51,7 @@ def long(x):
 def test_the_rules_bite() -> None:
     long = "".join(f"    if x == {n}:\n        x += 1\n" for n in range(30))
     longer = "class C:\n" + "    x = 1\n" * 160 + "y = 1\n" * 300
-    found = sorted(o.rule for o in faults(BAD + long + longer, "a.py"))
+    found = sorted(o.rule for o in find_offenders(BAD + long + longer, "a.py"))
     assert found == sorted(
         [
             "docstring",

@@ -7,7 +7,7 @@ NOT_YET = {"files", "lines", "tokens", "tokens per non-blank line"}
 
 
 def test_reached_aims_are_kept() -> None:
-    rows = {row.name: row for row in measure.rows()}
+    rows = {row.name: row for row in measure.build_rows()}
     reached = {name for name, row in rows.items() if row.is_reached}
     missed = [
         line
@@ -25,7 +25,7 @@ def test_planted_names_are_counted(tmp_path, monkeypatch) -> None:
         path.parent.mkdir()
         path.write_text("def told(): ...\ndef lower_conv(): ...\n")
     paths = sorted(tmp_path.rglob("*.py"))
-    values = {row.name: row.value for row in measure.name_rows(paths)}
+    values = {row.name: row.value for row in measure.build_name_rows(paths)}
     assert values == {
         "public functions of one word, %": 50,
         "public functions with a homonym, %": 100,

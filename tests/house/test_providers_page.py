@@ -2,28 +2,28 @@
 
 import json
 
-from support.operators import lists
-from support.providers import PAGE, RECORD, page
-from support.runtimes import RUNTIMES
-from support.small import SMALL
+from support.other_runtimes import RUNTIMES
+from support.provider_operators import read_operator_lists
+from support.provider_report import PAGE, RECORD, fill_page
+from support.small_configs import SMALL_CONFIGS
 
 MADE = json.loads(RECORD.read_text("utf-8"))
 
 
 def test_the_tables_are_made_of_the_record() -> None:
     text = PAGE.read_text("utf-8")
-    assert page(MADE, text) == text, "run `make providers`"
+    assert fill_page(MADE, text) == text, "run `make providers`"
 
 
 def test_every_runtime_and_every_list_is_told() -> None:
     assert set(MADE["runs"]) <= set(RUNTIMES)
-    assert set(MADE["lists"]) == set(lists())
+    assert set(MADE["lists"]) == set(read_operator_lists())
     for run in MADE["runs"].values():
-        assert set(run["specs"]) <= set(SMALL)
+        assert set(run["specs"]) <= set(SMALL_CONFIGS)
 
 
 def test_a_list_says_where_and_when_it_was_read() -> None:
-    for known in lists().values():
+    for known in read_operator_lists().values():
         assert len(known.commit) == 40
         assert known.read >= "2026-11-22"
         assert known.operators

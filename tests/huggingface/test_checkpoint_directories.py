@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.answers import Answers, write_checkpoint
+from support.hf_outputs import OutputArchive, write_checkpoint
 
 import specc
 from specc.diagnostics.diagnostic import Failed
@@ -27,7 +27,7 @@ LEFT = [
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `save_pretrained` writes it."""
     directory = tmp_path_factory.mktemp("plain") / "ck"
-    write_checkpoint(Answers()["gpt2"], directory)
+    write_checkpoint(OutputArchive()["gpt2"], directory)
     return directory
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.steps import steps
+from support.decode_steps import run_steps
 
 import specc_numpy
 from specc.analysis.analysis_report import analyze_graph
@@ -56,7 +56,7 @@ def test_steps_equal_the_full_pass_if_groups_are_whole(plan: list[int], tmp_path
     weights, inputs = random_weights(graph), {"ids": IDS, "keep": np.ones(IDS.shape, bool)}
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["logits"]
     derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
-    made = steps(derived, graph, inputs, weights, plan)
+    made = run_steps(derived, graph, inputs, weights, plan)
     for end, step in zip(np.cumsum(plan), made, strict=True):
         apart = np.abs(step["logits"][:, 0] - full[:, end - 1]).max()
         assert apart <= 1e-11 * np.abs(full).max()

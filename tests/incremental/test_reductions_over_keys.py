@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.steps import steps
+from support.decode_steps import run_steps
 
 import specc
 import specc_numpy
@@ -94,7 +94,7 @@ def assert_steps_follow(graph: Graph) -> None:
     derived = derive_encoder_and_step(graph, "ids", {"logits": "new"})
     assert find_graph_errors(derived.step) == []
     for plan in ([7], [1] * 7, [3, 4], [2, 1, 4]):
-        made = steps(derived, graph, {"ids": IDS}, weights, plan)
+        made = run_steps(derived, graph, {"ids": IDS}, weights, plan)
         got = np.concatenate([m["logits"] for m in made], axis=1)
         np.testing.assert_allclose(got, full, rtol=1e-11, atol=1e-11)
 

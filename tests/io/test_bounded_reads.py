@@ -13,7 +13,7 @@ from specc.artifact.package_index import PackageIndex, parse_index
 from specc.diagnostics.diagnostic import Failed
 from specc.io.safe_read import UnreadableFile, read_regular_file
 from specc.preprocessing.array_files import nested_array
-from tests.support.guarded import guarded
+from tests.support.resource_limits import run_with_limits
 
 SPEC = (
     "specc 1\nmodel m\ndims batch, n\ngraph g(x: float[batch, n, 8]) -> (y: "
@@ -93,7 +93,7 @@ try:
 except Failed as failed:
     result = [failed.diagnostics[0].code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]
 """
-    found, kilobytes = guarded(code, given=str(path), seconds=20, megabytes=6000)
+    found, kilobytes = run_with_limits(code, given=str(path), seconds=20, megabytes=6000)
     assert found == "E0802"
     assert kilobytes < 300 << 10
 

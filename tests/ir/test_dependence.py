@@ -10,19 +10,19 @@ from math import isfinite
 
 import numpy as np
 import pytest
-from support.op_examples import EXAMPLES, Array, Example, graph_of
+from support.op_examples import EXAMPLES, Array, OpExample, build_example_graph
 
 import specc_numpy
 from specc.ir.dependence import Dependence, DependenceGate, find_dependences
 
 
-def evaluate(example: Example, operands: list[Array | None]) -> tuple[Array, ...]:
+def evaluate(example: OpExample, operands: list[Array | None]) -> tuple[Array, ...]:
     with np.errstate(all="ignore"):
         made = specc_numpy.evaluate[example.op](example.op, {}, *operands)
     return made if isinstance(made, tuple) else (np.asarray(made),)
 
 
-def moved(example: Example, x: Array, axis: int, row: int, rng: np.random.Generator) -> Array:
+def moved(example: OpExample, x: Array, axis: int, row: int, rng: np.random.Generator) -> Array:
     """`x` with row `row` of `axis` changed everywhere."""
     y = np.moveaxis(x.copy(), axis, 0)
     if x.dtype.kind == "b":
@@ -72,9 +72,9 @@ def allows(
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e.operands], ids=str)
-def test_what_moves_is_what_the_signature_says(example: Example) -> None:
+def test_what_moves_is_what_the_signature_says(example: OpExample) -> None:
     rng = np.random.default_rng(7)
-    graph, _ = graph_of(example)
+    graph, _ = build_example_graph(example)
     ((node, results),) = graph.nodes
     declared = find_dependences(node, results)
     observed: dict[Dependence, set[int]] = defaultdict(set)

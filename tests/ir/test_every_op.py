@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support.op_examples import EXAMPLES, Example, graph_of
+from support.op_examples import EXAMPLES, OpExample, build_example_graph
 
 import specc_numpy
 from specc.diagnostics.render import extract_docstring_summary
@@ -20,8 +20,8 @@ def test_every_op_has_an_example_and_a_meaning() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_the_shape_rule_predicts_the_reference(example: Example) -> None:
-    graph, _ = graph_of(example)
+def test_the_shape_rule_predicts_the_reference(example: OpExample) -> None:
+    graph, _ = build_example_graph(example)
     drawn = example.draw(np.random.default_rng(0))
     found = specc_numpy.evaluate_graph(
         graph, {f"x{n}": x for n, x in enumerate(drawn) if x is not None}, {}
@@ -33,8 +33,8 @@ def test_the_shape_rule_predicts_the_reference(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_a_node_verifies_and_survives_its_text(example: Example) -> None:
-    graph, _ = graph_of(example)
+def test_a_node_verifies_and_survives_its_text(example: OpExample) -> None:
+    graph, _ = build_example_graph(example)
     assert find_graph_errors(graph) == []
     (again,) = parse_ir(format_ir(graph)).values()
     assert format_ir(again) == format_ir(graph)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.op_examples import EXAMPLES, Example, graph_of
+from support.op_examples import EXAMPLES, OpExample, build_example_graph
 
 import specc_numpy
 from specc.ir import ops
@@ -14,8 +14,8 @@ LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 
 
 @pytest.mark.parametrize("example", LAYERS, ids=str)
-def test_the_loop_gives_what_the_layer_gives(example: Example) -> None:
-    graph, _ = graph_of(example)
+def test_the_loop_gives_what_the_layer_gives(example: OpExample) -> None:
+    graph, _ = build_example_graph(example)
     b = Builder()
     given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     assert isinstance(example.op, ops.Rnn | ops.Gru | ops.Lstm)

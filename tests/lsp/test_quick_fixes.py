@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from cli.test_suggested_fixes import CASES, GOLDEN, guesses
-from support.fixes import DONE
-from support.told import _parts, write
+from support.golden_cases import split_sections, write_case_file
+from support.suggested_fixes import APPLIED_FIXES
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
 from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
 
-EXACT = sorted({*DONE, *(guess[0] for guess in guesses())})
+EXACT = sorted({*APPLIED_FIXES, *(guess[0] for guess in guesses())})
 """Cases of which a help says what to write."""
 NEVER = {
     "E0219-no-graph",
@@ -44,9 +44,9 @@ def specs_of(name: str, directory: Path) -> Iterator[Path]:
         lines = case.splitlines(keepends=True)
         if not case.startswith(("$", "%", "===")):
             lines = [f"=== {spec}\n", *lines]
-        _, files = _parts(lines)
+        _, files = split_sections(lines)
     for file, kind, text in files:
-        write(directory / file, kind, text)
+        write_case_file(directory / file, kind, text)
     for file, _, _ in files:
         if file.endswith((".specc", ".yaml")):
             yield directory / file

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.yaml_values import values
+from support.yaml_loader import load_core_yaml
 
 from docs.generators import json_schema
 from specc.diagnostics.diagnostic import Failed
@@ -31,7 +31,7 @@ NAMED = "E0203-a-curve-is-no-norm"
 
 
 def faults(text: str) -> list[str]:
-    found = jsonschema.Draft7Validator(SCHEMA).iter_errors(values(text))
+    found = jsonschema.Draft7Validator(SCHEMA).iter_errors(load_core_yaml(text))
     return [f"{list(fault.absolute_path)}: {fault.message[:200]}" for fault in found]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.editor import Editor
+from support.lsp_client import LspClient
 
 pytestmark = pytest.mark.skipif(not find_spec("pygls"), reason="needs the extra lsp")
 
@@ -47,15 +47,15 @@ config:
 
 
 @pytest.fixture(scope="module")
-def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    made = Editor(tmp_path_factory.mktemp("specs"))
+def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LspClient]:
+    made = LspClient(tmp_path_factory.mktemp("specs"))
     yield made
     assert made.close() == 0
     assert not made.errors
 
 
 @pytest.fixture
-def opened(editor: Editor) -> Iterator[Editor]:
+def opened(editor: LspClient) -> Iterator[LspClient]:
     """The editor with SPEC open."""
     assert editor.open("a.specc", SPEC) == []
     yield editor
@@ -63,7 +63,7 @@ def opened(editor: Editor) -> Iterator[Editor]:
     editor.published.clear()
 
 
-def hover(editor: Editor, marked: str, name: str = "a.specc", text: str = SPEC) -> str:
+def hover(editor: LspClient, marked: str, name: str = "a.specc", text: str = SPEC) -> str:
     found = editor.at("hover", name, text, marked)
     return "" if found is None else str(found["contents"]["value"])
 
@@ -72,12 +72,12 @@ def labels(found: Any) -> list[str]:
     return [item["label"] for item in found["items"]]
 
 
-def everywhere(editor: Editor, name: str) -> dict[str, Any]:
+def everywhere(editor: LspClient, name: str) -> dict[str, Any]:
     whole = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
     return {"textDocument": {"uri": editor.uri(name)}, "range": whole}
 
 
-def test_a_fault_is_told_and_goes_away(opened: Editor) -> None:
+def test_a_fault_is_told_and_goes_away(opened: LspClient) -> None:
     opened.change("a.specc", SPEC.replace("twice(x)", "twise(x)"), 2)
     (said,) = opened.diagnostics("a.specc", 2)
     assert said["code"] == "E0204"
@@ -88,7 +88,7 @@ def test_a_fault_is_told_and_goes_away(opened: Editor) -> None:
     assert opened.diagnostics("a.specc", 3) == []
 
 
-def test_columns_are_those_of_utf_16(opened: Editor) -> None:
+def test_columns_are_those_of_utf_16(opened: LspClient) -> None:
     wide = SPEC.replace('"two maps"\n  y = linear(x, out', '"𝔁𝔁" y = linear(x, uot')
     opened.change("a.specc", wide, 2)
     (said,) = opened.diagnostics("a.specc", 2)
@@ -98,7 +98,7 @@ def test_columns_are_those_of_utf_16(opened: Editor) -> None:
     assert units[start:end].decode("utf-16-le") == "uot"
 
 
-def test_hover_says_shapes_signatures_and_docs(opened: Editor) -> None:
+def test_hover_says_shapes_signatures_and_docs(opened: LspClient) -> None:
     assert "`float[b, n, d]`" in hover(opened, "^h = twice")
     assert "`float[b, n, 8]`" in hover(opened, "twice(^x)")
     assert "two maps" in hover(opened, "h = tw^ice")
@@ -110,7 +110,7 @@ def test_hover_says_shapes_signatures_and_docs(opened: Editor) -> None:
     assert hover(opened, "model ^m") == ""
 
 
-def test_definitions_are_found_here_and_in_std(opened: Editor) -> None:
+def test_definitions_are_found_here_and_in_std(opened: LspClient) -> None:
     def line(marked: str) -> tuple[str, int]:
         found = opened.at("definition", "a.specc", SPEC, marked)
         return Path(found["uri"]).name, found["range"]["start"]["line"]
@@ -125,7 +125,7 @@ def test_definitions_are_found_here_and_in_std(opened: Editor) -> None:
     assert found["uri"].endswith("/std/masks.specc")
 
 
-def test_completion_says_what_may_stand_there(opened: Editor) -> None:
+def test_completion_says_what_may_stand_there(opened: LspClient) -> None:
     def offered(before: str, after: str, marked: str, version: int) -> list[str]:
         assert before in SPEC
         text = SPEC.replace(before, after)
@@ -157,7 +157,7 @@ def test_completion_says_what_may_stand_there(opened: Editor) -> None:
         ("score s = sinusoid(x, dim=8, layout=^", "interleaved"),
     ],
 )
-def test_completion_inside_items(editor: Editor, item: str, word: str) -> None:
+def test_completion_inside_items(editor: LspClient, item: str, word: str) -> None:
     assert editor.open("d.specc", SPEC) == []
     text = SPEC + "\n" + item.replace("^", "")
     editor.change("d.specc", text, 2)
@@ -166,7 +166,7 @@ def test_completion_inside_items(editor: Editor, item: str, word: str) -> None:
     editor.published.clear()
 
 
-def test_a_block_that_grows_keeps_its_names(opened: Editor) -> None:
+def test_a_block_that_grows_keeps_its_names(opened: LspClient) -> None:
     grown = SPEC.replace(
         "  return layer_norm(a, eps=1e-5) @ norm\n}\n", "  # so\n" * 20 + "  return layer_norm("
     )
@@ -177,7 +177,7 @@ def test_a_block_that_grows_keeps_its_names(opened: Editor) -> None:
     assert found.index("h") < found.index("not")
 
 
-def test_completion_of_yaml(editor: Editor) -> None:
+def test_completion_of_yaml(editor: LspClient) -> None:
     assert editor.open("b.yaml", YAML, "yaml") == []
     text = YAML + "  \n"
     editor.change("b.yaml", text, 2)
@@ -190,7 +190,7 @@ def test_completion_of_yaml(editor: Editor) -> None:
     assert "luong" in labels(editor.at("completion", "b.yaml", text, "extends: lu^"))
 
 
-def test_a_block_of_yaml_that_grows_keeps_its_names(editor: Editor) -> None:
+def test_a_block_of_yaml_that_grows_keeps_its_names(editor: LspClient) -> None:
     text = "specc: 1\nmodel: m\ndims: [b, n]\nitems:\n  - graph: g\n    in: {x: 'float[b, n]'}\n    out: {y: 'float[b, n]'}\n    do:\n      - h: relu(x)\n      - return: h\n"
     assert editor.open("e.yaml", text, "yaml") == []
     grown = text.replace("      - return: h\n", "      # so\n" * 20 + "      - z: layer_norm(h, ")
@@ -200,7 +200,7 @@ def test_a_block_of_yaml_that_grows_keeps_its_names(editor: Editor) -> None:
     assert hover(editor, "^graph: g", "e.yaml", text)
 
 
-def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None:
+def test_yaml_has_messages_hovers_definitions_and_format(editor: LspClient) -> None:
     wrong = YAML.replace("embed_dim:", "embde_dim:")
     (said,) = editor.open("c.yaml", wrong, "yaml")
     assert said["code"] == "E0201"
@@ -223,7 +223,7 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None
     assert "embed_dim: 8\n" in whole["newText"]
 
 
-def test_shapes_stand_behind_names(opened: Editor) -> None:
+def test_shapes_stand_behind_names(opened: LspClient) -> None:
     found = opened.ask("textDocument/inlayHint", everywhere(opened, "a.specc"))
     said = {(h["position"]["line"], h["position"]["character"]): h["label"] for h in found}
     assert said == {
@@ -233,7 +233,7 @@ def test_shapes_stand_behind_names(opened: Editor) -> None:
     }
 
 
-def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: Editor) -> None:
+def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: LspClient) -> None:
     ask = {**everywhere(opened, "a.specc"), "options": {"tabSize": 2, "insertSpaces": True}}
     assert opened.ask("textDocument/formatting", ask) == []
     opened.change("a.specc", SPEC.replace("  d: int = 8", "d:int=8"), 2)
@@ -243,7 +243,7 @@ def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: Editor) -> 
     assert opened.ask("textDocument/formatting", ask) is None
 
 
-def test_a_mend_is_an_edit_that_mends(opened: Editor) -> None:
+def test_a_mend_is_an_edit_that_mends(opened: LspClient) -> None:
     wrong = SPEC.replace("near(3)", "naer(3)")
     opened.change("a.specc", wrong, 2)
     ask = {**everywhere(opened, "a.specc"), "context": {"diagnostics": []}}
@@ -254,7 +254,7 @@ def test_a_mend_is_an_edit_that_mends(opened: Editor) -> None:
     assert line[:start] + edit["newText"] + line[end:] == SPEC.split("\n")[19]
 
 
-def test_results_of_an_older_text_are_dropped(opened: Editor) -> None:
+def test_results_of_an_older_text_are_dropped(opened: LspClient) -> None:
     opened.published.clear()
     for version in range(2, 12):
         opened.change("a.specc", SPEC + "#" * version + "\n}" * (version % 2), version)
@@ -264,14 +264,14 @@ def test_results_of_an_older_text_are_dropped(opened: Editor) -> None:
     assert versions[-1] == 11
 
 
-def test_the_outline(opened: Editor) -> None:
+def test_the_outline(opened: LspClient) -> None:
     found = opened.ask(
         "textDocument/documentSymbol", {"textDocument": {"uri": opened.uri("a.specc")}}
     )
     assert [s["name"] for s in found] == ["config", "near", "twice", "g"]
 
 
-def test_a_text_uses_others_as_they_stand_in_the_editor(editor: Editor) -> None:
+def test_a_text_uses_others_as_they_stand_in_the_editor(editor: LspClient) -> None:
     blocks = "specc 1\nmodel blocks\ndims b, n\nblock half(x: float[b, n]) -> float[b, n] { return x / 2.0 }\ngraph g(x: float[b, n]) -> (y: float[b, n]) { return half(x) }\n"
     user = 'specc 1\nmodel user\nuse "blocks.specc" as v\ndims b, n\ngraph g(x: float[b, n]) -> (y: float[b, n]) {\n  return v.half(x)\n}\n'
     (missing,) = editor.open("user.specc", user)
@@ -299,7 +299,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_text_ends_the_server(editor: Editor, name: str) -> None:
+def test_no_text_ends_the_server(editor: LspClient, name: str) -> None:
     ending = "yaml" if "yaml" in name else "specc"
     said = editor.open(f"{name.replace(' ', '_')}.{ending}", HOSTILE[name], ending)
     assert name == "long" or said
@@ -326,7 +326,7 @@ def test_no_text_ends_the_server(editor: Editor, name: str) -> None:
         "file:///tmp/%ff.specc",
     ],
 )
-def test_no_address_ends_the_server(editor: Editor, uri: str) -> None:
+def test_no_address_ends_the_server(editor: LspClient, uri: str) -> None:
     editor.tell(
         "textDocument/didOpen",
         {"textDocument": {"uri": uri, "languageId": "specc", "version": 1, "text": SPEC}},
@@ -337,7 +337,7 @@ def test_no_address_ends_the_server(editor: Editor, uri: str) -> None:
     )
 
 
-def test_yaml_that_is_no_spec_is_left_alone(editor: Editor) -> None:
+def test_yaml_that_is_no_spec_is_left_alone(editor: LspClient) -> None:
     assert editor.open("compose.yaml", "services: {a: 1}\n", "yaml") == []
     assert hover(editor, "ser^vices", "compose.yaml", "services: {a: 1}\n") == ""
 
@@ -347,7 +347,7 @@ def test_yaml_that_is_no_spec_is_left_alone(editor: Editor) -> None:
     [b"{", b"[]", b"null", b'{"jsonrpc": "2.0"}', b'{"jsonrpc": "2.0", "id": 1, "method": 3}', b"\xff\xfe",
      json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": {"textDocument": 7}}).encode()],
 )  # fmt: skip
-def test_no_message_ends_the_server(editor: Editor, body: bytes) -> None:
+def test_no_message_ends_the_server(editor: LspClient, body: bytes) -> None:
     editor.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
     editor.answer(
         "textDocument/hover",
@@ -360,7 +360,7 @@ def test_no_message_ends_the_server(editor: Editor, body: bytes) -> None:
 
 
 def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
-    editor = Editor(tmp_path, encodings=["utf-8"])
+    editor = LspClient(tmp_path, encodings=["utf-8"])
     assert editor.ready["capabilities"]["positionEncoding"] == "utf-8"
     # a text that takes long to check is under way
     text = (Path(__file__).parents[2] / "specs" / "models" / "t5.specc").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support.stepped import steps_apart
+from support.decode_steps import measure_step_difference
 
 import specc
 from specc.ir import ops
@@ -67,7 +67,7 @@ def package(directory: Path, body: str, turn: int, far: float = 4.0) -> Path:
     ],
 )
 def test_any_steps_give_the_logits_of_full_passes(tmp_path: Path, body: str, turn: int) -> None:
-    assert steps_apart(package(tmp_path, body, turn), PROMPTS) <= 1e-5
+    assert measure_step_difference(package(tmp_path, body, turn), PROMPTS) <= 1e-5
 
 
 def test_rows_that_are_done_and_give_no_keys_are_found(
@@ -90,7 +90,7 @@ def test_rows_that_are_done_and_give_no_keys_are_found(
         ]
 
     monkeypatch.setattr(loop, "_lower_lasting_body", nothing)
-    assert steps_apart(package(tmp_path, "attention", 0), PROMPTS) > 1e-3
+    assert measure_step_difference(package(tmp_path, "attention", 0), PROMPTS) > 1e-3
 
 
 def test_what_is_not_run_is_the_rest_of_the_body(tmp_path: Path) -> None:

@@ -3,20 +3,20 @@
 from pathlib import Path
 
 import pytest
-from support.answers import Answers, check_compiled, check_meaning
+from support.hf_outputs import OutputArchive, check_compiled_outputs, check_reference_outputs
 
-ANSWERS = Answers()
+ANSWERS = OutputArchive()
 
 
 @pytest.mark.parametrize("name", ANSWERS.names)
 def test_a_folder_means_what_the_published_class_answered(name: str, tmp_path: Path) -> None:
-    check_meaning(ANSWERS[name], tmp_path)
+    check_reference_outputs(ANSWERS[name], tmp_path)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ANSWERS.names)
 def test_what_is_compiled_of_it_answers_so(name: str, tmp_path: Path) -> None:
-    check_compiled(ANSWERS[name], tmp_path)
+    check_compiled_outputs(ANSWERS[name], tmp_path)
 
 
 def test_another_weight_is_another_answer(tmp_path: Path) -> None:
@@ -24,4 +24,4 @@ def test_another_weight_is_another_answer(tmp_path: Path) -> None:
     answer = ANSWERS["gpt2"]
     moved = {**answer.config, "layer_norm_epsilon": 0.3}
     with pytest.raises(AssertionError, match="off by"):
-        check_meaning(type(answer)(**{**vars(answer), "config": moved}), tmp_path)
+        check_reference_outputs(type(answer)(**{**vars(answer), "config": moved}), tmp_path)

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.covering import covering
-from support.spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
+from support.parameter_sweeps import cover_axes
 
 Array = NDArray[Any]
 B, H, Q, K, D, REACH = 3, 2, 4, 5, 6, 1.5
@@ -104,18 +111,20 @@ def drawn(kind: str, heads: int) -> dict[str, Array]:
     return {**made, "keep": keep, "at": rng.integers(0, m, (B, rows))}
 
 
-def built(directory: Path, score: str, kind: str, heads: int) -> tuple[Opened, dict[str, Array]]:
+def built(
+    directory: Path, score: str, kind: str, heads: int
+) -> tuple[ElaboratedSpec, dict[str, Array]]:
     path = directory / "product.specc"
     path.write_text(spec(score, kind, heads))
-    found = opened(str(path))
-    return found, random_weights(found)
+    found = elaborate_with_config(str(path))
+    return found, sample_spec_weights(found)
 
 
 WAYS = [("self", 1), ("cross", 2), ("alone", 1), ("self", 2), ("cross", 1)]
 
 
 @pytest.mark.parametrize(
-    ("score", "way"), covering(lambda score, way: (way - score) % len(WAYS) < 2, SCORES, WAYS)
+    ("score", "way"), cover_axes(lambda score, way: (way - score) % len(WAYS) < 2, SCORES, WAYS)
 )
 def test_every_combination_runs_as_it_means(
     score: str, way: tuple[str, int], tmp_path: Path
@@ -124,10 +133,10 @@ def test_every_combination_runs_as_it_means(
     kind, heads = way
     found, weights = built(tmp_path, score, kind, heads)
     given = drawn(kind, heads)
-    wanted = by_reference(found, weights, given)
-    got = InOnnx(found, weights).run(given)
+    wanted = run_reference(found, weights, given)
+    got = OrtModel(found, weights).run(given)
     for name, value in wanted.items():
-        assert_agrees(got[name], value, f"{score} {kind} {heads} {name}")
+        assert_arrays_close(got[name], value, f"{score} {kind} {heads} {name}")
 
 
 Seen = Callable[[Mapping[str, Array], int, int, int], bool]
@@ -174,7 +183,7 @@ def formula(score: str, weights: Mapping[str, Array]) -> Callable[[Array, Array]
 def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -> None:
     found, weights = built(tmp_path, score, "cross", 1)
     given = drawn("cross", 1)
-    result = by_reference(found, weights, given)
+    result = run_reference(found, weights, given)
     one = formula(score, weights)
     for b in range(B):
         x, y = given["x"][b].astype(float), given["y"][b].astype(float)
@@ -188,8 +197,10 @@ def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -
                 if span == "local_p":
                     away = np.arange(K) - given["center"][b][:, None].astype(float)
                     wanted = wanted * np.exp(-(away**2) / (2 * (REACH / 2) ** 2))
-                assert_agrees(result[f"w_{how}_{span}"][b], wanted, f"weights {how} {span}", 1e-9)
-                assert_agrees(
+                assert_arrays_close(
+                    result[f"w_{how}_{span}"][b], wanted, f"weights {how} {span}", 1e-9
+                )
+                assert_arrays_close(
                     result[f"o_{how}_{span}"][b], wanted @ y, f"result {how} {span}", 1e-9
                 )
 
@@ -203,13 +214,13 @@ def test_local_p_is_a_window_and_then_a_bell(tmp_path: Path) -> None:
     graph = f"graph f({inputs}) -> (out: float[batch, n, 6], weights: float[batch, n, m]) {{\n"
     graph += "  out, weights = local_p(general, x, y, y, center, 1.5, mask=visible(keep)) @ a\n"
     (tmp_path / "try.specc").write_text(model(graph + "  return out, weights\n}\n"))
-    block = opened(str(tmp_path / "try.specc"))
+    block = elaborate_with_config(str(tmp_path / "try.specc"))
     given = {k: v for k, v in drawn("cross", 1).items() if k in ("x", "y", "keep", "center")}
     found, weights = built(tmp_path, "general", "cross", 1)
-    wanted = by_reference(found, weights, drawn("cross", 1))
-    result = by_reference(block, weights, given)
-    assert_agrees(result["out"], wanted["o_softmax_local_p"], "out", 1e-12)
-    assert_agrees(result["weights"], wanted["w_softmax_local_p"], "weights", 1e-12)
+    wanted = run_reference(found, weights, drawn("cross", 1))
+    result = run_reference(block, weights, given)
+    assert_arrays_close(result["out"], wanted["o_softmax_local_p"], "out", 1e-12)
+    assert_arrays_close(result["weights"], wanted["w_softmax_local_p"], "weights", 1e-12)
 
 
 @pytest.mark.parametrize("wanted", [0.2, 0.7])
@@ -227,6 +238,6 @@ def test_samples_come_as_often_as_softmax_says(wanted: float, tmp_path: Path) ->
     logit = np.log(wanted / (1 - wanted))
     given = {"x": np.ones((1, 20_000, 1)), "y": np.array([[[logit], [0.0]]])}
     given["u"] = np.random.default_rng(0).random((1, 20_000, 2))
-    result = by_reference(opened(str(tmp_path / "try.specc")), {}, given)["w"]
+    result = run_reference(elaborate_with_config(str(tmp_path / "try.specc")), {}, given)["w"]
     assert set(np.unique(result)) == {0.0, 1.0}
     assert abs(result[0, :, 0].mean() - wanted) < 0.015

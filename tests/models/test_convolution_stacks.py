@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
-from support.spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
-from support.steps import steps
+from support.decode_steps import run_steps
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
 
 import specc
 from specc.analysis.length_limits import find_min_lengths
@@ -63,10 +70,10 @@ def length(name: str) -> str:
     return text
 
 
-def made(directory: Path, text: str) -> Opened:
+def made(directory: Path, text: str) -> ElaboratedSpec:
     path = directory / "stack.specc"
     path.write_text(text)
-    return opened(str(path))
+    return elaborate_with_config(str(path))
 
 
 def batch(rng: np.random.Generator, lengths: list[int], width: int) -> dict[str, Array]:
@@ -93,30 +100,30 @@ def alone(given: dict[str, Array], row: int) -> dict[str, Array]:
 def test_a_sentence_in_a_batch_is_as_alone(name: str, lengths: list[int], tmp_path: Path) -> None:
     spec = made(tmp_path, stack(name))
     assert check_padding(spec.model.graph) == []
-    weights = random_weights(spec)
+    weights = sample_spec_weights(spec)
     given = batch(np.random.default_rng(2), lengths, max(lengths) + 5)
-    by = by_reference(spec, weights, given)
-    session = InOnnx(spec, weights)
+    by = run_reference(spec, weights, given)
+    session = OrtModel(spec, weights)
     found = session.run(given)
     for row, length in enumerate(lengths):
-        one = by_reference(spec, weights, alone(given, row))
+        one = run_reference(spec, weights, alone(given, row))
         there = one["rows"].shape[1]
         assert by["kept"][row].sum() == there, length
         assert by["kept"][row, :there].all(), length
         for what in ("rows", "heard"):
             upto = slice(there) if what == "rows" else slice(None)
             np.testing.assert_allclose(by[what][row, upto], one[what][0], atol=1e-12)
-            assert_agrees(found[what][row, upto], one[what][0], f"{what} of {length}")
+            assert_arrays_close(found[what][row, upto], one[what][0], f"{what} of {length}")
 
 
 def test_junk_behind_a_sentence_is_warned_of_and_counts(tmp_path: Path) -> None:
     """Whisper does not hide it: a warning, and another result in a batch."""
     spec = made(tmp_path, stack("whisper", masked=False))
     assert {d.code for d in check_padding(spec.model.graph)} == {"W0601"}
-    weights = random_weights(spec)
+    weights = sample_spec_weights(spec)
     given = batch(np.random.default_rng(2), [5, 9], 9)
-    by = by_reference(spec, weights, given)["heard"][0]
-    one = by_reference(spec, weights, alone(given, 0))["heard"][0]
+    by = run_reference(spec, weights, given)["heard"][0]
+    one = run_reference(spec, weights, alone(given, 0))["heard"][0]
     assert np.abs(by - one).max() > 1e-3
 
 
@@ -129,13 +136,13 @@ def test_a_stride_and_padding_on_the_left_are_warned_of(side: str, tmp_path: Pat
 @pytest.mark.parametrize("rows", [0, 1, 399])
 def test_what_is_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -> None:
     spec = made(tmp_path, stack("wav2vec2"))
-    weights = random_weights(spec)
+    weights = sample_spec_weights(spec)
     given = batch(np.random.default_rng(2), [rows], rows)
     with pytest.raises(Failed) as refused:
-        by_reference(spec, weights, given)
+        run_reference(spec, weights, given)
     assert [d.code for d in refused.value.diagnostics] == ["E0912"]
     with pytest.raises((Fail, InvalidArgument)):
-        InOnnx(spec, weights).run(given)
+        OrtModel(spec, weights).run(given)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +177,11 @@ def test_lengths_that_are_tried_give_several_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["whisper", "wide"])
 def test_no_sentences_and_no_rows(name: str, tmp_path: Path) -> None:
     spec = made(tmp_path, stack(name))
-    weights = random_weights(spec)
-    session = InOnnx(spec, weights)
+    weights = sample_spec_weights(spec)
+    session = OrtModel(spec, weights)
     for lengths, width in (([], 7), ([0, 0], 0)):
         given = batch(np.random.default_rng(2), list(lengths), width)
-        wanted = by_reference(spec, weights, given)
+        wanted = run_reference(spec, weights, given)
         for what, found in session.run(given).items():
             assert found.shape == wanted[what].shape
             np.testing.assert_allclose(found, wanted[what], atol=1e-6)
@@ -196,7 +203,7 @@ def test_padding_in_front_is_whole_strides_or_refused(tmp_path: Path) -> None:
             continue
         found = model.run(sound=sound, there=there)["heard"]
         alone = model.run(sound=sound[:, before:], there=there[:, before:])["heard"]
-        assert_agrees(found, alone, f"{before} in front")
+        assert_arrays_close(found, alone, f"{before} in front")
 
 
 WRITER = """specc 1
@@ -218,12 +225,12 @@ generate text of ids from logits { start = 0  stop = 1 }
 @pytest.mark.parametrize("counted", ["true", "false"])
 def test_pools_are_written_by_as_convolutions_are(counted: str, tmp_path: Path) -> None:
     spec = made(tmp_path, WRITER.replace("COUNTED", counted))
-    graph, weights = spec.model.graph, random_weights(spec)
+    graph, weights = spec.model.graph, sample_spec_weights(spec)
     ids = np.random.default_rng(4).integers(0, 7, (2, 9))
-    whole = by_reference(spec, weights, {"ids": ids})["logits"]
+    whole = run_reference(spec, weights, {"ids": ids})["logits"]
     derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
     for plan in ([9], [1] * 9, [4, 5], [2, 1, 3, 3]):
-        results = steps(derived, graph, {"ids": ids}, weights, plan)
+        results = run_steps(derived, graph, {"ids": ids}, weights, plan)
         for end, found in zip(np.cumsum(plan), results, strict=True):
             np.testing.assert_allclose(found["logits"][:, 0], whole[:, end - 1], atol=1e-12)
 

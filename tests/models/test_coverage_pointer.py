@@ -4,11 +4,11 @@ with out-of-vocabulary words.
 
 import numpy as np
 import pytest
-from support.equations import (
+from support.paper_equations import (
     Array,
     Arrays,
-    affine,
-    assert_follows,
+    assert_matches_equations,
+    linear,
     lstm_step,
     relu,
     sigmoid,
@@ -38,23 +38,23 @@ def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Array
     ahead, h1, c1 = lstm(w, "_l0", x)
     back, h2, c2 = lstm(w, "_l0_reverse", x[::-1])
     h = np.concatenate([ahead, back[::-1]], axis=1)
-    s = relu(affine(w, "reduce_h", np.concatenate([h1, h2])))
-    c = relu(affine(w, "reduce_c", np.concatenate([c1, c2])))
+    s = relu(linear(w, "reduce_h", np.concatenate([h1, h2])))
+    c = relu(linear(w, "reduce_c", np.concatenate([c1, c2])))
     context, covered = np.zeros(2 * SIZE["hidden"]), np.zeros(len(source))
     logits, looks, agains = [], [], []
     for word in known(w, target):
-        x_t = affine(w, "input", np.concatenate([word, context]))
+        x_t = linear(w, "input", np.concatenate([word, context]))
         s, c = lstm_step(w, "decoder", "", x_t, s, c)
         name = "attention"
         if coverage:
-            felt = h @ w[f"{name}.W_h.weight"].T + affine(w, f"{name}.W_s", s)
+            felt = h @ w[f"{name}.W_h.weight"].T + linear(w, f"{name}.W_s", s)
             felt = felt + np.outer(covered, w[f"{name}.w_c.weight"][:, 0])
         else:
             felt = h @ w[f"{name}.U.weight"].T + w[f"{name}.W.weight"] @ s
         a = softmax(np.tanh(felt) @ w[f"{name}.v.weight"][0])
         context = a @ h
-        made = softmax(affine(w, "vocabulary", affine(w, "out", np.concatenate([s, context]))))
-        p = sigmoid(affine(w, "p_gen", np.concatenate([context, s, x_t])))
+        made = softmax(linear(w, "vocabulary", linear(w, "out", np.concatenate([s, context]))))
+        p = sigmoid(linear(w, "p_gen", np.concatenate([context, s, x_t])))
         shares = np.concatenate([p * made, np.zeros(SIZE["extra"])])
         for i, word_id in enumerate(
             source
@@ -85,4 +85,4 @@ def test_it_follows_the_equations(coverage: bool) -> None:
         return summarized(w, source, target, coverage)
 
     padded = {"source": (0,), "source_keep": (0,), "target": (0,)}
-    assert_follows("coverage_pointer", model, rows, padded, coverage=coverage, **SIZE)
+    assert_matches_equations("coverage_pointer", model, rows, padded, coverage=coverage, **SIZE)

@@ -6,13 +6,21 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.equations import Array, Arrays, affine, assert_follows, relu, sentences, softmax
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    linear,
+    relu,
+    sample_sentences,
+    softmax,
+)
 
 FARTHEST = 2
 
 
 def network(w: Arrays, name: str, x: Array) -> Array:
-    return relu(affine(w, f"{name}.2", relu(affine(w, f"{name}.0", x))))
+    return relu(linear(w, f"{name}.2", relu(linear(w, f"{name}.0", x))))
 
 
 def embedded(w: Arrays, inside: bool, ids: Array) -> Array:
@@ -39,7 +47,7 @@ def decomposable(
     v1 = network(w, "G", np.concatenate([x, over_b @ y], axis=1)).sum(0)
     v2 = network(w, "G", np.concatenate([y, over_a @ x], axis=1)).sum(0)
     return {
-        "logits": affine(w, "output", network(w, "H", np.concatenate([v1, v2]))),
+        "logits": linear(w, "output", network(w, "H", np.concatenate([v1, v2]))),
         "alignment": over_b,
     }
 
@@ -49,7 +57,9 @@ def test_it_follows_the_equations(inside: bool) -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"a": a, "a_keep": np.ones(len(a), bool), "b": b, "b_keep": np.ones(len(b), bool)}
-        for a, b in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True)
+        for a, b in zip(
+            sample_sentences(rng, 11, (6, 1, 4)), sample_sentences(rng, 11, (3, 5, 1)), strict=True
+        )
     ]
     padded = dict.fromkeys(rows[0], (0,))
     size = {
@@ -59,4 +69,4 @@ def test_it_follows_the_equations(inside: bool) -> None:
         "max_distance": FARTHEST,
         "intra_attention": inside,
     }
-    assert_follows("decomposable", partial(decomposable, inside), rows, padded, **size)
+    assert_matches_equations("decomposable", partial(decomposable, inside), rows, padded, **size)

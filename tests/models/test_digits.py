@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.covering import covering
-from support.verify_lines import verify_model
+from support.parameter_sweeps import cover_axes
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.cli.main import main
@@ -43,7 +43,7 @@ def test_it_reads_what_is_written(
 
 
 def test_it_agrees_with_the_reference(model: LoadedModel) -> None:
-    assert len(list(verify_model(model.whole, rounds=2))) == 2
+    assert len(list(list_model_lines(model.whole, rounds=2))) == 2
 
 
 def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:
@@ -96,7 +96,7 @@ def test_compiling_twice_gives_the_same_bytes(digits: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("target", "opset"),
-    covering(lambda target, opset: target == opset % 2, ("onnx", "ort-cpu"), (17, 20, 23, 26)),
+    cover_axes(lambda target, opset: target == opset % 2, ("onnx", "ort-cpu"), (17, 20, 23, 26)),
 )
 def test_every_opset_gives_the_same_answers(
     model: LoadedModel, target: str, opset: int, tmp_path: Path

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -56,10 +56,12 @@ FEW = [
 
 
 @pytest.mark.parametrize(
-    "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL]
+    "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL_CONFIGS]
 )
 def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
-    specc.compile(spec, tmp_path / "m.onnx", set=SMALL[spec], init=None if spec in TRAINED else 0)
+    specc.compile(
+        spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=None if spec in TRAINED else 0
+    )
     model = specc.load(tmp_path / "m.onnx")
     graph = model.manifest.graph
     assert bool(count(graph)) == (spec not in NONE)
@@ -130,7 +132,7 @@ def test_what_is_drawn_is_what_was_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, picture = tmp_path / "m.onnx", tmp_path / "a.png"
-    specc.compile("encoder_decoder", model, set=SMALL["encoder_decoder"], init=0)
+    specc.compile("encoder_decoder", model, set=SMALL_CONFIGS["encoder_decoder"], init=0)
     words = ["run", str(model), "[[1, 2, 3]]", "[[1, 2]]", "--attention", str(picture)]
     scopes = list(specc.load(model).attention(source=[[1, 2, 3]], target=[[1, 2]])[1])
     assert len(scopes) == 3

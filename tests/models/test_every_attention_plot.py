@@ -7,8 +7,8 @@ from xml.etree import ElementTree as Xml
 
 import numpy as np
 import pytest
-from support.pages import data_of, page_is_sound
-from support.small import SMALL
+from support.html_pages import check_page, read_page_data
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.runtime.attention_views import AttentionSelection, render_attention, run_with_attention
@@ -21,11 +21,11 @@ FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
 
 
 @pytest.mark.parametrize(
-    "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL]
+    "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL_CONFIGS]
 )
 def test_every_attention_is_drawn(spec: str, tmp_path: Path) -> None:
     init = None if spec in TRAINED else 0
-    specc.compile(spec, tmp_path / "m.onnx", set=SMALL[spec], init=init)
+    specc.compile(spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=init)
     model = specc.load(tmp_path / "m.onnx").whole
     graph = model.manifest.graph
     given = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
@@ -35,8 +35,8 @@ def test_every_attention_is_drawn(spec: str, tmp_path: Path) -> None:
         return
     seen = run_with_attention(model, given, scope="*")
     page = render_attention(seen, ".html", AttentionSelection(scope="*")).content.decode()
-    page_is_sound(page)
-    assert len(data_of(page)["maps"]) == len(seen.looks.maps)
+    check_page(page)
+    assert len(read_page_data(page)["maps"]) == len(seen.looks.maps)
     Xml.fromstring(render_attention(seen, ".svg", AttentionSelection(scope="*")).content)
     assert render_attention(seen, ".png").content.startswith(b"\x89PNG")
     for each in seen.looks.maps:

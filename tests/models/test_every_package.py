@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import FAMILIES, LONG_AXES, SMALL, list_specs_with
-from support.turns import in_two
-from support.verify_lines import verify_model
+from support.parameter_sweeps import halve_sweep
+from support.small_configs import FAMILIES, LONG_AXES, SMALL_CONFIGS, list_specs_with
+from support.verification_lines import list_model_lines
 
 import specc
 import specc.runtime.model_package
@@ -35,7 +35,7 @@ APART = 1e-4
 @pytest.fixture(
     scope="module",
     params=[
-        *in_two([n for n in GENERATING if n not in BESIDE]),
+        *halve_sweep([n for n in GENERATING if n not in BESIDE]),
         *(pytest.param(n, marks=pytest.mark.slow) for n in BESIDE),
     ],
 )
@@ -43,7 +43,11 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp(request.param) / "model"
     init = None if request.param in TRAINED else 3
     specc.compile(
-        request.param, path, init=init, set=SMALL[request.param], graphs=["score", "encode", "step"]
+        request.param,
+        path,
+        init=init,
+        set=SMALL_CONFIGS[request.param],
+        graphs=["score", "encode", "step"],
     )
     return specc.load(path)
 
@@ -148,7 +152,7 @@ def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model
     package = specc.runtime.model_package.open_package(model.path)
     for role in ("encode", "step"):
         if role in package.roles:
-            assert list(verify_model(package.load(role), rounds=2))
+            assert list(list_model_lines(package.load(role), rounds=2))
 
 
 def _keeps(graph: Graph, grows: str) -> bool:

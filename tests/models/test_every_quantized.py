@@ -14,10 +14,9 @@ import numpy as np
 import onnx
 import pytest
 from ml_dtypes import bfloat16
-from support.changed_models import save_with_hash
-from support.onnx_runtime import open_quietly
-from support.small import SMALL
-from support.verify_lines import verify_model, verify_opened
+from support.onnx_sessions import open_silent_session, save_with_hash
+from support.small_configs import SMALL_CONFIGS
+from support.verification_lines import list_model_lines, list_opened_lines
 
 import specc
 from specc.api import Model
@@ -48,14 +47,14 @@ def save(path: Path, weights: Mapping[str, Array]) -> None:
 
 def compiled(spec: str, path: Path, **options: object) -> Path:
     seed = None if spec in TRAINED else 0
-    specc.compile(spec, path, set=SMALL[spec], init=seed, **options)
+    specc.compile(spec, path, set=SMALL_CONFIGS[spec], init=seed, **options)
     return path
 
 
 @pytest.mark.parametrize(("spec", "target", "kind"), FEW)
 def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
-    lines = list(verify_model(specc.load(path).whole, rounds=2))
+    lines = list(list_model_lines(specc.load(path).whole, rounds=2))
     assert all("agree" in line for line in lines)
     assert any("products" in line for line in lines)
 
@@ -63,17 +62,17 @@ def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
-@pytest.mark.parametrize("spec", sorted(SMALL.keys() - NOTHING))
+@pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS.keys() - NOTHING))
 def test_every_spec_agrees(spec: str, target: str, kind: str, tmp_path: Path) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
-    assert list(verify_model(specc.load(path).whole, rounds=2))
+    assert list(list_model_lines(specc.load(path).whole, rounds=2))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)])
 def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
     parts = ["score", "encode", "step"]
     path = compiled(spec, tmp_path / "m", graphs=parts, quantize="int8")
-    lines = list(verify_opened(open_compiled(str(path)), seed=0, rounds=1))
+    lines = list(list_opened_lines(open_compiled(str(path)), seed=0, rounds=1))
     assert {line.split(":")[0] for line in lines} >= {"score", "step"}
     assert sum("products" in line for line in lines) >= 2
     data = sum(f.stat().st_size for f in path.glob("*.data"))
@@ -112,7 +111,7 @@ def test_weights_of_any_size_are_read_again(size: float, tmp_path: Path) -> None
     specc.compile(
         "feedforward",
         tmp_path / "q.onnx",
-        set=SMALL["feedforward"],
+        set=SMALL_CONFIGS["feedforward"],
         weights=tmp_path / "w.safetensors",
         quantize="int8",
     )
@@ -134,14 +133,14 @@ def test_a_file_that_writes_stands_for_its_weights(spec: str, kind: str, tmp_pat
     it writes what one writes that has these numbers in 32 bits. (An encoder stands
     outside too, where ONNX Runtime rounds what meets weights in blocks.)
     """
-    options = {"graphs": ["score", "generate"], "target": "onnx", "set": SMALL[spec]}
+    options = {"graphs": ["score", "generate"], "target": "onnx", "set": SMALL_CONFIGS[spec]}
     low = {"init": 0, "quantize": kind, "quantize_all": kind == "int4"}
     specc.compile(spec, tmp_path / "q", **low, **options)
     save(tmp_path / "w.safetensors", specc.load(tmp_path / "q").weights())
     specc.compile(spec, tmp_path / "p", weights=tmp_path / "w.safetensors", **options)
     written = []
     for directory in ("q", "p"):
-        session = open_quietly(onnx.load(tmp_path / directory / "generate.onnx"))
+        session = open_silent_session(onnx.load(tmp_path / directory / "generate.onnx"))
         ids = {i.name: np.array([[5, 6, 7]]) for i in session.get_inputs() if i.shape}
         given = {"max_tokens": np.array(12)} | ids
         written.append(session.run(None, given))
@@ -164,7 +163,7 @@ def test_a_file_that_writes_says_where_blocks_save_no_time(
     """What it says is so: products in its loop read numbers of 32 bits."""
     out = tmp_path / "g.onnx"
     given = {"quantize": kind, "quantize_all": kind == "int4", "calibration_samples": 0}
-    small = {"init": 0, "set": SMALL["llama"], "target": target, "graphs": "generate"}
+    small = {"init": 0, "set": SMALL_CONFIGS["llama"], "target": target, "graphs": "generate"}
     made = specc.compile("llama", out, **given, **small)
     assert told == any("dequantized to float32" in line for line in made.remarks)
     (loop,) = (n for n in onnx.load(out).graph.node if n.op_type == "Loop")
@@ -240,9 +239,9 @@ def test_matrices_are_stored_in_sixteen_bits(dtype: str, tmp_path: Path) -> None
     sizes = {}
     for given in (["--dtype", "f32"], ["--dtype", dtype]):
         path = tmp_path / f"{given[1]}.onnx"
-        small = [f"--set={name}={value}" for name, value in SMALL["gpt2"].items()]
+        small = [f"--set={name}={value}" for name, value in SMALL_CONFIGS["gpt2"].items()]
         assert main(["compile", "gpt2", *small, "--init=0", *given, "-o", str(path)]) == 0
-        assert all("agree" in line for line in verify_model(specc.load(path).whole, rounds=2))
+        assert all("agree" in line for line in list_model_lines(specc.load(path).whole, rounds=2))
         kinds = {t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1}
         sizes[given[1]] = sum(w.nbytes for w in specc.load(path).weights().values())
         assert kinds == {ONNX_TYPE_CODES[given[1]]}

@@ -3,16 +3,15 @@ CPU targets, and agrees: each for both targets at two opsets (a family for one),
 which every second case runs with `make parity`; at all of them under `slow`.
 
 What a spec needs besides its defaults, to be small, stands in SMALL
-(tests/support/small.py).
+(tests/support/small_configs.py).
 """
 
 from pathlib import Path
 
 import pytest
-from support.covering import covering
-from support.small import FAMILIES, SMALL, list_specs_with
-from support.turns import in_two
-from support.verify_lines import verify_model
+from support.parameter_sweeps import cover_axes, halve_sweep
+from support.small_configs import FAMILIES, SMALL_CONFIGS, list_specs_with
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.cli.list_doc_explain import read_title
@@ -30,7 +29,7 @@ from specc.syntax import ast
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 TARGETS, OPSETS = ("onnx", "ort-cpu"), (17, 20, 23, 26)
-SPECS = list(SMALL)
+SPECS = list(SMALL_CONFIGS)
 
 
 def _kept(spec: int, target: int, opset: int) -> bool:
@@ -50,20 +49,20 @@ SWEEP = [
     pytest.param(*case.values, marks=case.marks or pytest.mark.parity)
     if case.values[:2] in LATER
     else case
-    for case in covering(_kept, SPECS, TARGETS, OPSETS)
+    for case in cover_axes(_kept, SPECS, TARGETS, OPSETS)
 ]
 
 
 def test_every_spec_is_here() -> None:
-    assert set(SMALL) == set(list_builtin_specs())
+    assert set(SMALL_CONFIGS) == set(list_builtin_specs())
 
 
 @pytest.mark.parametrize(("spec", "target", "opset"), SWEEP)
 def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_path: Path) -> None:
     path = tmp_path / f"{spec}.onnx"
     seed = None if spec in TRAINED else 0
-    specc.compile(spec, path, set=SMALL[spec], init=seed, target=target, opset=opset)
-    assert list(verify_model(specc.load(path).whole, rounds=2))
+    specc.compile(spec, path, set=SMALL_CONFIGS[spec], init=seed, target=target, opset=opset)
+    assert list(list_model_lines(specc.load(path).whole, rounds=2))
 
 
 def _check_text(path: Path) -> None:
@@ -91,7 +90,7 @@ def _check_graphs(spec: str, chosen: slice) -> None:
         assert check_spec_symbolically(opened.program, opened.library, graph)
 
 
-@pytest.mark.parametrize("spec", in_two(SPECS))
+@pytest.mark.parametrize("spec", halve_sweep(SPECS))
 def test_its_first_graph_holds_for_symbolic_sizes(spec: str) -> None:
     """`compile` leaves this check of a built-in spec to this test."""
     _check_graphs(spec, slice(1))

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import LONG_AXES, SMALL, list_specs_with
-from support.steps import begun, steps
-from support.turns import in_two
+from support.decode_steps import run_encoder_graph, run_steps
+from support.parameter_sweeps import halve_sweep
+from support.small_configs import LONG_AXES, SMALL_CONFIGS, list_specs_with
 
 import specc_numpy
 from specc.driver.spec_argument import _config_literals as config_literals
@@ -40,7 +40,9 @@ def derived(name: str) -> tuple[Graph, DerivedGraphs, str]:
     that tokens are drawn from.
     """
     model = elaborate_spec(
-        open_spec(name, sets=[f"{key}={text}" for key, text in config_literals("", SMALL[name])])
+        open_spec(
+            name, sets=[f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
+        )
     )
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     assert model.generation
@@ -76,7 +78,7 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 
 
 @pytest.mark.parametrize("plans", [SOME, EVERY])
-@pytest.mark.parametrize("name", in_two(GENERATING))
+@pytest.mark.parametrize("name", halve_sweep(GENERATING))
 def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -84,16 +86,16 @@ def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> Non
     within = TOLERANCE * np.abs(full).max()
     head = full.shape[1] - ROWS
     if parts.initial_logits_output:
-        first = begun(parts, inputs, weights)[parts.initial_logits_output]
+        first = run_encoder_graph(parts, inputs, weights)[parts.initial_logits_output]
         assert np.abs(first[:, 0] - full[:, head - 1]).max() <= within
     for plan in plans:
-        results = steps(parts, graph, inputs, weights, plan)
+        results = run_steps(parts, graph, inputs, weights, plan)
         for end, made in zip(np.cumsum(plan), results, strict=True):
             apart = np.abs(made[source][:, 0] - full[:, head + end - 1]).max()
             assert apart <= within, (plan, end)
 
 
-@pytest.mark.parametrize("name", in_two(GENERATING))
+@pytest.mark.parametrize("name", halve_sweep(GENERATING))
 def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -105,21 +107,21 @@ def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     assert not np.array_equal(before[:, 6:], after[:, 6:])
 
 
-@pytest.mark.parametrize("name", in_two(GENERATING))
+@pytest.mark.parametrize("name", halve_sweep(GENERATING))
 def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
     batch = graph.inputs[parts.growing].type.shape[0]
-    whole = [made[source] for made in steps(parts, graph, inputs, weights, [4, 1, 1])]
+    whole = [made[source] for made in run_steps(parts, graph, inputs, weights, [4, 1, 1])]
     row = {
         n: v[1:2] if graph.inputs[n].type.shape[:1] == (batch,) else v for n, v in inputs.items()
     }
-    alone = [made[source] for made in steps(parts, graph, row, weights, [4, 1, 1])]
+    alone = [made[source] for made in run_steps(parts, graph, row, weights, [4, 1, 1])]
     for a, b in zip(whole, alone, strict=True):
         assert np.abs(a[1:2] - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
 
 
-@pytest.mark.parametrize("name", in_two(GENERATING))
+@pytest.mark.parametrize("name", halve_sweep(GENERATING))
 def test_every_contraction_is_done_once(name: str) -> None:
     graph, parts, _ = derived(name)
     once = heavy(parts.encode) if parts.encode else 0

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc
 import specc_numpy
@@ -121,8 +121,8 @@ def test_what_a_row_gets(experts: int, k: int, last: bool, tmp_path: Path) -> No
     wanted = by_hand(w, given, k, last)
     found = specc_numpy.evaluate_graph(graph, given, w)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
-    got = open_quietly(session_of(graph, w)).run(None, given)
-    agree({"y": wanted}, got)
+    got = open_silent_session(session_of(graph, w)).run(None, given)
+    assert_outputs_match({"y": wanted}, got)
 
 
 FORMS = pytest.mark.parametrize("experts", [5, 20], ids=["one by one", "loop"])
@@ -142,10 +142,10 @@ def test_at_every_opset_for_any_number_of_rows(
     assert where != "onnx" or domains <= {""}
     kinds = {n.op_type for n in nodes_of(model.graph)}
     assert kinds & {"If", "Loop"} == {"If" if experts == 5 else "Loop"}
-    session = open_quietly(model)
+    session = open_silent_session(model)
     for shape in ((1, 1), (3, 5), (2, 0), (0, 4)):
         given = inputs_of(*shape)
-        agree({"y": by_hand(w, given, 2, True)}, session.run(None, given))
+        assert_outputs_match({"y": by_hand(w, given, 2, True)}, session.run(None, given))
 
 
 def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -162,11 +162,13 @@ def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 def test_every_row_alone_is_as_in_a_batch(experts: int, tmp_path: Path) -> None:
     graph = graph_of(tmp_path, experts=experts)
     w, given = weights_of(graph), inputs_of(2, 9)
-    session = open_quietly(session_of(graph, w))
+    session = open_silent_session(session_of(graph, w))
     (whole,) = session.run(None, given)
     for b, t in np.ndindex(2, 9):
         row = {name: x[b : b + 1, t : t + 1] for name, x in given.items()}
-        agree({"y": whole[b : b + 1, t : t + 1].astype(float)}, session.run(None, row))
+        assert_outputs_match(
+            {"y": whole[b : b + 1, t : t + 1].astype(float)}, session.run(None, row)
+        )
 
 
 @FORMS
@@ -175,7 +177,10 @@ def test_all_rows_on_one_expert(favourite: int, experts: int, tmp_path: Path) ->
     graph = graph_of(tmp_path, k=1, experts=experts)
     w, given = weights_of(graph), inputs_of(2, 6)
     w["gate.bias"][favourite] += 1000
-    agree({"y": by_hand(w, given, 1, True)}, open_quietly(session_of(graph, w)).run(None, given))
+    assert_outputs_match(
+        {"y": by_hand(w, given, 1, True)},
+        open_silent_session(session_of(graph, w)).run(None, given),
+    )
 
 
 @FORMS
@@ -187,7 +192,9 @@ def test_of_equal_scores_the_lowest_number_is_taken(experts: int, tmp_path: Path
     w["gate.bias"][0] = -1  # the first of the others, then the second
     wrong = poisoned(w, set(range(experts)) - {1, 2})
     wanted = by_hand(w, given, 2, True)
-    agree({"y": wanted}, open_quietly(session_of(graph, wrong)).run(None, given))
+    assert_outputs_match(
+        {"y": wanted}, open_silent_session(session_of(graph, wrong)).run(None, given)
+    )
     found = specc_numpy.evaluate_graph(graph, given, wrong)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
 
@@ -210,7 +217,7 @@ def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(tmp_path: Path)
     wrong = poisoned(w, {4})
     model = session_of(graph, wrong)
     wanted = by_hand(w, given, 2, True)
-    agree({"y": wanted}, open_quietly(model).run(None, given))
+    assert_outputs_match({"y": wanted}, open_silent_session(model).run(None, given))
     np.testing.assert_allclose(
         specc_numpy.evaluate_graph(graph, given, wrong)["y"], wanted, rtol=1e-11, atol=1e-12
     )
@@ -219,7 +226,9 @@ def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(tmp_path: Path)
     wrong = poisoned(w, {4})
     given["x"][..., 0] = np.where(given["keep"], -50, 50)
     wanted = by_hand(w, given, 2, True)
-    agree({"y": wanted}, open_quietly(session_of(graph, wrong)).run(None, given))
+    assert_outputs_match(
+        {"y": wanted}, open_silent_session(session_of(graph, wrong)).run(None, given)
+    )
     assert not wanted[~given["keep"]].any()
 
 
@@ -288,7 +297,7 @@ def test_without_keep_every_row_is_sent(tmp_path: Path) -> None:
     given["keep"][:] = True
     wanted = by_hand(w, given, 2, True)
     given["keep"][:] = False  # nobody reads it
-    agree({"y": wanted}, open_quietly(session_of(graph, w)).run(None, given))
+    assert_outputs_match({"y": wanted}, open_silent_session(session_of(graph, w)).run(None, given))
 
 
 LOADS = """
@@ -314,7 +323,7 @@ def test_a_tensor_for_each_expert_in_a_file(tmp_path: Path) -> None:
     out = tmp_path / "m.onnx"
     specc.compile(path, out, weights=tmp_path / "w.safetensors", set={"experts": 12, "k": 2})
     found = specc.load(out, threads=1).run(**given)
-    agree({"y": by_hand(w, given, 2, True)}, [found["y"]])
+    assert_outputs_match({"y": by_hand(w, given, 2, True)}, [found["y"]])
 
 
 YAML = """

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -160,14 +160,14 @@ def test_as_if_every_expert_was_written_out(case: Case, experts: int, tmp_path: 
         tensor.raw_data = joined[name].tobytes()
     onnx.checker.check_model(built.model, full_check=True)
     verify_built_model(built)
-    session = open_quietly(built.model)
+    session = open_silent_session(built.model)
     for sizes in SIZES:
         shape = [d.evaluate(sizes) for d in routed.inputs["x"].type.shape]
         x = {"x": np.random.default_rng(1).normal(size=shape).astype(np.float32)}
         wanted = specc_numpy.evaluate_graph(written, x, apart)["y"]
         found = specc_numpy.evaluate_graph(routed, x, joined)["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
-        agree({"y": wanted}, session.run(None, x))
+        assert_outputs_match({"y": wanted}, session.run(None, x))
 
 
 def test_inside_a_loop_over_rows(tmp_path: Path) -> None:
@@ -213,4 +213,4 @@ graph main(x: float[batch, n, 6]) -> (y: float[batch, n, 6]) {
     for name, tensor in built.weights.items():
         tensor.raw_data = w[name].tobytes()
     assert [n.op_type for n in built.model.graph.node].count("Split") == 2
-    agree({"y": wanted}, open_quietly(built.model).run(None, {"x": x}))
+    assert_outputs_match({"y": wanted}, open_silent_session(built.model).run(None, {"x": x}))

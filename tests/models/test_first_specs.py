@@ -13,10 +13,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
-from support.small import SMALL as IMAGES
-from support.spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
-from support.turns import in_two
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
+from support.padded_batches import (
+    Arrays,
+    Field,
+    FixedValues,
+    PaddingMask,
+    Samples,
+    Side,
+    TokenIds,
+    make_samples,
+)
+from support.parameter_sweeps import halve_sweep
+from support.small_configs import SMALL_CONFIGS as IMAGES
 
 from specc.driver.spec_loader import check_spec, open_spec
 from specc_numpy import evaluate_graph
@@ -40,12 +56,12 @@ class Case:
 
 IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 12, "patch": 4, "channels": 2}
 PAIR = {
-    "source": Ids("src", 17),
-    "source_keep": Keep("src"),
-    "target": Ids("tgt", 17),
-    "target_keep": Keep("tgt"),
+    "source": TokenIds("src", 17),
+    "source_keep": PaddingMask("src"),
+    "target": TokenIds("tgt", 17),
+    "target_keep": PaddingMask("tgt"),
 }
-WORDS = {"ids": Ids("seq", 17), "keep": Keep("seq")}
+WORDS = {"ids": TokenIds("seq", 17), "keep": PaddingMask("seq")}
 PAIRS = {"src": (5, 1, 3), "tgt": (2, 4, 3)}
 BOTH: tuple[Side, ...] = ("left", "right")
 SMALL = {
@@ -66,7 +82,7 @@ CASES = [
     Case(
         "feedforward",
         {"inputs": 5, "hidden": "[7, 6]", "outputs": 3},
-        {"x": Numbers((5,))},
+        {"x": FixedValues((5,))},
         {"y": ""},
     ),
     Case(
@@ -106,9 +122,9 @@ CASES = [
         "bert",
         {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "hidden": 24},
         {
-            "input_ids": Ids("seq", 17),
-            "attention_mask": Keep("seq"),
-            "token_type_ids": Ids("seq", 2),
+            "input_ids": TokenIds("seq", 17),
+            "attention_mask": PaddingMask("seq"),
+            "token_type_ids": TokenIds("seq", 2),
         },
         {"prediction_logits": "seq", "seq_relationship_logits": ""},
         {"seq": (6, 1, 3)},
@@ -116,7 +132,7 @@ CASES = [
     Case(
         "gpt2",
         {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "stop": 0},
-        {"input_ids": Ids("seq", 17), "attention_mask": Keep("seq")},
+        {"input_ids": TokenIds("seq", 17), "attention_mask": PaddingMask("seq")},
         {"logits": "seq"},
         {"seq": (6, 1, 3)},
         BOTH,
@@ -124,13 +140,13 @@ CASES = [
     Case(
         "elman",
         {"inputs": 4, "hidden": 6, "outputs": 3},
-        {"x": Numbers((5, 4))},
+        {"x": FixedValues((5, 4))},
         {"y": "", "last": ""},
     ),
     Case(
         "jordan",
         {"inputs": 4, "hidden": 6, "outputs": 3, "decay": 0.5},
-        {"x": Numbers((5, 4))},
+        {"x": FixedValues((5, 4))},
         {"y": ""},
     ),
     Case(
@@ -173,9 +189,13 @@ CASES = [
         PAIRS,
         BOTH,
     ),
-    Case("vit", {**IMAGE, "classes": 5}, {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}),
-    Case("convnext", IMAGES["convnext"], {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}),
-    Case("swin", IMAGES["swin"], {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}),
+    Case(
+        "vit", {**IMAGE, "classes": 5}, {"pixel_values": FixedValues((2, 12, 12))}, {"logits": ""}
+    ),
+    Case(
+        "convnext", IMAGES["convnext"], {"pixel_values": FixedValues((2, 12, 12))}, {"logits": ""}
+    ),
+    Case("swin", IMAGES["swin"], {"pixel_values": FixedValues((2, 12, 12))}, {"logits": ""}),
     Case(
         "vit_mae",
         {
@@ -186,13 +206,13 @@ CASES = [
             "decoder_hidden": 20,
             "num_visible": 4,
         },
-        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
+        {"pixel_values": FixedValues((2, 12, 12)), "noise": FixedValues((9,), uniform=True)},
         {"patches": "", "reconstruction": "", "masked": ""},
     ),
     Case(
         "vit_segmenter",
         {**IMAGE, "classes": 5},
-        {"pixel_values": Numbers((2, 12, 12))},
+        {"pixel_values": FixedValues((2, 12, 12))},
         {"logits": "", "class_map": ""},
     ),
 ]
@@ -201,14 +221,14 @@ every = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 @cache
-def ready(n: int) -> tuple[Opened, Arrays, Samples]:
+def ready(n: int) -> tuple[ElaboratedSpec, Arrays, Samples]:
     """The spec of a case with weights, and three samples."""
     case = CASES[n]
-    spec = opened(case.spec, **case.sets)
-    return spec, random_weights(spec), samples(case.inputs, case.lengths)
+    spec = elaborate_with_config(case.spec, **case.sets)
+    return spec, sample_spec_weights(spec), make_samples(case.inputs, case.lengths)
 
 
-@pytest.mark.parametrize("name", in_two(sorted({c.spec for c in CASES})))
+@pytest.mark.parametrize("name", halve_sweep(sorted({c.spec for c in CASES})))
 def test_a_spec_holds_for_every_size(name: str) -> None:
     """Symbols first: no number of the config is needed to see that shapes fit."""
     found = check_spec(open_spec(name))
@@ -220,7 +240,7 @@ def test_a_spec_holds_for_every_size(name: str) -> None:
 def test_results_are_what_the_spec_declares(case: Case) -> None:
     spec, weights, given = ready(CASES.index(case))
     assert list(spec.model.graph.outputs) == list(case.results)
-    for name, result in by_reference(spec, weights, given.together()).items():
+    for name, result in run_reference(spec, weights, given.together()).items():
         assert result.shape[0] == 3, name
         assert len(result.shape) == len(spec.model.graph.outputs[name].type.shape), name
 
@@ -231,9 +251,9 @@ def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
     every side declared.
     """
     spec, weights, given = ready(CASES.index(case))
-    alone = [by_reference(spec, weights, given.alone(row)) for row in range(3)]
+    alone = [run_reference(spec, weights, given.alone(row)) for row in range(3)]
     for side in case.sides:
-        together = by_reference(spec, weights, given.together(side, extra=2))
+        together = run_reference(spec, weights, given.together(side, extra=2))
         for row, mine in enumerate(alone):
             _rows_agree(case, given, mine, together, row, side, 1e-9)
 
@@ -241,12 +261,12 @@ def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
 @every
 def test_onnx_runtime_gives_the_same(case: Case) -> None:
     spec, weights, given = ready(CASES.index(case))
-    model = InOnnx(spec, weights)
-    alone = [by_reference(spec, weights, given.alone(row)) for row in range(3)]
+    model = OrtModel(spec, weights)
+    alone = [run_reference(spec, weights, given.alone(row)) for row in range(3)]
     for row, wanted in enumerate(alone):
         found = model.run(given.alone(row))
         for name in wanted:
-            assert_agrees(found[name], wanted[name], f"{name} of sample {row} alone")
+            assert_arrays_close(found[name], wanted[name], f"{name} of sample {row} alone")
     for side in case.sides:
         together = model.run(given.together(side, extra=2))
         for row, wanted in enumerate(alone):
@@ -271,7 +291,7 @@ def test_onnx_runtime_gives_the_same(case: Case) -> None:
 )
 def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[str, Any]) -> None:
     """What the runner puts where an input with a default is not given."""
-    graph = opened(name, layers=1).model.defaults
+    graph = elaborate_with_config(name, layers=1).model.defaults
     assert graph is not None
     given = {k: np.array(v) for k, v in ids.items() if k in graph.inputs}
     assert {k: v.tolist() for k, v in evaluate_graph(graph, given, {}).items()} == wanted
@@ -285,4 +305,4 @@ def _rows_agree(
         mine, found = alone[name][0], together[name][row]
         if dim:
             found = found[given.kept(row, dim, found.shape[0], side)]
-        assert_agrees(found, mine, f"{name} of sample {row}, padded on the {side}", within)
+        assert_arrays_close(found, mine, f"{name} of sample {row}, padded on the {side}", within)

@@ -6,8 +6,15 @@ import json
 from pathlib import Path
 
 import numpy as np
-from support.equations import Array, Arrays, affine, assert_follows, sentences, softmax
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    linear,
+    sample_sentences,
+    softmax,
+)
 
 import specc
 from specc.cli import main as cli
@@ -19,15 +26,18 @@ TEXT = "the 0.25 -1.5 3e-2\na 1 0.5 -0.75\nfilm 2.5 0.125 -0.5\ngood -1 2 0.5\n.
 def pooled(w: Arrays, ids: Array, keep: Array) -> Arrays:
     """Yang et al. 2016, eq. 5 to 7."""
     x = w["embedding.weight"][ids]
-    looked = softmax(np.tanh(affine(w, "attention.W", x)) @ w["attention.query"][0])
-    return {"logits": affine(w, "output", looked @ x), "attention_weights": looked}
+    looked = softmax(np.tanh(linear(w, "attention.W", x)) @ w["attention.query"][0])
+    return {"logits": linear(w, "output", looked @ x), "attention_weights": looked}
 
 
 def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
-    rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in sentences(rng, 11, (6, 1, 4))]
+    rows = [
+        {"ids": ids, "keep": np.ones(len(ids), bool)}
+        for ids in sample_sentences(rng, 11, (6, 1, 4))
+    ]
     padded = {"ids": (0,), "keep": (0,)}
-    assert_follows(
+    assert_matches_equations(
         "glove_classifier", pooled, rows, padded, vocab=11, d=5, attention_dim=4, classes=3
     )
 
@@ -67,11 +77,11 @@ def test_vectors_come_from_the_text(tmp_path: Path) -> None:
     wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(4, bool))
     found = specc.load(path).run(ids=ids[None], keep=np.ones((1, 4), bool))
     for name, value in wanted.items():
-        assert_agrees(found[name][0], value, name)
+        assert_arrays_close(found[name][0], value, name)
 
     # a sentence is the same words; `. . .` is one only where it stands as it is listed
     ids = np.array([words.index(w) for w in ("a", "good", "film")])
     wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(3, bool))
     found = specc.load(path).run(ids="A good film")
     for name, value in wanted.items():
-        assert_agrees(found[name][0], value, f"{name} of a sentence")
+        assert_arrays_close(found[name][0], value, f"{name} of a sentence")

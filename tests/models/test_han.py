@@ -3,8 +3,15 @@ lengths of sentences.
 """
 
 import numpy as np
-from support.equations import Array, Arrays, affine, assert_follows, sigmoid, softmax
-from support.spec_models import by_reference, opened, random_weights
+from support.elaborated_specs import elaborate_with_config, run_reference, sample_spec_weights
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    linear,
+    sigmoid,
+    softmax,
+)
 
 SIZES = {"vocab": 13, "embed_dim": 5, "hidden": 3, "attention_dim": 4, "classes": 5}
 
@@ -27,7 +34,7 @@ def attended(w: Arrays, name: str, x: Array) -> tuple[Array, Array]:
     ahead = gru(w, f"{name}.gru.{{}}_l0", x)
     back = gru(w, f"{name}.gru.{{}}_l0_reverse", x[::-1])[::-1]
     h = np.concatenate([ahead, back], axis=1)
-    told = np.tanh(affine(w, f"{name}.attention", h))
+    told = np.tanh(linear(w, f"{name}.attention", h))
     looked = softmax(told @ w[f"{name}.context"][0])
     return looked @ h, looked
 
@@ -40,7 +47,7 @@ def classified(w: Arrays, document: list[Array]) -> Arrays:
     for row, (_, weights) in zip(grid, said, strict=True):
         row[: len(weights)] = weights
     return {
-        "logits": affine(w, "output", whole),
+        "logits": linear(w, "output", whole),
         "word_attention": grid,
         "sentence_attention": looked,
     }
@@ -64,20 +71,20 @@ def test_it_follows_the_equations() -> None:
 
     rows = [{"ids": grid(d), "keep": grid(d) != 0} for d in documents]
     padded = {"ids": (0, 1), "keep": (0, 1)}
-    assert_follows("han", equations, rows, padded, **SIZES)
+    assert_matches_equations("han", equations, rows, padded, **SIZES)
 
 
 def test_what_stands_where_no_word_is_changes_nothing() -> None:
     """Whole sentences that do not exist, and words behind the end of a sentence."""
-    found = opened("han", **SIZES)
-    weights = random_weights(found)
+    found = elaborate_with_config("han", **SIZES)
+    weights = sample_spec_weights(found)
     rng = np.random.default_rng(1)
     keep = np.zeros((2, 3, 4), bool)
     keep[0, 0, :2] = keep[0, 1, :4] = keep[1, 0, :1] = True
     ids = rng.integers(1, 13, keep.shape)
     other = np.where(keep, ids, rng.integers(1, 13, keep.shape))
     first, second = (
-        by_reference(found, weights, {"ids": each, "keep": keep}) for each in (ids, other)
+        run_reference(found, weights, {"ids": each, "keep": keep}) for each in (ids, other)
     )
     for name, value in first.items():
         assert np.array_equal(value, second[name]), name

@@ -3,9 +3,17 @@ tokens attend to.
 """
 
 import numpy as np
-from support.decoder_layers import layers, prefix_mask
-from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences
-from support.small import SMALL
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    decoder_layers,
+    layer_norm,
+    linear,
+    make_prefix_mask,
+    sample_sentences,
+)
+from support.small_configs import SMALL_CONFIGS
 
 
 def picture(w: Arrays, pixels: Array) -> Array:
@@ -19,24 +27,26 @@ def picture(w: Arrays, pixels: Array) -> Array:
     weight = w["vision.patches.weight"]
     x = np.stack([np.tensordot(weight, p, 3) for p in places])
     x = x + w["vision.patches.bias"] + w["vision.position_embed"][0]
-    x = layers(w, "vision.layers.", x, 2, np.ones((len(x), len(x)), bool))
+    x = decoder_layers(w, "vision.layers.", x, 2, np.ones((len(x), len(x)), bool))
     return layer_norm(w, "vision.norm", x)
 
 
 def model(w: Arrays, pixel_values: Array, ids: Array, keep: Array) -> Arrays:
-    head = affine(w, "projection", picture(w, pixel_values))
+    head = linear(w, "projection", picture(w, pixel_values))
     words = w["embed.weight"][ids[keep]]
     words = words + w["position_embed.weight"][: len(words)]
     x = np.concatenate([layer_norm(w, "projection_norm", head), words])
-    x = layers(w, "layers.", x, 2, prefix_mask(len(head), len(words)))
-    return {"logits": affine(w, "output", layer_norm(w, "norm", x[len(head) :]))}
+    x = decoder_layers(w, "layers.", x, 2, make_prefix_mask(len(head), len(words)))
+    return {"logits": linear(w, "output", layer_norm(w, "norm", x[len(head) :]))}
 
 
 def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"pixel_values": rng.normal(size=(2, 4, 4)), "ids": ids, "keep": np.ones(len(ids), bool)}
-        for ids in sentences(rng, 17, (5, 1, 4))
+        for ids in sample_sentences(rng, 17, (5, 1, 4))
     ]
     padded = {"ids": (0,), "keep": (0,)}
-    assert_follows("image_captioner", model, rows, padded, **SMALL["image_captioner"])
+    assert_matches_equations(
+        "image_captioner", model, rows, padded, **SMALL_CONFIGS["image_captioner"]
+    )

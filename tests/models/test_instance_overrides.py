@@ -8,8 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.equations import Array, Arrays, affine, assert_follows, layer_norm
-from support.spec_models import assert_agrees, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
+from support.paper_equations import Array, Arrays, assert_matches_equations, layer_norm, linear
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
@@ -58,7 +63,7 @@ def test_a_kernel_of_ones_own(syntax: str, tmp_path: Path) -> None:
         }
         for _ in range(3)
     ]
-    assert_follows(written(tmp_path, CAUCHY, syntax), near, rows, {})
+    assert_matches_equations(written(tmp_path, CAUCHY, syntax), near, rows, {})
 
 
 BASE = """\
@@ -108,7 +113,7 @@ config { power: float = 3.0 }
 
 def own(w: Arrays, seen: Array, x: Array) -> Arrays:
     h = 2 * layer_norm(w, "norm.inner", x)
-    return {"y": affine(w, "map", h) ** 3, "seen": seen}
+    return {"y": linear(w, "map", h) ** 3, "seen": seen}
 
 
 @pytest.mark.parametrize("syntax", ["specc", "yaml"])
@@ -121,7 +126,7 @@ def test_masks_norms_and_activations_of_ones_own(syntax: str, tmp_path: Path) ->
     rng = np.random.default_rng(1)
     rows = [{"x": rng.standard_normal((7, 8)).astype(np.float32)}]
     equations = partial(own, seen=seen)
-    assert_follows(written(tmp_path, OWN, syntax), equations, rows, {})
+    assert_matches_equations(written(tmp_path, OWN, syntax), equations, rows, {})
 
 
 CHOOSER = """\
@@ -152,14 +157,14 @@ config {
 @pytest.mark.parametrize("syntax", ["specc", "yaml"])
 def test_a_normalizer_and_a_bias_of_ones_own(syntax: str, tmp_path: Path) -> None:
     (tmp_path / "chooser.specc").write_text(CHOOSER, encoding="utf-8")
-    spec = opened(written(tmp_path, SHARP, syntax))
+    spec = elaborate_with_config(written(tmp_path, SHARP, syntax))
     x = np.random.default_rng(3).standard_normal((2, 5, 4))
     apart = np.arange(5)[:, None] - np.arange(5)
     scores = 2 * (np.einsum("bid,bjd->bij", x, x) - 0.5 * abs(apart))
     powers = np.exp(scores - scores.max()) * (apart >= 0)
-    found = by_reference(spec, {}, {"x": x})["w"]
+    found = run_reference(spec, {}, {"x": x})["w"]
     wanted = powers / powers.sum(-1, keepdims=True)
-    assert_agrees(found, wanted, "weights", 1e-12)
+    assert_arrays_close(found, wanted, "weights", 1e-12)
 
 
 def test_a_name_on_the_command_line_is_one_of_the_instance(tmp_path: Path) -> None:
@@ -167,8 +172,8 @@ def test_a_name_on_the_command_line_is_one_of_the_instance(tmp_path: Path) -> No
     (tmp_path / "other.specc").write_text(OTHER, encoding="utf-8")
     path = written(tmp_path, OWN, "specc")
     x = np.random.default_rng(0).standard_normal((1, 5, 8))
-    spec = opened(path, mask="strided(2)")
-    seen = by_reference(spec, random_weights(spec), {"x": x})["seen"][0]
+    spec = elaborate_with_config(path, mask="strided(2)")
+    seen = run_reference(spec, sample_spec_weights(spec), {"x": x})["seen"][0]
     assert (seen == ((np.arange(5)[:, None] - np.arange(5)) % 4 == 0)).all()
 
 
@@ -183,9 +188,9 @@ extends "middle"
 mask first = j == 0
 config { mask = strided(3) | first | o.same_row }
 """
-    spec = opened(written(tmp_path, last, "yaml"))
+    spec = elaborate_with_config(written(tmp_path, last, "yaml"))
     x = np.random.default_rng(0).standard_normal((1, 8, 8))
-    seen = by_reference(spec, random_weights(spec), {"x": x})["seen"][0]
+    seen = run_reference(spec, sample_spec_weights(spec), {"x": x})["seen"][0]
     apart = np.arange(8)[:, None] - np.arange(8)
     assert (seen == ((apart % 6 == 0) | (np.arange(8) == 0))).all()
 
@@ -216,14 +221,17 @@ def test_what_std_has_written_again_is_the_same(spec: str, tmp_path: Path) -> No
     path = tmp_path / "own.specc"
     path.write_text(text, encoding="utf-8")
     sizes = SIZES[spec]
-    one, other = opened(str(path), **sizes, **mine), opened(spec, **sizes, **known)
-    weights = random_weights(other)
+    one, other = (
+        elaborate_with_config(str(path), **sizes, **mine),
+        elaborate_with_config(spec, **sizes, **known),
+    )
+    weights = sample_spec_weights(other)
     assert one.model.graph.parameters.keys() == other.model.graph.parameters.keys()
     ids = np.random.default_rng(2).integers(3, 11, (2, 6))
     keep = np.ones((2, 6), bool)
     given = {k: keep if "keep" in k else ids for k in other.model.graph.inputs}
-    found, wanted = (by_reference(s, weights, given) for s in (one, other))
-    assert_agrees(found["logits"], wanted["logits"], "logits", 0.0)
+    found, wanted = (run_reference(s, weights, given) for s in (one, other))
+    assert_arrays_close(found["logits"], wanted["logits"], "logits", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +253,10 @@ def test_what_does_not_fit(item: str, code: str | None, tmp_path: Path) -> None:
     path = tmp_path / "own.specc"
     path.write_text(f'specc 1\nmodel own\nextends "base"\n{item}\n', encoding="utf-8")
     if code is None:
-        opened(str(path))
+        elaborate_with_config(str(path))
         return
     with pytest.raises(Failed, match=code):
-        opened(str(path))
+        elaborate_with_config(str(path))
 
 
 def test_parts_of_an_instance_change_nothing_in_what_it_extends(tmp_path: Path) -> None:
@@ -259,6 +267,6 @@ def test_parts_of_an_instance_change_nothing_in_what_it_extends(tmp_path: Path) 
     path.write_text(text, encoding="utf-8")
     x = np.random.default_rng(0).standard_normal((1, 5, 8))
     for given, wanted in ({}, np.tri(5)), ({"mask": "causal"}, np.tri(5).T):
-        spec = opened(str(path), **given)
-        seen = by_reference(spec, random_weights(spec), {"x": x})["seen"][0]
+        spec = elaborate_with_config(str(path), **given)
+        seen = run_reference(spec, sample_spec_weights(spec), {"x": x})["seen"][0]
         assert (seen == wanted.astype(bool)).all()

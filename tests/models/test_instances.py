@@ -4,7 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spec_models import assert_agrees, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
 
 from specc.diagnostics.diagnostic import Failed
 
@@ -25,7 +30,7 @@ config:
 
 
 def test_small_translator_is_what_it_says() -> None:
-    spec = opened("small_translator")
+    spec = elaborate_with_config("small_translator")
     parameters = spec.model.graph.parameters
     assert "encoder.layers.3.self_attn.q_proj.weight" in parameters
     assert "encoder.layers.4.self_attn.q_proj.weight" not in parameters
@@ -35,8 +40,8 @@ def test_small_translator_is_what_it_says() -> None:
 
 def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(INSTANCE)
-    mine = opened(str(tmp_path / "mine.yaml"))
-    set_ = opened(
+    mine = elaborate_with_config(str(tmp_path / "mine.yaml"))
+    set_ = elaborate_with_config(
         "encoder_decoder",
         vocab=17,
         width=16,
@@ -49,12 +54,12 @@ def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> N
         decoder__attention__mask="causal & window(2)",
     )
     assert mine.model.graph.parameters.keys() == set_.model.graph.parameters.keys()
-    weights = random_weights(mine)
+    weights = sample_spec_weights(mine)
     keep = np.ones((2, 5), bool)
     ids = np.random.default_rng(0).integers(0, 17, (2, 5))
     given = {"source": ids, "source_keep": keep, "target": ids[:, ::-1], "target_keep": keep}
-    one, other = by_reference(mine, weights, given), by_reference(set_, weights, given)
-    assert_agrees(one["logits"], other["logits"], "logits", 0.0)
+    one, other = run_reference(mine, weights, given), run_reference(set_, weights, given)
+    assert_arrays_close(one["logits"], other["logits"], "logits", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> N
 def test_what_does_not_fit_is_refused(line: str, wrong: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(INSTANCE.replace(line, wrong))
     with pytest.raises(Failed) as refused:
-        opened(str(tmp_path / "mine.yaml"))
+        elaborate_with_config(str(tmp_path / "mine.yaml"))
     assert code in {d.code for d in refused.value.diagnostics}, [
         str(d.code) + d.title for d in refused.value.diagnostics
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -29,7 +29,7 @@ RECURRENT = [
 
 
 def compiled(spec: str, path: Path, *given: str) -> int:
-    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
+    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL_CONFIGS[spec].items()]
     args = ["compile", spec, *values, "--init=0", "--quantize", "int8-tensor", *given]
     return main([*args, "-o", str(path)])
 
@@ -80,7 +80,7 @@ def test_padding_moves_no_scale(tmp_path: Path) -> None:
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
     model = specc.load(tmp_path / "m.onnx", threads=1)
     rng = np.random.default_rng(0)
-    ids = rng.integers(0, SMALL["lstm_lm"]["vocab"], (1, 6))
+    ids = rng.integers(0, SMALL_CONFIGS["lstm_lm"]["vocab"], (1, 6))
     keep = np.ones((1, 6), bool)
     alone = model.run(ids=ids, keep=keep)["logits"]
     for side in (0, 1):
@@ -99,7 +99,7 @@ def test_a_layer_that_multiplies_in_another_way_is_found(role: str, tmp_path: Pa
     ids = np.arange(6).reshape(2, 3)
     results = dict(session.run({"ids": ids, "keep": np.ones((2, 3), bool)}))
     layers = [p for p in products if p.kind == "DynamicQuantizeLSTM"]
-    assert len(layers) == SMALL["lstm_lm"].get("layers", 2)
+    assert len(layers) == SMALL_CONFIGS["lstm_lm"].get("layers", 2)
     assert compare_products(layers, results, "") < 1e-6
     name = layers[0].values[role]
     results[name] = results[name].copy()

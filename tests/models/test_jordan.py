@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
-from support.spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
 
 
 def logistic(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
@@ -12,8 +18,8 @@ def logistic(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 @pytest.mark.parametrize("decay", [0.0, 0.6])
 def test_the_state_gathers_the_outputs(decay: float) -> None:
     """Jordan 1986: `s' = m s + y`, `h = f(W x + U s + b)`, `y = g(V h + c)`."""
-    spec = opened("jordan", inputs=4, hidden=6, outputs=3, decay=decay)
-    w = random_weights(spec)
+    spec = elaborate_with_config("jordan", inputs=4, hidden=6, outputs=3, decay=decay)
+    w = sample_spec_weights(spec)
     x = np.random.default_rng(0).standard_normal((2, 5, 4))
     state, wanted = np.zeros((2, 3)), np.zeros((2, 5, 3))
     for t in range(5):
@@ -22,14 +28,14 @@ def test_the_state_gathers_the_outputs(decay: float) -> None:
         )
         wanted[:, t] = logistic(h @ w["output.weight"].T + w["output.bias"])
         state = decay * state + wanted[:, t]
-    assert_agrees(by_reference(spec, w, {"x": x})["y"], wanted, "reference", 1e-9)
-    assert_agrees(InOnnx(spec, w).run({"x": x})["y"], wanted, "in ONNX Runtime")
+    assert_arrays_close(run_reference(spec, w, {"x": x})["y"], wanted, "reference", 1e-9)
+    assert_arrays_close(OrtModel(spec, w).run({"x": x})["y"], wanted, "in ONNX Runtime")
 
 
 def test_elman_with_logistic_units() -> None:
     """Elman 1990, which torch's nn.RNN cannot say: its units are tanh or relu."""
-    spec = opened("elman", inputs=4, hidden=6, outputs=3)
-    w = random_weights(spec)
+    spec = elaborate_with_config("elman", inputs=4, hidden=6, outputs=3)
+    w = sample_spec_weights(spec)
     x = np.random.default_rng(0).standard_normal((2, 5, 4))
     h, wanted = np.zeros((2, 6)), np.zeros((2, 5, 3))
     for t in range(5):
@@ -40,7 +46,7 @@ def test_elman_with_logistic_units() -> None:
             + w["rnn.bias_hh_l0"]
         )
         wanted[:, t] = h @ w["output.weight"].T + w["output.bias"]
-    found = by_reference(spec, w, {"x": x})
-    assert_agrees(found["y"], wanted, "reference", 1e-9)
-    assert_agrees(found["last"][:, 0], h, "final state", 1e-9)
-    assert_agrees(InOnnx(spec, w).run({"x": x})["y"], wanted, "in ONNX Runtime")
+    found = run_reference(spec, w, {"x": x})
+    assert_arrays_close(found["y"], wanted, "reference", 1e-9)
+    assert_arrays_close(found["last"][:, 0], h, "final state", 1e-9)
+    assert_arrays_close(OrtModel(spec, w).run({"x": x})["y"], wanted, "in ONNX Runtime")

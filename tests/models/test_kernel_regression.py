@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.equations import Array, Arrays, assert_follows
-from support.spec_models import by_reference, opened
+from support.elaborated_specs import elaborate_with_config, run_reference
+from support.paper_equations import Array, Arrays, assert_matches_equations
 
 from specc.diagnostics.diagnostic import Failed
 
@@ -43,7 +43,7 @@ def test_it_follows_the_equation(kernel: str, width: float) -> None:
         x[3] += 3.0
         made = {"x": x, "known": known, "values": rng.standard_normal((6, 3))}
         rows.append({name: value.astype(np.float32) for name, value in made.items()})
-    assert_follows(
+    assert_matches_equations(
         "kernel_regression",
         partial(regress, kernel, width),
         rows,
@@ -62,16 +62,16 @@ def test_every_other_setting_says_what_it_computes(kernel: str) -> None:
     """
     if kernel == "gaussian":
         with pytest.raises(Failed, match="E0404"):
-            opened("kernel_regression", kernel=kernel, exponent=False)
+            elaborate_with_config("kernel_regression", kernel=kernel, exponent=False)
         return
     given = {
         "x": np.array([[[0.5], [3.0]]]),
         "known": np.array([[[0.0], [1.0]]]),
         "values": np.array([[[1.0], [5.0]]]),
     }
-    spec = opened("kernel_regression", kernel=kernel, exponent=True)
+    spec = elaborate_with_config("kernel_regression", kernel=kernel, exponent=True)
     k = np.array(
         [[np.exp(KERNELS[kernel](x - p, 0.0)) for p in given["known"][0]] for x in given["x"][0]]
     )
     wanted = (k / k.sum(1, keepdims=True)) @ given["values"][0]
-    assert np.allclose(by_reference(spec, {}, given)["y"][0], wanted, rtol=1e-12, atol=0)
+    assert np.allclose(run_reference(spec, {}, given)["y"][0], wanted, rtol=1e-12, atol=0)

@@ -5,8 +5,8 @@ in NumPy for soft ones.
 from pathlib import Path
 
 import numpy as np
-from support.equations import Array, assert_follows, softmax
-from support.spec_models import by_reference, opened
+from support.elaborated_specs import elaborate_with_config, run_reference
+from support.paper_equations import Array, assert_matches_equations, softmax
 
 import specc
 
@@ -29,21 +29,25 @@ def shared(a: str, b: str) -> float:
 
 def test_names_that_share_no_letter_are_all_alike_however_much_fills_them_up() -> None:
     given = database(["xyz"])
-    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
+    weights = run_reference(elaborate_with_config("kv_lookup", match="soft"), {}, given)["weights"][
+        0, 0
+    ]
     assert np.allclose(weights, 0.25, rtol=0, atol=1e-15)
 
 
 def test_an_exact_match_is_a_dictionary() -> None:
     """Names that are not there give zero."""
     asked = ["Puke", "Luke", "Leia", "Jeff"]
-    found = by_reference(opened("kv_lookup"), {}, database(asked))["found"]
+    found = run_reference(elaborate_with_config("kv_lookup"), {}, database(asked))["found"]
     assert found[0, :, 0].tolist() == [NAMES.get(name, 0.0) for name in asked]
 
 
 def test_a_soft_match_is_mostly_the_nearest() -> None:
     """`Luka` is nearest to Luke, then to Puke."""
     given = database(["Luka"])
-    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
+    weights = run_reference(elaborate_with_config("kv_lookup", match="soft"), {}, given)["weights"][
+        0, 0
+    ]
     assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Puke"]
 
 
@@ -66,8 +70,8 @@ def test_both_follow_the_formula_in_onnx() -> None:
         )
         return {"found": weights @ values, "weights": weights}
 
-    assert_follows("kv_lookup", exact, rows, {})
-    assert_follows("kv_lookup", soft, rows, {}, match="soft", sharpness=6.0)
+    assert_matches_equations("kv_lookup", exact, rows, {})
+    assert_matches_equations("kv_lookup", soft, rows, {}, match="soft", sharpness=6.0)
 
 
 def test_names_are_asked_for_in_words(tmp_path: Path) -> None:

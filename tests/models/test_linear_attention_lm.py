@@ -4,13 +4,20 @@ import math
 
 import numpy as np
 import pytest
-from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    layer_norm,
+    linear,
+    sample_sentences,
+)
 
 
 def attention(w: Arrays, name: str, x: Array, heads: int) -> Array:
     """Eq. 8 as it stands: no running sums."""
     q, k, v = (
-        np.split(affine(w, f"{name}.{part}", x), heads, axis=1)
+        np.split(linear(w, f"{name}.{part}", x), heads, axis=1)
         for part in ("query", "key", "value")
     )
     made = []
@@ -20,7 +27,7 @@ def attention(w: Arrays, name: str, x: Array, heads: int) -> Array:
             shares = np.array([phi(q[head][i]) @ phi(k[head][j]) for j in range(i + 1)])
             rows.append(shares @ v[head][: i + 1] / (shares.sum() + 1e-6))
         made.append(np.stack(rows))
-    return affine(w, f"{name}.out", np.concatenate(made, axis=1))
+    return linear(w, f"{name}.out", np.concatenate(made, axis=1))
 
 
 def phi(x: Array) -> Array:
@@ -37,19 +44,19 @@ def model(w: Arrays, ids: Array, heads: int) -> Arrays:
     n = 0
     while (name := f"layers.{n}") + ".linear1.weight" in w:
         x = layer_norm(w, f"{name}.norm1", x + attention(w, f"{name}.attention", x, heads))
-        h = affine(w, f"{name}.linear2", gelu(affine(w, f"{name}.linear1", x)))
+        h = linear(w, f"{name}.linear2", gelu(linear(w, f"{name}.linear1", x)))
         x = layer_norm(w, f"{name}.norm2", x + h)
         n += 1
-    return {"logits": affine(w, "output", layer_norm(w, "norm", x))}
+    return {"logits": linear(w, "output", layer_norm(w, "norm", x))}
 
 
 @pytest.mark.parametrize(("heads", "layers"), [(1, 1), (4, 2)])
 def test_it_follows_the_equations(heads: int, layers: int) -> None:
-    texts = sentences(np.random.default_rng(0), 17, (7, 1, 4))
+    texts = sample_sentences(np.random.default_rng(0), 17, (7, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
     size = {"vocab": 17, "context": 9, "d": 12, "hidden": 20, "heads": heads, "layers": layers}
 
     def of(w: Arrays, ids: Array, keep: Array) -> Arrays:
         return model(w, ids[keep], heads)
 
-    assert_follows("linear_attention_lm", of, rows, {"ids": (0,), "keep": (0,)}, **size)
+    assert_matches_equations("linear_attention_lm", of, rows, {"ids": (0,), "keep": (0,)}, **size)

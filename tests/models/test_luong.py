@@ -6,13 +6,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.equations import (
+from support.paper_equations import (
     Array,
     Arrays,
-    affine,
-    assert_follows,
+    assert_matches_equations,
+    linear,
     lstm_step,
-    sentences,
+    sample_sentences,
     sigmoid,
     softmax,
 )
@@ -27,7 +27,7 @@ def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
         case "dot":
             return memory @ h
         case "general":
-            return affine(w, "attention.W", memory) @ h
+            return linear(w, "attention.W", memory) @ h
         case "concat":
             both = np.concatenate([w["attention.W.weight"], w["attention.U.weight"]], axis=1)
             pairs = np.stack([np.concatenate([h, m]) for m in memory])
@@ -81,7 +81,7 @@ def luong(
 
 def pairs() -> list[Arrays]:
     rng = np.random.default_rng(0)
-    sources, targets = sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 9, 1))
+    sources, targets = sample_sentences(rng, 11, (6, 1, 4)), sample_sentences(rng, 13, (3, 9, 1))
     return [
         {"source": s, "source_keep": np.ones(len(s), bool), "target": t}
         for s, t in zip(sources, targets, strict=True)
@@ -105,11 +105,13 @@ PADDED = {"source": (0,), "source_keep": (0,), "target": (0,)}
 )
 def test_each_instance(spec: str, score: str, place: str, more: dict[str, object]) -> None:
     near = {} if place == "global" else {"reach": REACH}
-    assert_follows(spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more)
+    assert_matches_equations(
+        spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more
+    )
 
 
 def test_without_input_feeding() -> None:
-    assert_follows(
+    assert_matches_equations(
         "luong",
         partial(_one, "general", "global", False),
         pairs(),

@@ -4,7 +4,7 @@ different lengths.
 
 import numpy as np
 import pytest
-from support.equations import Array, Arrays, assert_follows, softmax
+from support.paper_equations import Array, Arrays, assert_matches_equations, softmax
 
 SIZE = {"vocab": 13, "d": 4, "hops": 3, "max_facts": 6}
 
@@ -60,7 +60,7 @@ def test_it_follows_the_equations(tying: str, order: str) -> None:
     def model(w: Arrays, story: Array, question: Array, keep: Array) -> Arrays:
         return answered(w, story, question, tying, order)
 
-    assert_follows(
+    assert_matches_equations(
         "memory_network",
         model,
         rows,

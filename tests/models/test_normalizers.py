@@ -8,7 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.spec_models import InOnnx, assert_agrees, by_reference, opened
+from support.elaborated_specs import (
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+)
 
 from specc.analysis.padding_check import check_padding
 from specc.diagnostics.diagnostic import Failed
@@ -107,22 +112,25 @@ def by_hand(normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.g
 @pytest.mark.parametrize("heads", [True, False], ids=["heads", "no heads"])
 @pytest.mark.parametrize("name", PAPERS)
 def test_std_follows_the_papers(tmp_path: Path, name: str, heads: bool, batch: int) -> None:
-    model = opened(spec(tmp_path, heads=heads), normalize=name)
+    model = elaborate_with_config(spec(tmp_path, heads=heads), normalize=name)
     inputs = drawn(heads, batch)
     weights = by_hand(PAPERS[name], inputs)
-    found = by_reference(model, {}, inputs)
-    assert_agrees(found["weights"], weights, name, within=1e-9)
-    assert_agrees(found["out"], weights @ inputs["v"], name, within=1e-9)
+    found = run_reference(model, {}, inputs)
+    assert_arrays_close(found["weights"], weights, name, within=1e-9)
+    assert_arrays_close(found["out"], weights @ inputs["v"], name, within=1e-9)
     assert (found["weights"][weights == 0] == 0).all()
-    made = InOnnx(model, {}).run(inputs)
-    assert_agrees(made["weights"], weights, name)
-    assert_agrees(made["out"], weights @ inputs["v"], name)
+    made = OrtModel(model, {}).run(inputs)
+    assert_arrays_close(made["weights"], weights, name)
+    assert_arrays_close(made["out"], weights @ inputs["v"], name)
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_padding_stays_out_of_sorted_scores(name: str) -> None:
     """Sorts go over padded keys too, and their ranks do not count those."""
-    assert check_padding(opened("sparsemax_lm", layers=1, normalize=name).model.graph) == []
+    assert (
+        check_padding(elaborate_with_config("sparsemax_lm", layers=1, normalize=name).model.graph)
+        == []
+    )
 
 
 def test_a_definition_is_what_it_says(tmp_path: Path) -> None:
@@ -136,14 +144,14 @@ normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
     )
     inputs = drawn(True, 3)
     for name, at in (("powers", 0.5), ("powers(2.0)", 2.0), ("powers(log_of=1.5)", 1.5)):
-        model = opened(spec(tmp_path, own), normalize=name)
+        model = elaborate_with_config(spec(tmp_path, own), normalize=name)
 
         def powers(z: Array, at: float = at) -> Array:
             made: Array = np.exp(z * at) / np.exp(z * at).sum()
             return made
 
-        found = by_reference(model, {}, inputs)["weights"]
-        assert_agrees(found, by_hand(powers, inputs), name, within=1e-9)
+        found = run_reference(model, {}, inputs)["weights"]
+        assert_arrays_close(found, by_hand(powers, inputs), name, within=1e-9)
 
 
 def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
@@ -155,18 +163,20 @@ def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
         made: Array = 0.5 * sparsemax(z) + 0.5 * share / share.sum()
         return made
 
-    model = opened(spec(tmp_path, own, heads=False), normalize="mine")
-    found = by_reference(model, {}, inputs)["weights"]
-    assert_agrees(found, by_hand(mine, inputs), "mine", within=1e-9)
+    model = elaborate_with_config(spec(tmp_path, own, heads=False), normalize="mine")
+    found = run_reference(model, {}, inputs)["weights"]
+    assert_arrays_close(found, by_hand(mine, inputs), "mine", within=1e-9)
     with pytest.raises(Failed, match="E0211") as caught:
-        opened(spec(tmp_path, "normalizer mine(s) = sparsemax(s)\n"), normalize="mine")
+        elaborate_with_config(
+            spec(tmp_path, "normalizer mine(s) = sparsemax(s)\n"), normalize="mine"
+        )
     (help_,) = caught.value.diagnostics[0].helps
     assert help_ == "to normalize scores: `weights_by(sparsemax, s, mask=s > -inf)`"
 
 
 def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:
     own = 'normalizer warm(s) = softmax(s * (parameter(shape=[1], init="ones") @ heat), axis=-1)\n'
-    model = opened(spec(tmp_path, own), normalize="warm() @ temper")
+    model = elaborate_with_config(spec(tmp_path, own), normalize="warm() @ temper")
     assert list(model.model.graph.parameters) == ["temper.heat"]
 
 
@@ -176,7 +186,7 @@ def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:
 )
 def test_what_is_no_normalizer(tmp_path: Path, name: str, code: str) -> None:
     with pytest.raises(Failed, match=code):
-        opened(spec(tmp_path), normalize=name)
+        elaborate_with_config(spec(tmp_path), normalize=name)
 
 
 def test_the_word_and_the_normalizer_topk_stand_side_by_side(tmp_path: Path) -> None:
@@ -191,5 +201,5 @@ graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4], best: float[batch, n, 
 }
 """)
     x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
-    found = by_reference(opened(str(path)), {}, {"x": x})
-    assert_agrees(found["best"], np.sort(x, axis=-1)[..., :-3:-1].astype(float), "best", 1e-9)
+    found = run_reference(elaborate_with_config(str(path)), {}, {"x": x})
+    assert_arrays_close(found["best"], np.sort(x, axis=-1)[..., :-3:-1].astype(float), "best", 1e-9)

@@ -1,7 +1,15 @@
 """`ntm_read` matches the paper's eq. 2 to 9 in NumPy."""
 
 import numpy as np
-from support.equations import Array, Arrays, affine, assert_follows, lstm_step, sigmoid, softmax
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    linear,
+    lstm_step,
+    sigmoid,
+    softmax,
+)
 
 CELLS = 5
 
@@ -12,18 +20,18 @@ def softplus(x: Array) -> Array:
 
 def addressed(w: Arrays, head: str, h: Array, memory: Array, before: Array) -> Array:
     """Eq. 5 to 9; the shift is a circular convolution over -1, 0 and 1."""
-    key = affine(w, f"{head}.key", h)
-    beta = softplus(affine(w, f"{head}.strength", h))
+    key = linear(w, f"{head}.key", h)
+    beta = softplus(linear(w, f"{head}.strength", h))
     alike = np.array([key @ m / (np.linalg.norm(key) * np.linalg.norm(m) + 1e-8) for m in memory])
     content = softmax(beta * alike)
-    g = sigmoid(affine(w, f"{head}.gate", h))
+    g = sigmoid(linear(w, f"{head}.gate", h))
     mixed = g * content + (1 - g) * before
     s = np.zeros(CELLS)
-    s[[-1, 0, 1]] = softmax(affine(w, f"{head}.shift", h))
+    s[[-1, 0, 1]] = softmax(linear(w, f"{head}.shift", h))
     moved = np.array(
         [sum(mixed[j] * s[(i - j) % CELLS] for j in range(CELLS)) for i in range(CELLS)]
     )
-    sharp = moved ** (1 + softplus(affine(w, f"{head}.sharpening", h)))
+    sharp = moved ** (1 + softplus(linear(w, f"{head}.sharpening", h)))
     return sharp / sharp.sum()
 
 
@@ -35,11 +43,11 @@ def ntm(w: Arrays, x: Array) -> Arrays:
     for row in x:
         h, c = lstm_step(w, "controller", "", np.concatenate([row, r]), h, c)
         w_write = addressed(w, "write", h, memory, w_write)
-        erase, add = sigmoid(affine(w, "write.erase", h)), affine(w, "write.add", h)
+        erase, add = sigmoid(linear(w, "write.erase", h)), linear(w, "write.add", h)
         memory = memory * (1 - np.outer(w_write, erase)) + np.outer(w_write, add)
         w_read = addressed(w, "read", h, memory, w_read)
         r = w_read @ memory
-        y.append(sigmoid(affine(w, "output", np.concatenate([h, r]))))
+        y.append(sigmoid(linear(w, "output", np.concatenate([h, r]))))
         reading.append(w_read)
     return {"y": np.stack(y), "reading": np.stack(reading)}
 
@@ -48,4 +56,4 @@ def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [{"x": rng.standard_normal((n, 3)).astype(np.float32)} for n in (7, 1, 4)]
     size = {"inputs": 3, "outputs": 2, "hidden": 6, "cells": CELLS, "width": 4}
-    assert_follows("ntm_read", ntm, rows, {"x": (0,)}, **size)
+    assert_matches_equations("ntm_read", ntm, rows, {"x": (0,)}, **size)

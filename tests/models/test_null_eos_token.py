@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.syntax import ast
@@ -22,7 +22,7 @@ def ends(spec: str) -> list[ast.Field]:
     ]
 
 
-@pytest.mark.parametrize("spec", SMALL)
+@pytest.mark.parametrize("spec", SMALL_CONFIGS)
 def test_the_tokens_that_end_a_text_may_be_none(spec: str) -> None:
     for field in ends(spec):
         nothing = isinstance(field.default, ast.ListLiteral) and not field.default.items

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.small import SMALL
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
@@ -29,15 +29,17 @@ WINDOWED = {
     "encoder.attention.mask": "window(2, ahead=1)",
 }
 SPECS: dict[str, dict[str, object]] = {
-    "gpt2": SMALL["gpt2"] | {"layers": 1, "context": 2 * MIN_BUFFER_ROWS},
-    "small_translator": SMALL["small_translator"] | WINDOWED,
-    "conv_lm": SMALL["conv_lm"],
-    "rwkv": SMALL["rwkv"],
-    "lstm_lm": SMALL["lstm_lm"],
-    "mamba": SMALL["mamba"],
+    "gpt2": SMALL_CONFIGS["gpt2"] | {"layers": 1, "context": 2 * MIN_BUFFER_ROWS},
+    "small_translator": SMALL_CONFIGS["small_translator"] | WINDOWED,
+    "conv_lm": SMALL_CONFIGS["conv_lm"],
+    "rwkv": SMALL_CONFIGS["rwkv"],
+    "lstm_lm": SMALL_CONFIGS["lstm_lm"],
+    "mamba": SMALL_CONFIGS["mamba"],
 }
 CASES = [pytest.param(name, target, id=f"{name}-{target}") for name in SPECS for target in TARGETS]
-PLANNED = in_two([(name, TARGETS[(n + k) % 2]) for n, name in enumerate(SPECS) for k in range(2)])
+PLANNED = halve_sweep(
+    [(name, TARGETS[(n + k) % 2]) for n, name in enumerate(SPECS) for k in range(2)]
+)
 VOCAB = 17
 WITHIN = 1e-5
 Ids = NDArray[np.int64]

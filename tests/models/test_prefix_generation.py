@@ -10,9 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.full_pass import FullPass
-from support.small import SMALL
-from support.spec_models import Arrays, Opened, opened, random_weights
+from support.elaborated_specs import (
+    Arrays,
+    ElaboratedSpec,
+    elaborate_with_config,
+    sample_spec_weights,
+)
+from support.generation_models import FullPassStepper
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
@@ -103,12 +108,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def made(name: str, directory: Path) -> tuple[Opened, Arrays, Path]:
+def made(name: str, directory: Path) -> tuple[ElaboratedSpec, Arrays, Path]:
     """A spec, its weights, and the file that they lie in."""
     path = directory / f"{name}.specc"
     path.write_text(text_of(name))
-    spec = opened(str(path), **SMALL.get(f"{name}_lm", {}))
-    weights = random_weights(spec)
+    spec = elaborate_with_config(str(path), **SMALL_CONFIGS.get(f"{name}_lm", {}))
+    weights = sample_spec_weights(spec)
     write_safetensors(directory / f"{name}.safetensors", weights)
     return spec, weights, path
 
@@ -122,7 +127,7 @@ def compiled(name: str, form: str, directory: Path) -> Model:
         path,
         output,
         weights=path.with_suffix(".safetensors"),
-        set=SMALL.get(f"{name}_lm", {}),
+        set=SMALL_CONFIGS.get(f"{name}_lm", {}),
         graphs=["encode", "step"] if form == "package" else ["generate"],
         generation_config={}
         if form == "package"
@@ -140,7 +145,7 @@ def by_full_passes(
     ids = np.array([[0] * (longest - len(p)) + [*p] for p in prompts], np.int64)
     there = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
     keep = np.array(there, bool)
-    full = FullPass(spec, weights, GIVEN[name], {"keep": keep})
+    full = FullPassStepper(spec, weights, GIVEN[name], {"keep": keep})
     if settings.strategy == "beam":
         found = search_beams(full, ids, settings, keep=keep)
         return [[h.tokens for h in row] for row in found]
@@ -193,7 +198,7 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, directory: Pat
 
 @pytest.mark.parametrize("tokens", [3])
 def test_rows_before_a_text_take_positions_of_its_table(tokens: int, tmp_path: Path) -> None:
-    sets = {**SMALL["soft_prompt_lm"], "context": 8, "prompt_tokens": tokens, "layers": 1}
+    sets = {**SMALL_CONFIGS["soft_prompt_lm"], "context": 8, "prompt_tokens": tokens, "layers": 1}
     output = tmp_path / "soft"
     specc.compile("soft_prompt_lm", output, init=1, set=sets, graphs=["encode", "step"])
     model = specc.load(output)

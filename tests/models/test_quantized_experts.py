@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
-from support.verify_lines import verify_model
+from support.small_configs import SMALL_CONFIGS
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.api import Model
@@ -77,7 +77,7 @@ def test_rows_that_experts_are_sent(kind: str, target: str, experts: int, tmp_pa
     got = model.run(x=x, ids=ids, gates=gates)["y"]
     want = by_hand(x, ids, gates, model.weights(), form.rounding == "row")
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
-    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
 
 
 @pytest.mark.parametrize("spec", ["gpt_oss", pytest.param("mixtral", marks=pytest.mark.slow)])
@@ -107,11 +107,11 @@ def test_published_mixtures_are_rounded(spec: str, tmp_path: Path) -> None:
     model = specc.load(path)
     bits = {n: one.form.bits for n, one in model.manifest.rounded.items()}
     assert {b for n, b in bits.items() if "experts" in n} == {4}
-    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
 
 
 def small(spec: str, path: Path, kind: str, *given: str) -> Path:
-    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
+    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL_CONFIGS[spec].items()]
     args = ["compile", spec, *values, "--init=0", "--quantize", kind, *given]
     assert main([*args, "-o", str(path)]) == 0
     return path

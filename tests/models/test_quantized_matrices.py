@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.verify_lines import verify_model
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.ir.array import Array
@@ -88,7 +88,7 @@ def test_it_is_what_whole_numbers_give(form: str, kind: str, target: str, tmp_pa
     w = model.weights()["w"]
     w = w if w.shape == (WIDE, OUT) else w.T
     x = np.random.default_rng(1).normal(size=(2, 5, WIDE)).astype(np.float32)
-    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
     if one.form.rounding == "row":
         want = by_hand(x, w, rounds=True)
         got = model.run(x=x)["y"]
@@ -100,7 +100,7 @@ def test_what_is_no_such_product_stays(body: str, tmp_path: Path) -> None:
     model = compiled(tmp_path, body, quantize="int8")
     assert set(model.manifest.rounded) == {"w"}
     assert list(model.manifest.precision["kept"]) == ["other"]
-    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
 
 
 @LATER

@@ -1,7 +1,13 @@
 """`rnn_encdec` matches the equations of the paper's appendix A in NumPy."""
 
 import numpy as np
-from support.equations import Array, Arrays, assert_follows, sentences, sigmoid
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    sample_sentences,
+    sigmoid,
+)
 
 
 def rnn_encdec(w: Arrays, source: Array, source_keep: Array, target: Array) -> Arrays:
@@ -34,8 +40,10 @@ def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"source": s, "source_keep": np.ones(len(s), bool), "target": t}
-        for s, t in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 5, 1)), strict=True)
+        for s, t in zip(
+            sample_sentences(rng, 11, (6, 1, 4)), sample_sentences(rng, 13, (3, 5, 1)), strict=True
+        )
     ]
     padded = {"source": (0,), "source_keep": (0,), "target": (0,)}
     size = {"source_vocab": 11, "vocab": 13, "embed_dim": 5, "hidden": 6, "maxout": 4}
-    assert_follows("rnn_encdec", rnn_encdec, rows, padded, **size)
+    assert_matches_equations("rnn_encdec", rnn_encdec, rows, padded, **size)

@@ -11,16 +11,16 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from support.padded import Ids, Keep, samples
-from support.spec_models import (
+from support.elaborated_specs import (
     Arrays,
-    InOnnx,
-    Opened,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
+    ElaboratedSpec,
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
 )
+from support.padded_batches import PaddingMask, TokenIds, make_samples
 
 import specc
 from specc.analysis.padding_check import check_padding
@@ -42,20 +42,24 @@ SIZES = {
     "readout": 4,
 }
 PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Einsum")
-GIVEN = samples(
-    {"source": Ids("src", 17), "source_keep": Keep("src"), "target": Ids("tgt", 19)},
+GIVEN = make_samples(
+    {
+        "source": TokenIds("src", 17),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", 19),
+    },
     {"src": (5, 1, 3), "tgt": (4, 4, 4)},
 )
 
 
 @pytest.fixture(scope="module")
-def spec() -> Opened:
-    return opened("rnnsearch", **SIZES)
+def spec() -> ElaboratedSpec:
+    return elaborate_with_config("rnnsearch", **SIZES)
 
 
 @pytest.fixture(scope="module")
-def weights(spec: Opened) -> Arrays:
-    return random_weights(spec)
+def weights(spec: ElaboratedSpec) -> Arrays:
+    return sample_spec_weights(spec)
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +98,15 @@ def test_shapes_hold_for_every_size() -> None:
     assert check_spec(open_spec("rnnsearch")).trials
 
 
-def test_padding_is_not_seen_and_a_missing_mask_is(spec: Opened, tmp_path: Path) -> None:
+def test_padding_is_not_seen_and_a_missing_mask_is(spec: ElaboratedSpec, tmp_path: Path) -> None:
     assert check_padding(spec.model.graph) == []
     text = list_builtin_specs()["rnnsearch"].read_text(encoding="utf-8")
     (tmp_path / "leak.specc").write_text(
         text.replace("mask=visible(source_keep)", "mask=all"), encoding="utf-8"
     )
-    (warning,) = check_padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
+    (warning,) = check_padding(
+        elaborate_with_config(str(tmp_path / "leak.specc"), **SIZES).model.graph
+    )
     assert (
         warning.title
         == "padded positions reach `logits`: `masked_softmax` reads them, without a mask"
@@ -136,21 +142,25 @@ def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_sample_alone_is_a_sample_among_others(spec: Opened, weights: Arrays, side: str) -> None:
+def test_a_sample_alone_is_a_sample_among_others(
+    spec: ElaboratedSpec, weights: Arrays, side: str
+) -> None:
     """PAD and BATCH, for sources padded on either side."""
     together = GIVEN.together(side, extra=2)  # type: ignore[arg-type]
     rows = [GIVEN.alone(row) for row in range(3)]
     # grows to the right, never padded
     together["target"] = np.concatenate([row["target"] for row in rows])
     for found, within in (
-        (by_reference(spec, weights, together), 1e-9),
-        (InOnnx(spec, weights).run(together), 1e-5),
+        (run_reference(spec, weights, together), 1e-9),
+        (OrtModel(spec, weights).run(together), 1e-5),
     ):
         for row, alone in enumerate(rows):
-            wanted = by_reference(spec, weights, alone)
+            wanted = run_reference(spec, weights, alone)
             kept = GIVEN.kept(row, "src", together["source"].shape[1], side)  # type: ignore[arg-type]
-            assert_agrees(found["logits"][row], wanted["logits"][0], f"logits of {row}", within)
-            assert_agrees(
+            assert_arrays_close(
+                found["logits"][row], wanted["logits"][0], f"logits of {row}", within
+            )
+            assert_arrays_close(
                 found["alignment"][row][:, kept],
                 wanted["alignment"][0],
                 f"alignment of {row}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.stepped import steps_apart
+from support.decode_steps import measure_step_difference
 
 import specc
 
@@ -68,7 +68,7 @@ def test_any_steps_give_the_logits_of_full_passes(directory: Path) -> None:
     prompts = [[2, 3, 5], [7, 7, 8], [4, 6, 2]]
     if "prompt" not in directory.name:  # where nothing hides padding
         prompts = [[2, 3, 5], [7], [4, 6]]
-    assert steps_apart(directory / "package", prompts) <= 1e-5
+    assert measure_step_difference(directory / "package", prompts) <= 1e-5
 
 
 def test_texts_are_those_of_full_passes(directory: Path) -> None:

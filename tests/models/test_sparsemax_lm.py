@@ -6,7 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences, softmax
+from support.paper_equations import (
+    Array,
+    Arrays,
+    assert_matches_equations,
+    layer_norm,
+    linear,
+    sample_sentences,
+    softmax,
+)
 
 SIZE = {"vocab": 17, "context": 9, "d": 12, "hidden": 20, "heads": 3, "layers": 2}
 
@@ -23,7 +31,7 @@ def sparsemax(z: Array) -> Array:
 
 def attention(w: Arrays, name: str, x: Array, normalize: str) -> Array:
     q, k, v = (
-        np.split(affine(w, f"{name}.{part}", x), SIZE["heads"], axis=1)
+        np.split(linear(w, f"{name}.{part}", x), SIZE["heads"], axis=1)
         for part in ("query", "key", "value")
     )
     weigh = {"sparsemax": sparsemax, "softmax": softmax}[normalize]
@@ -36,7 +44,7 @@ def attention(w: Arrays, name: str, x: Array, normalize: str) -> Array:
         )
         for h in range(SIZE["heads"])
     ]
-    return affine(w, f"{name}.out", np.concatenate(made, axis=1))
+    return linear(w, f"{name}.out", np.concatenate(made, axis=1))
 
 
 def gelu(x: Array) -> Array:
@@ -52,11 +60,11 @@ def test_it_follows_the_equations(normalize: str) -> None:
             name = f"layers.{n}"
             h = layer_norm(w, f"{name}.norm1", x)
             x = x + attention(w, f"{name}.attention", h, normalize)
-            h = gelu(affine(w, f"{name}.linear1", layer_norm(w, f"{name}.norm2", x)))
-            x = x + affine(w, f"{name}.linear2", h)
-        return {"logits": affine(w, "output", layer_norm(w, "norm", x))}
+            h = gelu(linear(w, f"{name}.linear1", layer_norm(w, f"{name}.norm2", x)))
+            x = x + linear(w, f"{name}.linear2", h)
+        return {"logits": linear(w, "output", layer_norm(w, "norm", x))}
 
-    texts = sentences(np.random.default_rng(0), 17, (7, 1, 4))
+    texts = sample_sentences(np.random.default_rng(0), 17, (7, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
     padded = {"ids": (0,), "keep": (0,)}
-    assert_follows("sparsemax_lm", model, rows, padded, normalize=normalize, **SIZE)
+    assert_matches_equations("sparsemax_lm", model, rows, padded, normalize=normalize, **SIZE)

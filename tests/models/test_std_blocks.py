@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.spec_models import InOnnx, assert_agrees, opened, random_weights
+from support.elaborated_specs import (
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    sample_spec_weights,
+)
 
 from specc_numpy import evaluate_graph
 
@@ -27,10 +32,10 @@ def result(
         f"specc 1\nmodel try\ndims batch, seq\ngraph f({inputs}) -> (y: {results}) {{\n{body}\n}}\n"
     )
     (tmp_path / "try.specc").write_text(text)
-    spec = opened(str(tmp_path / "try.specc"))
-    weights = random_weights(spec)
+    spec = elaborate_with_config(str(tmp_path / "try.specc"))
+    weights = sample_spec_weights(spec)
     wanted = evaluate_graph(spec.model.graph, given, weights)["y"]
-    assert_agrees(InOnnx(spec, weights).run(given)["y"], wanted, "in ONNX Runtime")
+    assert_arrays_close(OrtModel(spec, weights).run(given)["y"], wanted, "in ONNX Runtime")
     return wanted, weights
 
 
@@ -54,7 +59,7 @@ def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDAr
     ],
 )
 def test_pooling(call: str, wanted: NDArray[Any], tmp_path: Path) -> None:
-    assert_agrees(on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6)
+    assert_arrays_close(on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6)
 
 
 @pytest.mark.parametrize("block", ["masked_mean_pool", "masked_max_pool", "last_token"])
@@ -95,7 +100,7 @@ def test_norm_placement(place: str, tmp_path: Path) -> None:
         "pre": lambda: x + 2 * norm(x, "n.weight"),
         "sandwich": lambda: x + norm(2 * norm(x, "n.weight"), "n_out.weight"),
     }[place]()
-    assert_agrees(found, wanted, place, 1e-9)
+    assert_arrays_close(found, wanted, place, 1e-9)
 
 
 def test_class_head(tmp_path: Path) -> None:
@@ -105,7 +110,7 @@ def test_class_head(tmp_path: Path) -> None:
     pooled = np.stack([x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)])
     hidden = np.tanh(pooled @ w["head.dense.weight"].T + w["head.dense.bias"])
     wanted = hidden @ w["head.out_proj.weight"].T + w["head.out_proj.bias"]
-    assert_agrees(found, wanted, "classification_head", 1e-9)
+    assert_arrays_close(found, wanted, "classification_head", 1e-9)
 
 
 def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None:
@@ -120,7 +125,7 @@ def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None
         for column in range(3):
             across, down = column * frequencies, row * frequencies
             wanted.append(np.r_[np.sin(across), np.cos(across), np.sin(down), np.cos(down)])
-    assert_agrees(found[0], np.array(wanted), "sinusoid_2d", 1e-9)
+    assert_arrays_close(found[0], np.array(wanted), "sinusoid_2d", 1e-9)
 
 
 def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> None:
@@ -138,7 +143,7 @@ def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> 
             upper = (1 - b) * x[:, :, r0, c0] + b * x[:, :, r0, c1]
             lower = (1 - b) * x[:, :, r1, c0] + b * x[:, :, r1, c1]
             wanted[:, :, p, q] = (1 - a) * upper + a * lower
-    assert_agrees(found, wanted, "upsample_bilinear", 1e-6)
+    assert_arrays_close(found, wanted, "upsample_bilinear", 1e-6)
 
 
 def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
     found, _ = result(
         tmp_path, "x: float[batch, 6, 12]", "float[batch, 3, 6, 4]", body, {"x": patches}
     )
-    assert_agrees(found, picture.astype(np.float64), "unpatchify", 0.0)
+    assert_arrays_close(found, picture.astype(np.float64), "unpatchify", 0.0)
 
 
 @pytest.mark.parametrize("parts", [(1, 1), (2, 3), (6, 4), (7, 9)])
@@ -172,4 +177,4 @@ def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
             down = slice(math.floor(i * 5 / rows), math.ceil((i + 1) * 5 / rows))
             across = slice(math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns))
             wanted[:, :, i, j] = x[:, :, down, across].mean((2, 3))
-    assert_agrees(found, wanted, "adaptive_avg_pool2d", 1e-6)
+    assert_arrays_close(found, wanted, "adaptive_avg_pool2d", 1e-6)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL, list_specs_with
-from support.steps import steps
+from support.decode_steps import run_steps
+from support.small_configs import SMALL_CONFIGS, list_specs_with
 
 import specc
 import specc_numpy
@@ -26,7 +26,7 @@ STREAMED = list_specs_with("stream")
 
 @cache
 def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
-    sets = [f"{key}={text}" for key, text in config_literals("", SMALL[name])]
+    sets = [f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
     model = elaborate_spec(open_spec(name, sets=sets))
     assert model.streaming is not None
     graph = pass_pipeline.simplify_graph(model.graph)
@@ -48,7 +48,7 @@ def test_any_chunks_equal_the_full_pass(name: str) -> None:
     full = specc_numpy.evaluate_graph(graph, inputs, weights)
     for plan in PLANS:
         counts = [n * work.chunk for n in plan]
-        made = list(steps(work.derived, work.graph, inputs, weights, counts))
+        made = list(run_steps(work.derived, work.graph, inputs, weights, counts))
         for result in streaming.sources:
             got = np.concatenate([each[result] for each in made], axis=1)
             np.testing.assert_allclose(got, full[result], rtol=1e-11, atol=1e-11)
@@ -57,7 +57,7 @@ def test_any_chunks_equal_the_full_pass(name: str) -> None:
 @pytest.mark.parametrize("name", STREAMED)
 def test_a_package_gives_what_the_whole_graph_gives(name: str, tmp_path: Path) -> None:
     out = tmp_path / name
-    specc.compile(name, out, init=3, set=SMALL[name], graphs=["score", "step"])
+    specc.compile(name, out, init=3, set=SMALL_CONFIGS[name], graphs=["score", "step"])
     model = specc.load(out)
     graph, streaming, work = streamed(name)
     rows = str(graph.inputs[streaming.growing].type.shape[1])

@@ -4,14 +4,14 @@ sequence.
 
 import numpy as np
 import pytest
-from support.equations import (
+from support.paper_equations import (
     Array,
     Arrays,
-    affine,
-    assert_follows,
+    assert_matches_equations,
     layer_norm,
+    linear,
     relu,
-    sentences,
+    sample_sentences,
     softmax,
 )
 
@@ -30,7 +30,7 @@ def attention(w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: i
     """A query of head h sees the last `back` keys of key head h // (heads / kv_heads)."""
     parts = (("q", heads), ("k", kv_heads), ("v", kv_heads))
     q, k, v = (
-        np.split(affine(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1)
+        np.split(linear(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1)
         for p, n in parts
     )
     made = np.zeros_like(x)
@@ -41,7 +41,7 @@ def attention(w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: i
             seen = slice(max(0, t - back + 1), t + 1)
             weights = softmax(k[group][seen] @ q[head][t] / np.sqrt(width))
             made[t, head * width : (head + 1) * width] = weights @ v[group][seen]
-    return affine(w, f"{name}.out_proj", made)
+    return linear(w, f"{name}.out_proj", made)
 
 
 def model(w: Arrays, ids: Array, heads: int, kv_heads: int, back: int) -> Arrays:
@@ -51,14 +51,14 @@ def model(w: Arrays, ids: Array, heads: int, kv_heads: int, back: int) -> Arrays
         h = layer_norm(w, f"{name}.ln1", x)
         x = x + attention(w, f"{name}.attention", h, heads, kv_heads, back)
         h = shifted(w[f"{name}.mlp.share"], layer_norm(w, f"{name}.ln2", x))
-        x = x + affine(w, f"{name}.mlp.fc2", relu(affine(w, f"{name}.mlp.fc1", h)) ** 2)
+        x = x + linear(w, f"{name}.mlp.fc2", relu(linear(w, f"{name}.mlp.fc1", h)) ** 2)
         n += 1
-    return {"logits": affine(w, "output", layer_norm(w, "norm", x))}
+    return {"logits": linear(w, "output", layer_norm(w, "norm", x))}
 
 
 @pytest.mark.parametrize(("kv_heads", "back"), [(4, 3), (2, 1), (1, 20)])
 def test_it_follows_the_equations(kv_heads: int, back: int) -> None:
-    texts = sentences(np.random.default_rng(0), 17, (8, 1, 4))
+    texts = sample_sentences(np.random.default_rng(0), 17, (8, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
     size = {
         "vocab": 17,
@@ -73,4 +73,4 @@ def test_it_follows_the_equations(kv_heads: int, back: int) -> None:
     def of(w: Arrays, ids: Array, keep: Array) -> Arrays:
         return model(w, ids[keep], 4, kv_heads, back)
 
-    assert_follows("token_shift_lm", of, rows, {"ids": (0,), "keep": (0,)}, **size)
+    assert_matches_equations("token_shift_lm", of, rows, {"ids": (0,), "keep": (0,)}, **size)

@@ -3,18 +3,18 @@ equals the whole sequence.
 """
 
 import numpy as np
-from support.equations import (
+from support.elaborated_specs import elaborate_with_config, run_reference, sample_spec_weights
+from support.paper_equations import (
     Array,
     Arrays,
-    affine,
-    assert_follows,
+    assert_matches_equations,
     layer_norm,
+    linear,
     relu,
-    sentences,
+    sample_sentences,
     softmax,
 )
-from support.small import SMALL
-from support.spec_models import by_reference, opened, random_weights
+from support.small_configs import SMALL_CONFIGS
 
 D, HEADS, LAYERS = 16, 2, 2
 
@@ -34,9 +34,9 @@ def score(w: Arrays, at: str, head: int, q: Array, k: Array, distance: int) -> f
 
 def attention(w: Arrays, at: str, x: Array, memory: Array) -> Array:
     h = np.concatenate([memory, x])
-    q = np.split(affine(w, f"{at}.q_proj", x), HEADS, axis=1)
-    k = np.split(affine(w, f"{at}.k_proj", h), HEADS, axis=1)
-    v = np.split(affine(w, f"{at}.v_proj", h), HEADS, axis=1)
+    q = np.split(linear(w, f"{at}.q_proj", x), HEADS, axis=1)
+    k = np.split(linear(w, f"{at}.k_proj", h), HEADS, axis=1)
+    v = np.split(linear(w, f"{at}.v_proj", h), HEADS, axis=1)
     made = np.zeros((len(x), D))
     width = D // HEADS
     for head in range(HEADS):
@@ -45,7 +45,7 @@ def attention(w: Arrays, at: str, x: Array, memory: Array) -> Array:
             scores = [score(w, at, head, q[head][i], k[head][j], last - j) for j in range(last + 1)]
             weights = softmax(np.array(scores) / np.sqrt(width))
             made[i, head * width : (head + 1) * width] = weights @ v[head][: last + 1]
-    return affine(w, f"{at}.o_proj", made)
+    return linear(w, f"{at}.o_proj", made)
 
 
 def model(w: Arrays, memory: Array, memory_keep: Array, ids: Array, keep: Array) -> Arrays:
@@ -55,14 +55,14 @@ def model(w: Arrays, memory: Array, memory_keep: Array, ids: Array, keep: Array)
         hidden.append(x)
         a = attention(w, f"{at}.attention", x, memory[n][memory_keep])
         x = layer_norm(w, f"{at}.norm1", x + a)
-        inner = relu(affine(w, f"{at}.mlp.fc1", x))
-        x = layer_norm(w, f"{at}.norm2", x + affine(w, f"{at}.mlp.fc2", inner))
-    return {"logits": affine(w, "output", x), "hidden": np.stack(hidden)}
+        inner = relu(linear(w, f"{at}.mlp.fc1", x))
+        x = layer_norm(w, f"{at}.norm2", x + linear(w, f"{at}.mlp.fc2", inner))
+    return {"logits": linear(w, "output", x), "hidden": np.stack(hidden)}
 
 
 def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
-    texts = sentences(rng, 17, (5, 1, 4))
+    texts = sample_sentences(rng, 17, (5, 1, 4))
     rows = [
         {
             "memory": rng.normal(size=(LAYERS, m, D)),
@@ -73,13 +73,15 @@ def test_it_follows_the_equations() -> None:
         for m, ids in zip((3, 1, 5), texts, strict=True)
     ]
     padded = {"memory": (1,), "memory_keep": (0,), "ids": (0,), "keep": (0,)}
-    assert_follows("transformer_xl", model, rows, padded, **SMALL["transformer_xl"])
+    assert_matches_equations(
+        "transformer_xl", model, rows, padded, **SMALL_CONFIGS["transformer_xl"]
+    )
 
 
 def test_a_segment_goes_on_from_the_one_before() -> None:
     """With all of it in memory, it gives what one long segment gives."""
-    found = opened("transformer_xl", **SMALL["transformer_xl"])
-    weights = random_weights(found)
+    found = elaborate_with_config("transformer_xl", **SMALL_CONFIGS["transformer_xl"])
+    weights = sample_spec_weights(found)
     rng = np.random.default_rng(1)
     ids = rng.integers(3, 17, (2, 9))
     start = rng.normal(size=(2, LAYERS, 2, D))
@@ -91,7 +93,7 @@ def test_a_segment_goes_on_from_the_one_before() -> None:
             "ids": ids,
             "keep": np.ones(ids.shape, bool),
         }
-        return by_reference(found, weights, given)
+        return run_reference(found, weights, given)
 
     whole, first = run(start, ids), run(start, ids[:, :4])
     then = run(np.concatenate([start, first["hidden"]], axis=2), ids[:, 4:])

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.equations import (
+from support.elaborated_specs import elaborate_with_config, run_reference, sample_spec_weights
+from support.paper_equations import (
     Array,
     Arrays,
-    affine,
-    assert_follows,
+    assert_matches_equations,
     layer_norm,
+    linear,
     relu,
-    sentences,
+    sample_sentences,
     sigmoid,
     softmax,
 )
-from support.spec_models import by_reference, opened, random_weights
 
 SIZES = {"vocab": 17, "d": 8, "heads": 2, "hidden": 12, "max_steps": 5}
 
@@ -36,19 +36,19 @@ def coordinates(at: Array) -> Array:
 def attended(w: Arrays, x: Array, at: int) -> Array:
     """Eq. 3 and 4 for one position, which sees itself and those before it."""
     q, k, v = (
-        np.split(affine(w, f"attention.{part}_proj", x), SIZES["heads"], axis=1) for part in "qkv"
+        np.split(linear(w, f"attention.{part}_proj", x), SIZES["heads"], axis=1) for part in "qkv"
     )
     heads = [
         softmax(q[h][at] @ k[h][: at + 1].T / np.sqrt(k[h].shape[1])) @ v[h][: at + 1]
         for h in range(SIZES["heads"])
     ]
-    return affine(w, "attention.out_proj", np.concatenate(heads))
+    return linear(w, "attention.out_proj", np.concatenate(heads))
 
 
 def turned(w: Arrays, x: Array, at: int) -> Array:
     """Eq. 5 for one position."""
     a = layer_norm(w, "norm1", x[at] + attended(w, x, at), 1e-6)
-    h = affine(w, "transition.2", relu(affine(w, "transition.0", a)))
+    h = linear(w, "transition.2", relu(linear(w, "transition.0", a)))
     return layer_norm(w, "norm2", a + h, 1e-6)
 
 
@@ -61,19 +61,19 @@ def model(w: Arrays, ids: Array, threshold: float = 0.99) -> Arrays:
         x = h + place + coordinates(np.array([step + 1]))
         before = running.copy()
         for at in np.flatnonzero(before):
-            p = float(sigmoid(affine(w, "halting", x[at]))[0])
+            p = float(sigmoid(linear(w, "halting", x[at]))[0])
             last = total[at] + p > threshold
             share = 1 - total[at] if last else p
             h[at] = turned(w, x, at)
             mixed[at] = share * h[at] + (1 - share) * mixed[at]
             total[at], running[at] = total[at] + share, not last
             turns[at] += 1
-    return {"logits": affine(w, "output", mixed), "num_steps": turns}
+    return {"logits": linear(w, "output", mixed), "num_steps": turns}
 
 
 @pytest.mark.parametrize("threshold", [0.99, 0.6])
 def test_it_follows_the_equations(threshold: float) -> None:
-    texts = sentences(np.random.default_rng(0), 17, (7, 1, 4))
+    texts = sample_sentences(np.random.default_rng(0), 17, (7, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
 
     def equations(w: Arrays, ids: Array, keep: Array) -> Arrays:
@@ -81,16 +81,18 @@ def test_it_follows_the_equations(threshold: float) -> None:
 
     padded = {"ids": (0,), "keep": (0,)}
     sizes: dict[str, Any] = {**SIZES, "threshold": threshold}
-    assert_follows("universal_transformer", equations, rows, padded, louder=HALTING, **sizes)
+    assert_matches_equations(
+        "universal_transformer", equations, rows, padded, louder=HALTING, **sizes
+    )
 
 
 def test_positions_halt_at_different_turns() -> None:
     """Or the comparison above would say little. Padding on the left turns not at all."""
-    found = opened("universal_transformer", **SIZES)
+    found = elaborate_with_config("universal_transformer", **SIZES)
     ids = np.random.default_rng(1).integers(1, 17, (3, 6))
     keep = np.ones((3, 6), bool)
     keep[0, :2] = False
-    weights = {n: w * HALTING.get(n, 1) for n, w in random_weights(found).items()}
-    made = by_reference(found, weights, {"ids": ids, "keep": keep})
+    weights = {n: w * HALTING.get(n, 1) for n, w in sample_spec_weights(found).items()}
+    made = run_reference(found, weights, {"ids": ids, "keep": keep})
     assert len(set(made["num_steps"][keep])) > 2, made["num_steps"]
     assert not made["num_steps"][~keep].any()

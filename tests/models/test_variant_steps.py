@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import SMALL
-from support.steps import steps
-from support.turns import in_two
+from support.decode_steps import run_steps
+from support.parameter_sweeps import halve_sweep
+from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.driver.generation_graphs import derive_graphs
@@ -47,9 +47,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", in_two([*VARIANTS]))
+@pytest.mark.parametrize("variant", halve_sweep([*VARIANTS]))
 def test_any_steps_equal_the_full_pass(variant: str) -> None:
-    sets = {**SMALL["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
+    sets = {**SMALL_CONFIGS["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
     model = elaborate_spec(
         open_spec(
             "encoder_decoder", sets=[f"{key}={text}" for key, text in config_literals("", sets)]
@@ -67,7 +67,7 @@ def test_any_steps_equal_the_full_pass(variant: str) -> None:
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["logits"]
     for plan in ([ROWS], [1] * ROWS, [2, 2, 5], [5, 4], [8, 1]):
         for end, made in zip(
-            np.cumsum(plan), steps(parts, graph, inputs, weights, plan), strict=True
+            np.cumsum(plan), run_steps(parts, graph, inputs, weights, plan), strict=True
         ):
             assert (
                 np.abs(made["logits"][:, 0] - full[:, end - 1]).max() <= 1e-11 * np.abs(full).max()

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-from support.spec_models import Arrays, InOnnx, Opened, by_reference, opened
+from support.elaborated_specs import (
+    Arrays,
+    ElaboratedSpec,
+    OrtModel,
+    elaborate_with_config,
+    run_reference,
+)
 
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import required_parameters
@@ -14,7 +20,7 @@ TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
 ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 
 
-def hand_set(spec: Opened) -> Arrays:
+def hand_set(spec: ElaboratedSpec) -> Arrays:
     """The weights of the file beside the spec, matched strictly in both directions."""
     file = list_builtin_specs()["xor"].parent / "xor.safetensors"
     values = loading.bind_checkpoint(required_parameters(spec.model.graph), spec.rules, str(file))
@@ -22,10 +28,10 @@ def hand_set(spec: Opened) -> Arrays:
 
 
 def test_exclusive_or() -> None:
-    spec = opened("xor")
+    spec = elaborate_with_config("xor")
     weights = hand_set(spec)
-    assert (by_reference(spec, weights, {"x": TABLE})["y"] == ANSWERS).all()
-    assert (InOnnx(spec, weights).run({"x": TABLE})["y"] == ANSWERS).all()
+    assert (run_reference(spec, weights, {"x": TABLE})["y"] == ANSWERS).all()
+    assert (OrtModel(spec, weights).run({"x": TABLE})["y"] == ANSWERS).all()
 
 
 def test_no_single_layer_would_do() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.families import TEXTS
-from support.published import randomized
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import TEXT_SAMPLES
+from support.published_models import randomize_weights
 
 import specc
 
@@ -68,7 +68,7 @@ def adapted(model: Any, given: dict[str, Any], seed: int) -> Any:
 def test_a_merged_adapter_gives_what_peft_gives(name: str, tmp_path: Path) -> None:
     kind, config, tiny, given = CASES[name]
     base, directory = tmp_path / "base", tmp_path / "adapter"
-    model = randomized(getattr(transformers, kind)(getattr(transformers, config)(**tiny)))
+    model = randomize_weights(getattr(transformers, kind)(getattr(transformers, config)(**tiny)))
     model.save_pretrained(base)
     theirs = adapted(model, given, seed=3)
     theirs.save_pretrained(directory)
@@ -79,7 +79,7 @@ def test_a_merged_adapter_gives_what_peft_gives(name: str, tmp_path: Path) -> No
 def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
     """A text alone and three in a padded batch."""
     ours = specc.load(path, threads=1)
-    for inputs in (TEXTS.alone(0), TEXTS.together("right")):
+    for inputs in (TEXT_SAMPLES.alone(0), TEXT_SAMPLES.together("right")):
         known = {n: v for n, v in inputs.items() if n in ours.whole.input_signature.graph.inputs}
         keep = torch.from_numpy(inputs["attention_mask"]).long()
         with torch.no_grad():
@@ -88,14 +88,14 @@ def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
             ).logits.numpy()
         got = ours.run(**known)["logits"]
         valid = keep.numpy().astype(bool) if got.ndim == 3 else slice(None)
-        assert_agrees(got[valid], wanted[valid], "logits", within)
+        assert_arrays_close(got[valid], wanted[valid], "logits", within)
 
 
 def test_a_body_without_the_head_that_an_adapter_brings(tmp_path: Path) -> None:
     """The classifier was trained with the adapter and is in no other file."""
     _, _, tiny, given = CASES["bert-new-head"]
     config = transformers.BertConfig(**tiny)
-    whole = randomized(transformers.BertForSequenceClassification(config))
+    whole = randomize_weights(transformers.BertForSequenceClassification(config))
     whole.bert.save_pretrained(tmp_path / "body")
     theirs = adapted(whole, given, seed=4)
     theirs.save_pretrained(tmp_path / "adapter")
@@ -111,7 +111,7 @@ def test_a_body_without_the_head_that_an_adapter_brings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_16_bits_are_merged_in_float64(dtype: torch.dtype, tmp_path: Path) -> None:
     """As if the adapter stood beside the widened weights: nothing is rounded to 16 bits."""
-    model = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.to(dtype).save_pretrained(tmp_path / "base")
     # read back: its table of frequencies is in no file, and was rounded with the others
     wide = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_merged_is_refused_by_name(name: str, tmp_path: Path) -> None:
     key, given = REFUSED[name]
-    model = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.save_pretrained(tmp_path / "base")
     adapted(model, given(), seed=1).save_pretrained(tmp_path / "adapter")
     with pytest.raises(specc.Failed, match="E0529") as failed:
@@ -145,7 +145,7 @@ def test_what_cannot_be_merged_is_refused_by_name(name: str, tmp_path: Path) -> 
 def test_a_shared_table_is_not_changed_for_both(modules: list[str], tmp_path: Path) -> None:
     """The adapter was trained beside one user of the weight, not both."""
     tied = transformers.LlamaConfig(**{**LLAMA, "tie_word_embeddings": True})
-    model = randomized(transformers.LlamaForCausalLM(tied))
+    model = randomize_weights(transformers.LlamaForCausalLM(tied))
     model.save_pretrained(tmp_path / "base")
     adapted(model, {"target_modules": modules}, seed=2).save_pretrained(
         tmp_path / "adapter", save_embedding_layers=False
@@ -156,7 +156,7 @@ def test_a_shared_table_is_not_changed_for_both(modules: list[str], tmp_path: Pa
 
 def test_another_file_is_the_same_model(tmp_path: Path) -> None:
     """The same folder merged by peft, saved and compiled, gives the same numbers."""
-    model = randomized(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)))
+    model = randomize_weights(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)))
     model.save_pretrained(tmp_path / "base")
     theirs = adapted(model, {"target_modules": ["c_attn"], "fan_in_fan_out": True}, 6)
     theirs.save_pretrained(tmp_path / "adapter")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.families import Case
-from support.padded import Numbers, samples
-from support.published import assert_published, loaded
+from support.hf_cases import ModelCase
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 pytestmark = pytest.mark.parity
 
@@ -25,9 +25,11 @@ SPECTROGRAM = {
     ],
 )
 def test_ast(name: str, results: list[str], more: Mapping[str, Any], tmp_path: Path) -> None:
-    case = Case(config="ASTConfig", model=name, tiny={**SPECTROGRAM, **more})
+    case = ModelCase(config="ASTConfig", model=name, tiny={**SPECTROGRAM, **more})
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    given = samples({"input_values": Numbers((15, 11))}, {})
-    assert_published(ours, given, lambda x: theirs(x["input_values"]), dict.fromkeys(results, ""))
+    given = make_samples({"input_values": FixedValues((15, 11))}, {})
+    assert_matches_float32(
+        ours, given, lambda x: theirs(x["input_values"]), dict.fromkeys(results, "")
+    )

@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.families import Case, check_scores
-from support.padded import Ids, Keep, samples
-from support.published import assert_matches, loaded, randomized
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase, check_model_outputs
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import BertConfig, BertForPreTraining
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
+GIVEN = make_samples(
+    {
+        "input_ids": TokenIds("seq", 31),
+        "attention_mask": PaddingMask("seq"),
+        "token_type_ids": TokenIds("seq", 2),
+    },
     {"seq": (7, 1, 4)},
 )
 RESULTS = {"prediction_logits": "seq", "seq_relationship_logits": ""}
@@ -35,7 +39,7 @@ def model(act: str) -> BertForPreTraining:
         hidden_act=act,
         layer_norm_eps=1e-6,
     )
-    return randomized(BertForPreTraining(config))
+    return randomize_weights(BertForPreTraining(config))
 
 
 TINY: dict[str, Any] = {
@@ -58,17 +62,17 @@ def test_heads(
     name: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
 ) -> None:
     """Each from its folder alone: its architecture chooses the graph."""
-    case = Case(
+    case = ModelCase(
         config="BertConfig", model=name, tiny={**TINY, **more}, results=results, given=GIVEN
     )
-    check_scores(case, tmp_path)
+    check_model_outputs(case, tmp_path)
 
 
 def test_multiple_choice(tmp_path: Path) -> None:
     """Four answers to each question, of different lengths."""
-    case = Case(config="BertConfig", model="BertForMultipleChoice", tiny=TINY)
+    case = ModelCase(config="BertConfig", model="BertForMultipleChoice", tiny=TINY)
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     keep = np.arange(7) < rng.integers(1, 8, (3, 4, 1))
     given = {
@@ -78,21 +82,21 @@ def test_multiple_choice(tmp_path: Path) -> None:
     }
     wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).logits
     made = ours.compiled.run(**given)["logits"]
-    assert_agrees(made, wanted.detach().numpy(), "logits", 1e-5)
+    assert_arrays_close(made, wanted.detach().numpy(), "logits", 1e-5)
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new"])
 def test_bert(act: str, tmp_path: Path) -> None:
     theirs = model(act)
     theirs.save_pretrained(tmp_path)
-    ours = loaded("bert", tmp_path)
+    ours = open_weighted_spec("bert", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         made = theirs(**x)
         return {name: made[name] for name in RESULTS}
 
-    assert_matches(ours, GIVEN, published, RESULTS)
+    assert_matches_published(ours, GIVEN, published, RESULTS)
 
 
 def attend_with_relative_keys(attention: Any, table: torch.Tensor, with_query: bool) -> Any:
@@ -124,7 +128,7 @@ def attend_with_relative_keys(attention: Any, table: torch.Tensor, with_query: b
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
 def test_relative_positions(kind: str, tmp_path: Path) -> None:
     """Checkpoints of transformers 4; the current class has absolute positions alone."""
-    case = Case(
+    case = ModelCase(
         config="BertConfig",
         model="BertForMaskedLM",
         tiny=TINY,
@@ -145,13 +149,13 @@ def test_relative_positions(kind: str, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"position_embedding_type": kind}))
-    ours = loaded(str(tmp_path), tmp_path)
-    assert_matches(ours, GIVEN, lambda x: case.published(theirs, x), case.results)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    assert_matches_published(ours, GIVEN, lambda x: case.published(theirs, x), case.results)
 
 
 def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Path) -> None:
     model("gelu").save_pretrained(tmp_path)
-    weights = loaded("bert", tmp_path).weights
+    weights = open_weighted_spec("bert", tmp_path).weights
     file = tmp_path / "model.safetensors"
     (tmp_path / "old").mkdir()
     old = {
@@ -162,5 +166,5 @@ def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Pa
     }
     save_file(old, tmp_path / "old" / "model.safetensors")
     (tmp_path / "config.json").rename(tmp_path / "old" / "config.json")
-    again = loaded("bert", tmp_path / "old").weights
+    again = open_weighted_spec("bert", tmp_path / "old").weights
     assert all((again[name] == value).all() for name, value in weights.items())

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import assert_matches, from_module, randomized, with_weights
-from support.torch_recurrent import over_kept
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+)
+from support.torch_layers import run_unpadded_layer
 from torch import nn
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"ids": Ids("seq", 31), "keep": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples({"ids": TokenIds("seq", 31), "keep": PaddingMask("seq")}, {"seq": (7, 1, 4)})
 
 
 class Tagger(nn.Module):
@@ -27,15 +32,15 @@ class Tagger(nn.Module):
         self.output = nn.Linear(10, 7)
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        return self.output(over_kept(self.lstm, self.embed(ids), keep)[0])
+        return self.output(run_unpadded_layer(self.lstm, self.embed(ids), keep)[0])
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_bilstm_tagger(layers: int, tmp_path: Path) -> None:
-    theirs = randomized(Tagger(layers))
-    ours = with_weights(
+    theirs = randomize_weights(Tagger(layers))
+    ours = build_weighted_spec(
         "bilstm_tagger",
-        from_module(theirs),
+        list_module_weights(theirs),
         tmp_path,
         vocab=31,
         tags=7,
@@ -49,4 +54,6 @@ def test_bilstm_tagger(layers: int, tmp_path: Path) -> None:
         logits = theirs(x["ids"], x["keep"])
         return {"logits": logits, "best": logits.argmax(-1)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right"))
+    assert_matches_published(
+        ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right")
+    )

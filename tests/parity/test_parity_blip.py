@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.families import TOKENS, Case, check_scores, ended
-from support.padded import Field, Ids, Keep, Numbers, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, ModelCase, check_model_outputs, cut_at_stop
+from support.padded_batches import Field, FixedValues, PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 
 import specc
 
@@ -30,11 +30,11 @@ CONFIG: dict[str, Any] = {
     },
     "projection_dim": 12, "image_text_hidden_size": 10,
 }  # fmt: skip
-IMAGES: dict[str, Field] = {"pixel_values": Numbers((3, 8, 8))}
-TEXT: dict[str, Field] = {"input_ids": Ids("seq", START), "attention_mask": Keep("seq")}
+IMAGES: dict[str, Field] = {"pixel_values": FixedValues((3, 8, 8))}
+TEXT: dict[str, Field] = {"input_ids": TokenIds("seq", START), "attention_mask": PaddingMask("seq")}
 TARGET: dict[str, Field] = {
-    "decoder_input_ids": Ids("tgt", START),
-    "decoder_attention_mask": Keep("tgt"),
+    "decoder_input_ids": TokenIds("tgt", START),
+    "decoder_attention_mask": PaddingMask("tgt"),
 }
 Inputs = Mapping[str, torch.Tensor]
 
@@ -42,7 +42,7 @@ Inputs = Mapping[str, torch.Tensor]
 def saved(head: str, directory: Path, seed: int = 0) -> Any:
     """Return a model with random weights, saved in `directory`."""
     kind = getattr(transformers, f"Blip{head}")
-    theirs = randomized(kind(transformers.BlipConfig(**CONFIG)), seed)
+    theirs = randomize_weights(kind(transformers.BlipConfig(**CONFIG)), seed)
     theirs.tie_weights()
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory).eval().double()
@@ -103,24 +103,24 @@ HEADS = {
 def test_outputs(name: str, tmp_path: Path) -> None:
     head, graph, fields, results, run = HEADS[name]
     theirs = saved(head, tmp_path)
-    ours = loaded(str(tmp_path), tmp_path, graph=graph)
-    given = samples(IMAGES | fields, {"seq": (7, 2, 4), "tgt": (5, 1, 3)})
+    ours = open_weighted_spec(str(tmp_path), tmp_path, graph=graph)
+    given = make_samples(IMAGES | fields, {"seq": (7, 2, 4), "tgt": (5, 1, 3)})
     result = next(iter(results))
-    assert_published(ours, given, lambda x: {result: run(theirs, x)}, results)
+    assert_matches_float32(ours, given, lambda x: {result: run(theirs, x)}, results)
 
 
 @pytest.mark.parametrize("part", ["Vision", "Text"])
 def test_encoders(part: str, tmp_path: Path) -> None:
     """Encoders by themselves."""
-    texts = samples(TEXT, {"seq": (7, 2, 4)})
-    case = Case(
+    texts = make_samples(TEXT, {"seq": (7, 2, 4)})
+    case = ModelCase(
         config=f"Blip{part}Config",
         model=f"Blip{part}Model",
         tiny=CONFIG[f"{part.lower()}_config"],
         results={"last_hidden_state": "seq" if part == "Text" else "", "pooler_output": ""},
-        given=texts if part == "Text" else samples(IMAGES, {}),
+        given=texts if part == "Text" else make_samples(IMAGES, {}),
     )
-    check_scores(case, tmp_path)
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -137,13 +137,13 @@ def test_generation(head: str, seed: int, beams: int, tmp_path: Path) -> None:
     given: dict[str, Any] = {"pixel_values": pixels}
     if "Answering" in head:
         given["input_ids"] = rng.integers(3, START, (3, 5))
-    how: dict[str, Any] = {"do_sample": False, "num_beams": beams, "max_new_tokens": TOKENS}
+    how: dict[str, Any] = {"do_sample": False, "num_beams": beams, "max_new_tokens": MAX_NEW_TOKENS}
     with torch.no_grad():
         made = theirs.generate(
             **{n: torch.tensor(a).double() if n == "pixel_values" else torch.tensor(a) for n, a in given.items()}, **how
         )  # fmt: skip
-    wanted = [ended(row[1:].tolist(), STOP) for row in made]
-    settings: dict[str, Any] = {"max_tokens": TOKENS}
+    wanted = [cut_at_stop(row[1:].tolist(), STOP) for row in made]
+    settings: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         settings |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     assert [list(r[0].tokens) for r in ours.generate(**given, **settings).results()] == wanted
@@ -167,7 +167,7 @@ BLIP2: dict[str, Any] = {
 def saved_blip2(head: str, folder: Path, seed: int = 0) -> Any:
     """Return BLIP-2 with OPT and random weights, saved in `folder`."""
     kind = getattr(transformers, f"Blip2{head}")
-    theirs = randomized(kind(transformers.Blip2Config(**BLIP2)), seed)
+    theirs = randomize_weights(kind(transformers.Blip2Config(**BLIP2)), seed)
     theirs.tie_weights()
     theirs.save_pretrained(folder)
     return kind.from_pretrained(folder).eval().double()
@@ -177,8 +177,8 @@ def saved_blip2(head: str, folder: Path, seed: int = 0) -> Any:
 def test_blip2(head: str, tmp_path: Path) -> None:
     """Logits of BLIP-2, and generation for prompts that are padded on the left."""
     theirs = saved_blip2(head, tmp_path, seed=1)
-    ours = loaded(str(tmp_path), tmp_path)
-    given = samples(IMAGES | TEXT, {"seq": (9, 5, 6)})
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    given = make_samples(IMAGES | TEXT, {"seq": (9, 5, 6)})
     for row in given.rows:
         row["input_ids"] = np.maximum(row["input_ids"], 3)
         row["input_ids"][:4] = 30
@@ -189,7 +189,7 @@ def test_blip2(head: str, tmp_path: Path) -> None:
         given = {"input_ids": ids, "attention_mask": keep.long()}
         return {"logits": theirs(pixel_values=x["pixel_values"], **given).logits}
 
-    assert_published(ours, given, run, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, given, run, {"logits": "seq"}, ("left", "right"))
     if head == "Model":
         return
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
@@ -201,8 +201,8 @@ def test_blip2(head: str, tmp_path: Path) -> None:
             torch.tensor(ids),
             torch.tensor(x["attention_mask"]).long(),
             do_sample=False,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
         )
-    wanted = [ended(row[-TOKENS:].tolist(), STOP) for row in made]
-    answers = specc.load(tmp_path / "package", threads=1).generate(**x, max_tokens=TOKENS)
+    wanted = [cut_at_stop(row[-MAX_NEW_TOKENS:].tolist(), STOP) for row in made]
+    answers = specc.load(tmp_path / "package", threads=1).generate(**x, max_tokens=MAX_NEW_TOKENS)
     assert [list(row[0].tokens) for row in answers.results()] == wanted

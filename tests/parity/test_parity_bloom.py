@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, one_by_one, randomized
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_weights,
+    run_one_by_one,
+)
 from transformers import BloomConfig, BloomForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 
 
 @pytest.mark.parametrize(
@@ -30,15 +37,15 @@ def test_bloom(heads: int, normed: bool, bare: bool, tmp_path: Path) -> None:
         n_head=heads,
         apply_residual_connection_post_layernorm=normed,
     )
-    theirs = randomized(BloomForCausalLM(config))
+    theirs = randomize_weights(BloomForCausalLM(config))
     (theirs.transformer if bare else theirs).save_pretrained(tmp_path)
     # as in the first files: names of the bare model, under the class that writes
     theirs.config.architectures = ["BloomForCausalLM"]
     theirs.config.save_pretrained(tmp_path)
-    ours = loaded("bloom", tmp_path)
+    ours = open_weighted_spec("bloom", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": one_by_one(x, lambda ids: theirs(input_ids=ids).logits)}
+        return {"logits": run_one_by_one(x, lambda ids: theirs(input_ids=ids).logits)}
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runtimes import PROGRAMS, ROOT, Absent, check_browser, node_packages
+from support.other_runtimes import PROGRAMS, ROOT, MissingRuntime, check_browser, find_node_packages
 
 import specc
 
@@ -32,9 +32,9 @@ HOSTILE = '4 <img src=x onerror="alert(1)">☃'
 def packages() -> Path:
     """The folder whose `node_modules` holds all that is needed."""
     try:
-        directory = node_packages("onnxruntime-web")
+        directory = find_node_packages("onnxruntime-web")
         check_browser(directory)
-    except Absent as why:
+    except MissingRuntime as why:
         pytest.skip(str(why))
     return directory.resolve()
 

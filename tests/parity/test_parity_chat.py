@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tokenizers
 import transformers
-from support.published import randomized
+from support.published_models import randomize_weights
 
 import specc
 from specc.cli.main import main
@@ -107,7 +107,7 @@ def test_a_package_writes_behind_a_chat(tmp_path: Path, capsys: pytest.CaptureFi
         vocab_size=300, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, eos_token_id=2, bos_token_id=1,
     )  # fmt: skip
-    model = randomized(transformers.LlamaForCausalLM(config))
+    model = randomize_weights(transformers.LlamaForCausalLM(config))
     model.save_pretrained(tmp_path)
     theirs = tokenizer_at(tmp_path, TEMPLATES["in turns"])
     out = tmp_path / "package"

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from support.families import Case
+from support.hf_cases import ModelCase
 
 import specc
 from specc.cli.main import main
@@ -53,7 +53,7 @@ def test_what_a_recording_says(
     """One alone, and three of different lengths; tokens that stand behind the vocabulary
     are named by the tokenizer's config.
     """
-    case = Case(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=HEARD)
+    case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=HEARD)
     theirs = case.saved(tmp_path)
     vocabulary = tmp_path / "words.json"
     vocabulary.write_text(json.dumps({t: i for i, t in enumerate(TOKENS)}))
@@ -94,7 +94,7 @@ def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """A second of sound, of two recordings: the language is chosen, and what says it is
     no part of the text.
     """
-    case = Case(
+    case = ModelCase(
         config="WhisperConfig", model="WhisperForConditionalGeneration", tiny=WHISPER, louder=2.0
     )
     theirs = case.saved(tmp_path)
@@ -130,7 +130,7 @@ def test_what_a_spectrogram_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[
         "frequency_stride": 5, "time_stride": 6, "max_length": 40, "num_mel_bins": 20,
         "id2label": {0: "dog", 1: "rain", 2: "bell"},
     }  # fmt: skip
-    case = Case(config="ASTConfig", model="ASTForAudioClassification", tiny=tiny)
+    case = ModelCase(config="ASTConfig", model="ASTForAudioClassification", tiny=tiny)
     theirs = case.saved(tmp_path)
     extractor = transformers.ASTFeatureExtractor(num_mel_bins=20, max_length=40, mean=-3.0, std=3.5)
     extractor.save_pretrained(tmp_path)

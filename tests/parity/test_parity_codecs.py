@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.families import Case
-from support.padded import Numbers, Samples
-from support.published import assert_published, loaded
+from support.hf_cases import ModelCase
+from support.padded_batches import FixedValues, Samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 pytestmark = pytest.mark.parity
 
@@ -26,7 +26,7 @@ CENTERED = {
 
 def saved(more: Mapping[str, Any], directory: Path) -> Any:
     """The model with random weights and codebooks, also as files."""
-    theirs = Case(config="EncodecConfig", model="EncodecModel", tiny={**TINY, **more}).saved(
+    theirs = ModelCase(config="EncodecConfig", model="EncodecModel", tiny={**TINY, **more}).saved(
         directory
     )
     source = torch.Generator().manual_seed(1)
@@ -46,7 +46,7 @@ def recordings(samples: int, lengths: tuple[int, ...]) -> Samples:
         }
         for length in lengths
     )
-    shapes = {"input_values": Numbers((1, samples)), "padding_mask": Numbers((samples,))}
+    shapes = {"input_values": FixedValues((1, samples)), "padding_mask": FixedValues((samples,))}
     return Samples(shapes, rows, tuple({} for _ in rows), seed=0)
 
 
@@ -54,7 +54,7 @@ def recordings(samples: int, lengths: tuple[int, ...]) -> Samples:
 def test_encodec(more: Mapping[str, Any], tmp_path: Path) -> None:
     """Also where a recording is shorter than its padding."""
     theirs = saved(more, tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         made = theirs(x["input_values"], x["padding_mask"])
@@ -62,13 +62,13 @@ def test_encodec(more: Mapping[str, Any], tmp_path: Path) -> None:
 
     for lengths in ((77, 73, 30), (3, 2, 1)):
         given = recordings(lengths[0], lengths)
-        assert_published(ours, given, published, {"audio_codes": "", "audio_values": ""})
+        assert_matches_float32(ours, given, published, {"audio_codes": "", "audio_values": ""})
 
 
 def test_each_direction_alone_at_another_bandwidth(tmp_path: Path) -> None:
     theirs = saved({}, tmp_path)
-    encode = loaded(str(tmp_path), tmp_path, graph="encode", bandwidth=4.8)
-    decode = loaded(str(tmp_path), tmp_path, graph="decode", bandwidth=4.8)
+    encode = open_weighted_spec(str(tmp_path), tmp_path, graph="encode", bandwidth=4.8)
+    decode = open_weighted_spec(str(tmp_path), tmp_path, graph="decode", bandwidth=4.8)
 
     def codes(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         made = theirs.encode(x["input_values"], x["padding_mask"], bandwidth=4.8)
@@ -77,10 +77,13 @@ def test_each_direction_alone_at_another_bandwidth(tmp_path: Path) -> None:
     def values(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return theirs.decode(x["audio_codes"][None], [None])
 
-    assert_published(encode, recordings(100, (100, 60, 31)), codes, {"audio_codes": ""})
+    assert_matches_float32(encode, recordings(100, (100, 60, 31)), codes, {"audio_codes": ""})
     rows = theirs.config.num_quantizers
     drawn = np.random.default_rng(0).integers(0, 16, (3, rows, 7))
     given = Samples(
-        {"audio_codes": Numbers((rows, 7))}, tuple({"audio_codes": c} for c in drawn), ({},) * 3, 0
+        {"audio_codes": FixedValues((rows, 7))},
+        tuple({"audio_codes": c} for c in drawn),
+        ({},) * 3,
+        0,
     )
-    assert_published(decode, given, values, {"audio_values": ""})
+    assert_matches_float32(decode, given, values, {"audio_values": ""})

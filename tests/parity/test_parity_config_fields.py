@@ -18,21 +18,21 @@ import pytest
 import torch
 import transformers
 from support.config_fields import (
-    DECODER,
+    DECODER_SIZES,
     IDS,
     OUTCOMES,
     ROTARY,
-    SHORT,
+    SHORT_IDS,
     SIZES,
-    Family,
-    changes,
+    FieldCase,
     check_every_field,
-    published,
+    iterate_field_changes,
+    make_text_inputs,
     run_decoder,
-    text_inputs,
-    tried,
+    run_published,
+    try_field_value,
 )
-from support.published import Arrays
+from support.published_models import Arrays
 
 pytestmark = pytest.mark.parity
 
@@ -65,59 +65,59 @@ def noisy_pixels(config: Mapping[str, Any]) -> Arrays:
 
 
 FAMILIES = [
-    Family(
-        "bert", "BertConfig", "BertForPreTraining", {**DECODER, "type_vocab_size": 3},
-        lambda c: {**text_inputs(c), "token_type_ids": SHORT.repeat(2, 1)[:, :12] % 2}, run_bert,
+    FieldCase(
+        "bert", "BertConfig", "BertForPreTraining", {**DECODER_SIZES, "type_vocab_size": 3},
+        lambda c: {**make_text_inputs(c), "token_type_ids": SHORT_IDS.repeat(2, 1)[:, :12] % 2}, run_bert,
         {"position_embedding_type": ("relative_key", "relative_key_query")},
     ),
-    Family("gpt2", "GPT2Config", "GPT2LMHeadModel",
-           {"vocab_size": 31, "n_positions": 20, "n_embd": 32, "n_layer": 3, "n_head": 4}, text_inputs, run_decoder),
-    Family("llama", "LlamaConfig", "LlamaForCausalLM", DECODER, text_inputs, run_decoder, ROTARY),
-    Family("mistral", "MistralConfig", "MistralForCausalLM", {**DECODER, "num_key_value_heads": 2, "head_dim": 8},
-           text_inputs, run_decoder, {**ROTARY, "sliding_window": (3, None)}),
-    Family("mixtral", "MixtralConfig", "MixtralForCausalLM",
-           {**DECODER, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}, text_inputs, run_decoder,
+    FieldCase("gpt2", "GPT2Config", "GPT2LMHeadModel",
+           {"vocab_size": 31, "n_positions": 20, "n_embd": 32, "n_layer": 3, "n_head": 4}, make_text_inputs, run_decoder),
+    FieldCase("llama", "LlamaConfig", "LlamaForCausalLM", DECODER_SIZES, make_text_inputs, run_decoder, ROTARY),
+    FieldCase("mistral", "MistralConfig", "MistralForCausalLM", {**DECODER_SIZES, "num_key_value_heads": 2, "head_dim": 8},
+           make_text_inputs, run_decoder, {**ROTARY, "sliding_window": (3, None)}),
+    FieldCase("mixtral", "MixtralConfig", "MixtralForCausalLM",
+           {**DECODER_SIZES, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}, make_text_inputs, run_decoder,
            {**ROTARY, "sliding_window": (3, None), "num_experts_per_tok": (1, 3)}),
-    Family("bloom", "BloomConfig", "BloomForCausalLM",
-           {"vocab_size": 31, "hidden_size": 24, "n_layer": 2, "n_head": 6}, text_inputs, run_decoder),
-    Family(
+    FieldCase("bloom", "BloomConfig", "BloomForCausalLM",
+           {"vocab_size": 31, "hidden_size": 24, "n_layer": 2, "n_head": 6}, make_text_inputs, run_decoder),
+    FieldCase(
         "t5", "T5Config", "T5ForConditionalGeneration",
         {"vocab_size": 31, "d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3,
          "num_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12},
-        lambda c: {"source": IDS, "source_keep": np.ones(IDS.shape, bool), "target": SHORT,
-                   "target_keep": np.ones(SHORT.shape, bool)},
+        lambda c: {"source": IDS, "source_keep": np.ones(IDS.shape, bool), "target": SHORT_IDS,
+                   "target_keep": np.ones(SHORT_IDS.shape, bool)},
         run_t5, {"feed_forward_proj": ("gated-gelu", "gated-silu", "gelu", "gated-relu")},
     ),
-    Family("vit", "ViTConfig", "ViTForImageClassification",
+    FieldCase("vit", "ViTConfig", "ViTForImageClassification",
            {**SIZES, "image_size": 12, "patch_size": 3, "num_channels": 2, "id2label": {"0": "a", "1": "b"}}, pixels,
            lambda m, x: {"logits": m(x["pixel_values"], return_dict=True).logits}, {"id2label": (None,)}),
-    Family(
+    FieldCase(
         "vit_mae", "ViTMAEConfig", "ViTMAEForPreTraining",
         {**SIZES, "image_size": 12, "patch_size": 3, "num_channels": 2, "decoder_hidden_size": 16,
          "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 24},
         noisy_pixels, lambda m, x: {"patches": m(x["pixel_values"], noise=x["noise"], return_dict=True).logits},
     ),
-    Family("mamba", "MambaConfig", "MambaForCausalLM",
+    FieldCase("mamba", "MambaConfig", "MambaForCausalLM",
            {"vocab_size": 31, "hidden_size": 20, "state_size": 4, "num_hidden_layers": 2, "conv_kernel": 3,
-            "time_step_rank": 3}, text_inputs, run_decoder,
+            "time_step_rank": 3}, make_text_inputs, run_decoder,
            {"time_step_rank": (5,), "expand": (1, 3), "conv_kernel": (4,), "state_size": (7,)}),
-    Family("swin", "SwinConfig", "SwinForImageClassification",
+    FieldCase("swin", "SwinConfig", "SwinForImageClassification",
            {"image_size": 16, "patch_size": 2, "num_channels": 2, "embed_dim": 8, "depths": [2, 2],
             "num_heads": [2, 4], "window_size": 3, "id2label": {"0": "a", "1": "b"}}, pixels,
            lambda m, x: {"logits": m(x["pixel_values"], return_dict=True).logits},
            {"id2label": (None,), "depths": ([1, 3],), "num_heads": ([4, 1],), "window_size": (2, 4, 8)}),
-    Family("convnext", "ConvNextConfig", "ConvNextForImageClassification",
+    FieldCase("convnext", "ConvNextConfig", "ConvNextForImageClassification",
            {"image_size": 16, "patch_size": 2, "num_channels": 2, "hidden_sizes": [6, 8], "depths": [2, 1],
             "num_stages": 2, "id2label": {"0": "a", "1": "b"}}, pixels,
            lambda m, x: {"logits": m(x["pixel_values"], return_dict=True).logits},
            {"id2label": (None,), "depths": ([1, 3],), "hidden_sizes": ([8, 4],), "layer_scale_init_value": (0.0, 0.5)}),
-    Family("rwkv", "RwkvConfig", "RwkvForCausalLM",
+    FieldCase("rwkv", "RwkvConfig", "RwkvForCausalLM",
            {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "intermediate_size": 40,
             "attention_hidden_size": 24, "context_length": 16},
-           text_inputs, run_decoder, {"rescale_every": (1, 2, 0, -2), "num_hidden_layers": (7,)}),
+           make_text_inputs, run_decoder, {"rescale_every": (1, 2, 0, -2), "num_hidden_layers": (7,)}),
 ]  # fmt: skip
 EXPERTS = {
-    **DECODER,
+    **DECODER_SIZES,
     "num_key_value_heads": 2,
     "head_dim": 8,
     "num_local_experts": 4,
@@ -125,7 +125,7 @@ EXPERTS = {
 }
 OLMOE = {key: value for key, value in EXPERTS.items() if key != "head_dim"}
 LATENT = {
-    **DECODER, "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+    **DECODER_SIZES, "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
     "first_k_dense_replace": 1, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
     "v_head_dim": 6, "n_group": 4, "topk_group": 2, "num_key_value_heads": 4,
 }  # fmt: skip
@@ -135,23 +135,23 @@ SPARSE: Mapping[str, tuple[Any, ...]] = ROTARY | {
     "head_dim": (6, 7, 16), "mlp_only_layers": ([1], None), "decoder_sparse_step": (2,), "n_shared_experts": (2,),
 }  # fmt: skip
 FAMILIES_OF_EXPERTS = [
-    Family("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**EXPERTS, "moe_intermediate_size": 24},
-           text_inputs, run_decoder, SPARSE),
-    Family("qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeForCausalLM",
-           {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20}, text_inputs, run_decoder, SPARSE),
-    Family("olmoe", "OlmoeConfig", "OlmoeForCausalLM", OLMOE, text_inputs, run_decoder, SPARSE),
-    Family("granitemoe", "GraniteMoeConfig", "GraniteMoeForCausalLM", OLMOE, text_inputs, run_decoder, SPARSE),
-    Family("glm4_moe", "Glm4MoeConfig", "Glm4MoeForCausalLM", LATENT | {"head_dim": 8}, text_inputs, run_decoder, SPARSE),
-    Family("gpt_oss", "GptOssConfig", "GptOssForCausalLM", EXPERTS, text_inputs, run_decoder, SPARSE),
-    Family("deepseek_v2", "DeepseekV2Config", "DeepseekV2ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
-    Family("deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
+    FieldCase("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**EXPERTS, "moe_intermediate_size": 24},
+           make_text_inputs, run_decoder, SPARSE),
+    FieldCase("qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeForCausalLM",
+           {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20}, make_text_inputs, run_decoder, SPARSE),
+    FieldCase("olmoe", "OlmoeConfig", "OlmoeForCausalLM", OLMOE, make_text_inputs, run_decoder, SPARSE),
+    FieldCase("granitemoe", "GraniteMoeConfig", "GraniteMoeForCausalLM", OLMOE, make_text_inputs, run_decoder, SPARSE),
+    FieldCase("glm4_moe", "Glm4MoeConfig", "Glm4MoeForCausalLM", LATENT | {"head_dim": 8}, make_text_inputs, run_decoder, SPARSE),
+    FieldCase("gpt_oss", "GptOssConfig", "GptOssForCausalLM", EXPERTS, make_text_inputs, run_decoder, SPARSE),
+    FieldCase("deepseek_v2", "DeepseekV2Config", "DeepseekV2ForCausalLM", LATENT, make_text_inputs, run_decoder, SPARSE),
+    FieldCase("deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM", LATENT, make_text_inputs, run_decoder, SPARSE),
 ]  # fmt: skip
 EVERY = [*FAMILIES, *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES_OF_EXPERTS)]
 
 
 def named(value: object) -> str:
     """A test is called as its spec."""
-    return value.spec if isinstance(value, Family) else ""
+    return value.spec if isinstance(value, FieldCase) else ""
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("family", EVERY, ids=named)
 def test_every_field_that_changes_numbers_is_obeyed_or_refused(
-    family: Family, tmp_path: Path
+    family: FieldCase, tmp_path: Path
 ) -> None:
     check_every_field(family, tmp_path)
 
@@ -178,18 +178,22 @@ PAIRS = 25
 
 
 @pytest.mark.parametrize("family", EVERY, ids=named)
-def test_two_fields_at_once_are_obeyed_or_refused(family: Family, tmp_path: Path) -> None:
+def test_two_fields_at_once_are_obeyed_or_refused(family: FieldCase, tmp_path: Path) -> None:
     """Two values off their defaults together, of those that count alone."""
     model_type = getattr(transformers, family.config).model_type
     base = {"model_type": model_type, **family.tiny}
-    usual = published(family, base, tmp_path)
-    several = [(n, v) for n, v in changes(family) if n not in family.tiny or n in family.others]
+    usual = run_published(family, base, tmp_path)
+    several = [
+        (n, v)
+        for n, v in iterate_field_changes(family)
+        if n not in family.tiny or n in family.others
+    ]
     rng, found = random.Random(0), Counter[str]()
     while found.total() < PAIRS:
         (a, x), (b, y) = rng.choice(several), rng.choice(several)
         if a == b:
             continue
         settings = {**base, a: x, b: y}
-        outcome = tried(family, settings, usual, tmp_path)
+        outcome = try_field_value(family, settings, usual, tmp_path)
         found[outcome or f"{a}: {x}, {b}: {y}"] += 1
     assert not sorted(found.keys() - OUTCOMES)

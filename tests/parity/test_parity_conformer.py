@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.families import Case
-from support.padded import Keep, Sound, samples
-from support.published import assert_published, loaded, randomize_statistics
+from support.hf_cases import ModelCase
+from support.padded_batches import PaddingMask, Signal, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_statistics,
+)
 
 from specc.diagnostics.diagnostic import Failed
 
@@ -44,8 +48,8 @@ def frames(samples: int) -> int:
     return samples
 
 
-GIVEN = samples(
-    {"input_values": Sound("samples"), "attention_mask": Keep("samples")},
+GIVEN = make_samples(
+    {"input_values": Signal("samples"), "attention_mask": PaddingMask("samples")},
     {"samples": LENGTHS, "frames": tuple(map(frames, LENGTHS))},
 )
 HEADED = {"num_labels": 3, "classifier_proj_size": 10}
@@ -84,24 +88,24 @@ def one_by_one(
 def test_conformer(
     head: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
 ) -> None:
-    case = Case(
+    case = ModelCase(
         config="Wav2Vec2ConformerConfig", model=f"Wav2Vec2Conformer{head}", tiny={**TINY, **more}
     )
     theirs = case.saved(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return one_by_one(theirs, x, results)
 
-    assert_published(ours, GIVEN, published, results)
+    assert_matches_float32(ours, GIVEN, published, results)
 
 
 def test_frequencies_are_those_of_the_file(tmp_path: Path) -> None:
     """Rounded in a file of 16 bits, where transformers reads them too."""
-    case = Case(
+    case = ModelCase(
         config="Wav2Vec2ConformerConfig",
         model="Wav2Vec2ConformerForCTC",
         tiny={**TINY, "position_embeddings_type": "rotary"},
@@ -113,7 +117,7 @@ def test_frequencies_are_those_of_the_file(tmp_path: Path) -> None:
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return one_by_one(theirs, x, WORDS)
 
-    assert_published(loaded(str(tmp_path), tmp_path), GIVEN, published, WORDS)
+    assert_matches_float32(open_weighted_spec(str(tmp_path), tmp_path), GIVEN, published, WORDS)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +127,12 @@ def test_what_the_spec_does_not_follow_is_refused(
     more: Mapping[str, object], tmp_path: Path
 ) -> None:
     settings = {**TINY, **more}
-    case = Case(config="Wav2Vec2ConformerConfig", model="Wav2Vec2ConformerForCTC", tiny=settings)
+    case = ModelCase(
+        config="Wav2Vec2ConformerConfig", model="Wav2Vec2ConformerForCTC", tiny=settings
+    )
     case.saved(tmp_path)
     with pytest.raises(Failed, match="E0405"):
-        loaded(str(tmp_path), tmp_path)
+        open_weighted_spec(str(tmp_path), tmp_path)
 
 
 BERT: dict[str, Any] = {
@@ -143,8 +149,8 @@ def half(length: int) -> int:
     return (length - 1) // 2 + 1
 
 
-BANKS = samples(
-    {"input_features": Sound("frames", 6), "attention_mask": Keep("frames")},
+BANKS = make_samples(
+    {"input_features": Signal("frames", 6), "attention_mask": PaddingMask("frames")},
     {"frames": FRAMES, "fewer": tuple(map(half, FRAMES))},
 )
 BERT_CASES = [
@@ -168,19 +174,19 @@ BERT_CASES = [
 def test_wav2vec2_bert(
     model: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
 ) -> None:
-    case = Case(config="Wav2Vec2BertConfig", model=model, tiny={**BERT, **more})
+    case = ModelCase(config="Wav2Vec2BertConfig", model=model, tiny={**BERT, **more})
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    assert_published(ours, BANKS, lambda x: one_by_one(theirs, x, results), results)
+    assert_matches_float32(ours, BANKS, lambda x: one_by_one(theirs, x, results), results)
 
 
 FAST: dict[str, Any] = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20, "num_mel_bins": 8,
     "subsampling_conv_channels": 4, "conv_kernel_size": 5,
 }  # fmt: skip
-MELS = samples(
-    {"input_features": Sound("frames", 8), "attention_mask": Keep("frames")},
+MELS = make_samples(
+    {"input_features": Signal("frames", 8), "attention_mask": PaddingMask("frames")},
     {"frames": (61, 9, 30), "eighth": (8, 2, 4), "fourth": (16, 3, 8)},
 )
 
@@ -212,9 +218,9 @@ MELS = samples(
 def test_parakeet(
     config: str, model: str, results: Mapping[str, str], tiny: Mapping[str, object], tmp_path: Path
 ) -> None:
-    theirs = Case(config=config, model=model, tiny=tiny).saved(tmp_path)
+    theirs = ModelCase(config=config, model=model, tiny=tiny).saved(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    assert_published(ours, MELS, lambda x: one_by_one(theirs, x, results), results)
+    assert_matches_float32(ours, MELS, lambda x: one_by_one(theirs, x, results), results)

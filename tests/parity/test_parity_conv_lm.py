@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from support.padded import Ids, Keep, samples
-from support.published import assert_matches, from_module, one_by_one, randomized, with_weights
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+    run_one_by_one,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"ids": Ids("seq", 31), "keep": Keep("seq")}, {"seq": (9, 1, 4)})
+GIVEN = make_samples({"ids": TokenIds("seq", 31), "keep": PaddingMask("seq")}, {"seq": (9, 1, 4)})
 
 
 class Layer(nn.Module):
@@ -55,7 +61,7 @@ class Model(nn.Module):
 )
 def test_conv_lm(kernel: int, inside: int, dilations: tuple[int, ...], tmp_path: Path) -> None:
     """A text begins where its padding ends: nothing stands before it."""
-    theirs = randomized(Model(12, inside, kernel, dilations))
+    theirs = randomize_weights(Model(12, inside, kernel, dilations))
     sets = {
         "vocab": 31,
         "width": 10,
@@ -64,10 +70,10 @@ def test_conv_lm(kernel: int, inside: int, dilations: tuple[int, ...], tmp_path:
         "bottleneck": inside,
         "dilations": list(dilations),
     }
-    ours = with_weights("conv_lm", from_module(theirs), tmp_path, **sets)
+    ours = build_weighted_spec("conv_lm", list_module_weights(theirs), tmp_path, **sets)
     theirs.double()
 
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return {"logits": one_by_one(x, theirs)}
+        return {"logits": run_one_by_one(x, theirs)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

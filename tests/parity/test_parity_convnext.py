@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_matches, loaded, randomized
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import ConvNextConfig, ConvNextForImageClassification
 
 pytestmark = pytest.mark.parity
@@ -27,13 +27,13 @@ def test_convnext(image: int, patch: int, factor: float, tmp_path: Path) -> None
         hidden_act="gelu",
         num_labels=5,
     )
-    theirs = randomized(ConvNextForImageClassification(config))
+    theirs = randomize_weights(ConvNextForImageClassification(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("convnext", tmp_path)
+    ours = open_weighted_spec("convnext", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x["pixel_values"]).logits}
 
-    given = samples({"pixel_values": Numbers((2, image, image))}, {})
-    assert_matches(ours, given, published, {"logits": ""})
+    given = make_samples({"pixel_values": FixedValues((2, image, image))}, {})
+    assert_matches_published(ours, given, published, {"logits": ""})

@@ -11,17 +11,17 @@ import pytest
 import torch
 import transformers
 from support.config_fields import (
-    DECODER,
+    DECODER_SIZES,
     ROTARY,
-    Family,
+    FieldCase,
     check_every_field,
+    make_text_inputs,
     run_decoder,
-    text_inputs,
 )
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
-PADDED = DECODER | {"pad_token_id": 0}
+PADDED = DECODER_SIZES | {"pad_token_id": 0}
 GROUPED = PADDED | {"num_key_value_heads": 2}
 PLAIN = {k: v for k, v in PADDED.items() if k != "intermediate_size"}
 NAMED = {"vocab_size": 31, "n_positions": 20, "n_embd": 32, "n_layer": 2, "n_head": 4}
@@ -45,11 +45,11 @@ LAYERS: dict[str, tuple[Any, ...]] = {
 
 def family(
     spec: str, name: str, tiny: dict[str, Any], rotary: bool = True, **others: tuple[Any, ...]
-) -> Family:
+) -> FieldCase:
     """A family that writes, with fields beside those that its class lists."""
     tried = {**(ROTARY if rotary else {}), **others}
     model = f"{name.removesuffix('Text')}ForCausalLM"
-    return Family(spec, f"{name}Config", model, tiny, text_inputs, run_decoder, tried)
+    return FieldCase(spec, f"{name}Config", model, tiny, make_text_inputs, run_decoder, tried)
 
 
 FAMILIES = [
@@ -107,6 +107,6 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.spec)
-def test_every_field_is_obeyed_or_refused(family: Family, tmp_path: Path) -> None:
+def test_every_field_is_obeyed_or_refused(family: FieldCase, tmp_path: Path) -> None:
     """Phi-3 takes no scaling but that of its own files, so most are of no use to it."""
     check_every_field(family, tmp_path, most=0.5)

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.decoders import check_classes, check_head, decoder
-from support.families import Case, check_scores
+from support.decoder_cases import (
+    check_decoder_head,
+    check_sequence_classification,
+    make_decoder_case,
+)
+from support.hf_cases import ModelCase, check_model_outputs
 
 pytestmark = pytest.mark.parity
 
@@ -16,9 +20,9 @@ IDS = {"vocab_size": 31, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 
 GPT = {**IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 
 
-def own(family: str, model: str, tiny: dict[str, Any], *, places: bool) -> Case:
+def own(family: str, model: str, tiny: dict[str, Any], *, places: bool) -> ModelCase:
     """A family whose config has names of its own."""
-    return Case(
+    return ModelCase(
         config=f"{family}Config", model=model, tiny=tiny, sides=("left", "right"), places=places
     )  # fmt: skip
 
@@ -27,43 +31,43 @@ BLOOM = {**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 FAMILIES = {
     "GPT2": own("GPT2", "GPT2LMHeadModel", GPT, places=True),
     "Bloom": replace(own("Bloom", "BloomForCausalLM", BLOOM, places=False), eager=True),
-    "Mistral": decoder("Mistral", sliding_window=3),
+    "Mistral": make_decoder_case("Mistral", sliding_window=3),
     "GPTJ": own("GPTJ", "GPTJForCausalLM", {**GPT, "rotary_dim": 4}, places=True),
-    **{f: decoder(f) for f in ("Llama", "Qwen2", "SmolLM3", "Nemotron", "GPTNeoX")},
+    **{f: make_decoder_case(f) for f in ("Llama", "Qwen2", "SmolLM3", "Nemotron", "GPTNeoX")},
     # of the first seed, the end of a text of one token is near 0
-    "Qwen3": replace(decoder("Qwen3"), seed=1),
-    "OPT": decoder("OPT", ffn_dim=40, word_embed_proj_dim=16, do_layer_norm_before=False),
+    "Qwen3": replace(make_decoder_case("Qwen3"), seed=1),
+    "OPT": make_decoder_case("OPT", ffn_dim=40, word_embed_proj_dim=16, do_layer_norm_before=False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers(family: str, tmp_path: Path) -> None:
-    check_head(FAMILIES[family], "ForQuestionAnswering", tmp_path)
+    check_decoder_head(FAMILIES[family], "ForQuestionAnswering", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bloom", "Mistral", "Llama", "SmolLM3"])
 def test_tokens(family: str, tmp_path: Path) -> None:
-    check_head(FAMILIES[family], "ForTokenClassification", tmp_path)
+    check_decoder_head(FAMILIES[family], "ForTokenClassification", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bloom", "Mistral", "Llama"])
 def test_bodies(family: str, tmp_path: Path) -> None:
-    check_head(FAMILIES[family], "Model", tmp_path)
+    check_decoder_head(FAMILIES[family], "Model", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bloom", "Mistral", "Llama", "SmolLM3"])
 def test_classes(family: str, tmp_path: Path) -> None:
-    check_classes(FAMILIES[family], tmp_path)
+    check_sequence_classification(FAMILIES[family], tmp_path)
 
 
 UNTIED = {
     "gpt2": replace(FAMILIES["GPT2"], tiny=GPT | {"tie_word_embeddings": False}),
     "bloom": replace(FAMILIES["Bloom"], tiny=BLOOM | {"tie_word_embeddings": False}),
-    "mistral": decoder("Mistral", sliding_window=None, tie_word_embeddings=True),
+    "mistral": make_decoder_case("Mistral", sliding_window=None, tie_word_embeddings=True),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", UNTIED.values(), ids=UNTIED)
-def test_last_weights_of_their_own(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_last_weights_of_their_own(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)

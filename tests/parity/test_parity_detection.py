@@ -13,9 +13,8 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from PIL import Image
-from support.published import loaded, randomized
-from support.recorded import record
-from support.spec_models import assert_agrees, by_reference
+from support.elaborated_specs import assert_arrays_close, run_reference
+from support.published_models import open_weighted_spec, randomize_weights, record_comparison
 
 import specc
 from specc.cli.main import main
@@ -96,7 +95,7 @@ class Detector:
 def randomize(model: torch.nn.Module) -> Any:
     """Return the model with random weights and running statistics, in float64."""
     source = torch.Generator().manual_seed(0)
-    theirs = randomized(model)
+    theirs = randomize_weights(model)
     for name, values in theirs.named_buffers():
         if name.endswith("running_mean"):
             values.normal_(generator=source)
@@ -277,7 +276,7 @@ def test_detection(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     theirs = randomize(getattr(transformers, case.model)(case.configure()))
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path, graph=case.graph, **case.sets)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, graph=case.graph, **case.sets)
     theirs.double()
     rng, worst = np.random.default_rng(case.seed), 0.0
     for batch in (1, 3):
@@ -286,7 +285,7 @@ def test_detection(name: str, tmp_path: Path) -> None:
         with torch.no_grad():
             wanted = theirs(**{n: as_tensor(x) for n, x in given.items()})
         reference, compiled = (
-            by_reference(ours.spec, ours.weights, given),
+            run_reference(ours.spec, ours.weights, given),
             ours.compiled.run(**given),
         )
         for result in case.results:
@@ -296,7 +295,7 @@ def test_detection(name: str, tmp_path: Path) -> None:
                 compiled[result], wanted[result].numpy(), f"{what}, compiled"
             )
             worst = max(worst, apart)
-    record(ours.spec.model, worst=worst)
+    record_comparison(ours.spec.model, worst=worst)
 
 
 TABLES = {
@@ -344,14 +343,14 @@ def test_run_prints_boxes(family: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def assert_finite_agree(found: NDArray[Any], wanted: NDArray[Any], what: str) -> float:
-    """`assert_agrees` where the class is finite; elsewhere the least or greatest float32 is due, which
+    """`assert_arrays_close` where the class is finite; elsewhere the least or greatest float32 is due, which
     the class takes of its own type: in float64 that is infinite.
     """
     limits = np.finfo(np.float32)
     infinite_signs = (wanted <= limits.min) | (wanted >= limits.max)
     due = np.clip(wanted, limits.min, limits.max)
     assert (np.float32(found) == due)[infinite_signs].all(), what
-    return assert_agrees(
+    return assert_arrays_close(
         np.where(infinite_signs, 0, found), np.where(infinite_signs, 0, wanted), what
     )
 

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_matches, from_module, randomized, with_weights
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+)
 from torch import nn
 
 pytestmark = pytest.mark.parity
@@ -16,13 +21,13 @@ pytestmark = pytest.mark.parity
 
 @pytest.mark.parametrize("act", ["tanh", "relu"])
 def test_elman(act: str, tmp_path: Path) -> None:
-    theirs = randomized(
+    theirs = randomize_weights(
         nn.ModuleDict(
             {"rnn": nn.RNN(4, 6, nonlinearity=act, batch_first=True), "output": nn.Linear(6, 3)}
         )
     )
-    ours = with_weights(
-        "elman", from_module(theirs), tmp_path, inputs=4, hidden=6, outputs=3, act=act
+    ours = build_weighted_spec(
+        "elman", list_module_weights(theirs), tmp_path, inputs=4, hidden=6, outputs=3, act=act
     )
     theirs.double()
 
@@ -30,4 +35,6 @@ def test_elman(act: str, tmp_path: Path) -> None:
         out, last = theirs["rnn"](x["x"])
         return {"y": theirs["output"](out), "last": last.transpose(0, 1)}
 
-    assert_matches(ours, samples({"x": Numbers((5, 4))}, {}), published, {"y": "", "last": ""})
+    assert_matches_published(
+        ours, make_samples({"x": FixedValues((5, 4))}, {}), published, {"y": "", "last": ""}
+    )

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import Arrays, assert_matches, with_weights
-from support.torch_layers import Stacks, all_layers, stacks
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import Arrays, assert_matches_published, build_weighted_spec
+from support.torch_layers import TransformerStacks, make_random_stacks, rename_stack_weights
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
+GIVEN = make_samples(
     {
-        "source": Ids("src", 31),
-        "source_keep": Keep("src"),
-        "target": Ids("tgt", 31),
-        "target_keep": Keep("tgt"),
+        "source": TokenIds("src", 31),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", 31),
+        "target_keep": PaddingMask("tgt"),
     },
     {"src": (7, 1, 4), "tgt": (3, 6, 4)},
 )
@@ -33,7 +33,7 @@ SIZES = {
 TORCH = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "layers": 2}
 
 
-def weights_of(module: Stacks) -> Arrays:
+def weights_of(module: TransformerStacks) -> Arrays:
     table = module.embed.weight.detach().numpy().copy()
     made = {
         "encoder.embed_tokens.weight": table,
@@ -48,7 +48,7 @@ def weights_of(module: Stacks) -> Arrays:
         if stack in module.norms:
             made[f"{stack}.layer_norm.weight"] = module.norms[stack].weight.detach().numpy().copy()
             made[f"{stack}.layer_norm.bias"] = module.norms[stack].bias.detach().numpy().copy()
-    return all_layers(module) | made
+    return rename_stack_weights(module) | made
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -57,23 +57,23 @@ def weights_of(module: Stacks) -> Arrays:
 def test_norm_placement_activation_and_positions(
     norm: str, act: str, positions: str, tmp_path: Path
 ) -> None:
-    theirs = stacks(
+    theirs = make_random_stacks(
         **TORCH, act=act, pre=norm == "pre", positions=9 if "learned" in positions else 0
     )
     sets = {**SIZES, "norm": norm, "act": act, "positions": positions}
-    ours = with_weights("encoder_decoder", weights_of(theirs), tmp_path, **sets)
+    ours = build_weighted_spec("encoder_decoder", weights_of(theirs), tmp_path, **sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+    assert_matches_published(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
 
 
 def test_window_masks(tmp_path: Path) -> None:
     """A word sees itself and one word back; in the source also one ahead."""
-    theirs = stacks(**TORCH, act="relu", pre=True)
-    ours = with_weights(
+    theirs = make_random_stacks(**TORCH, act="relu", pre=True)
+    ours = build_weighted_spec(
         "encoder_decoder",
         weights_of(theirs),
         tmp_path,
@@ -89,7 +89,7 @@ def test_window_masks(tmp_path: Path) -> None:
         far = _apart(x["source"].shape[1]).abs() >= 2
         return {"logits": theirs(x, back, far)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+    assert_matches_published(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
 
 
 def _apart(n: int) -> torch.Tensor:

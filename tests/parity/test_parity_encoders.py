@@ -11,20 +11,28 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from support.families import VOCAB, Case, check_scores
-from support.padded import Boxes, Field, Ids, Keep, Numbers, Samples, samples
-from support.published import assert_published, loaded
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import VOCAB, ModelCase, check_model_outputs
+from support.padded_batches import (
+    BoundingBoxes,
+    Field,
+    FixedValues,
+    PaddingMask,
+    Samples,
+    TokenIds,
+    make_samples,
+)
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 import specc
 from specc.diagnostics.diagnostic import Failed
 
 pytestmark = pytest.mark.parity
 
-TEXTS = {"input_ids": Ids("seq", VOCAB), "attention_mask": Keep("seq")}
+TEXTS = {"input_ids": TokenIds("seq", VOCAB), "attention_mask": PaddingMask("seq")}
 LENGTHS = {"seq": (7, 1, 4)}
-PLAIN = samples(TEXTS, LENGTHS)
-TYPED = samples({**TEXTS, "token_type_ids": Ids("seq", 2)}, LENGTHS)
+PLAIN = make_samples(TEXTS, LENGTHS)
+TYPED = make_samples({**TEXTS, "token_type_ids": TokenIds("seq", 2)}, LENGTHS)
 SMALL = {
     "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
     "max_position_embeddings": 20, "layer_norm_eps": 1e-6,
@@ -45,7 +53,7 @@ ESM2 = {
     "hidden_size": 32,
 }  # fmt: skip
 """Masked tokens are among the random ids, in padding too."""
-BOXES = {"bbox": Boxes("seq", 50)}
+BOXES = {"bbox": BoundingBoxes("seq", 50)}
 
 
 @dataclass(frozen=True)
@@ -67,11 +75,11 @@ class Family:
     @property
     def given(self) -> Samples:
         """Three sequences of different lengths."""
-        typed = {"token_type_ids": Ids("seq", 2)} if self.typed else {}
+        typed = {"token_type_ids": TokenIds("seq", 2)} if self.typed else {}
         fields = {**TEXTS, **typed, **self.more}
         if self.lengths != LENGTHS["seq"]:  # the class has no padding mask
             del fields["attention_mask"]
-        return samples(fields, {"seq": self.lengths})
+        return make_samples(fields, {"seq": self.lengths})
 
 
 FAMILIES = [
@@ -162,7 +170,7 @@ FAMILIES = [
     Family(
         "Ernie",
         {**SMALL, "use_task_id": True, "hidden_act": "relu", "task_type_vocab_size": 4},
-        more={"task_type_ids": Ids("seq", 4)},
+        more={"task_type_ids": TokenIds("seq", 4)},
     ),
     Family("BigBird", {**SMALL, "sep_token_id": 30}),
     Family(
@@ -224,8 +232,8 @@ def has_head(family: Family, head: str) -> bool:
     return hasattr(transformers, family.name + head)
 
 
-def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
-    return Case(
+def case_of(family: Family, head: str, results: Mapping[str, str]) -> ModelCase:
+    return ModelCase(
         config=f"{family.name}Config",
         model=f"{family.name}{head}",
         tiny={**family.tiny, "num_labels": 2 if "Question" in head else 3},
@@ -245,19 +253,19 @@ def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
     ],
 )
 def test_heads(family: Family, head: str, tmp_path: Path) -> None:
-    check_scores(case_of(family, head, HEADS[head]), tmp_path)
+    check_model_outputs(case_of(family, head, HEADS[head]), tmp_path)
 
 
 def test_reader_of_dpr(tmp_path: Path) -> None:
     results = {"start_logits": "seq", "end_logits": "seq"}
     case = replace(case_of(Family("DPR", SMALL, typed=False), "Reader", results), seed=1)
-    check_scores(case, tmp_path)
-    theirs, ours = case.saved(tmp_path), loaded(str(tmp_path), tmp_path)
+    check_model_outputs(case, tmp_path)
+    theirs, ours = case.saved(tmp_path), open_weighted_spec(str(tmp_path), tmp_path)
     given = case.given.together("right")
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).relevance_logits
     got = ours.compiled.run(**given)["relevance_logits"]
-    assert_agrees(got, wanted.numpy(), "relevance_logits", 1e-5)
+    assert_arrays_close(got, wanted.numpy(), "relevance_logits", 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +277,7 @@ def test_reader_of_dpr(tmp_path: Path) -> None:
     ],
 )
 def test_fnet(head: str, results: Mapping[str, str], tmp_path: Path) -> None:
-    check_scores(case_of(Family("FNet", SMALL, lengths=(7, 7, 7)), head, results), tmp_path)
+    check_model_outputs(case_of(Family("FNet", SMALL, lengths=(7, 7, 7)), head, results), tmp_path)
 
 
 def test_multiple_choice_of_fnet(tmp_path: Path) -> None:
@@ -281,19 +289,19 @@ def test_multiple_choice_of_fnet(tmp_path: Path) -> None:
     }
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).logits
-    got = loaded(str(tmp_path), tmp_path).compiled.run(**given)["logits"]
-    assert_agrees(got, wanted.numpy(), "logits", 1e-5)
+    got = open_weighted_spec(str(tmp_path), tmp_path).compiled.run(**given)["logits"]
+    assert_arrays_close(got, wanted.numpy(), "logits", 1e-5)
 
 
 def test_words_that_were_put_there(tmp_path: Path) -> None:
-    check_scores(case_of(FAMILIES[3], "ForPreTraining", {"logits": "seq"}), tmp_path)
+    check_model_outputs(case_of(FAMILIES[3], "ForPreTraining", {"logits": "seq"}), tmp_path)
 
 
 @pytest.mark.parametrize("family", [f for f in EACH if has_head(f.values[0], "ForMultipleChoice")])
 def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     """Four answers to each question, of different lengths."""
     theirs = case_of(family, "ForMultipleChoice", {}).saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     given = {
         "input_ids": rng.integers(6, VOCAB, (3, 4, 7)),
@@ -305,7 +313,7 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     with torch.no_grad():
         # ones and zeros: one family counts on numbers there
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).logits
-    assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
+    assert_arrays_close(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
 
 
 def rewrite_checkpoint(directory: Path, config: Mapping[str, Any], rename: tuple[str, str]) -> None:
@@ -333,8 +341,8 @@ def test_gte_files_of_alibaba_with_ntk_scaling(tmp_path: Path) -> None:
         "position_embedding_type": "rope", "layer_norm_type": "layer_norm",
     }  # fmt: skip
     rewrite_checkpoint(tmp_path, config, ("gte.", "new."))
-    ours = loaded(str(tmp_path), tmp_path)
-    assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), case.results)
 
 
 def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> None:
@@ -354,8 +362,8 @@ def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> No
     theirs.double()
     results = {"last_hidden_state": "seq"}
     case = replace(case, results=results)
-    ours = loaded(str(tmp_path), tmp_path)
-    assert_published(ours, case.given, lambda x: case.published(theirs, x), results)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), results)
 
 
 def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
@@ -368,8 +376,8 @@ def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
         "rotary_scaling_factor": 2, "mlp_fc1_bias": False, "prenorm": False, "n_positions": 8192,
     }  # fmt: skip
     rewrite_checkpoint(tmp_path, config, ("", ""))
-    ours = loaded(str(tmp_path), tmp_path)
-    assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), case.results)
 
 
 def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
@@ -377,7 +385,7 @@ def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
     tiny = {**SMALL, "sep_token_id": 7}
     case = case_of(Family("BigBird", tiny), "ForQuestionAnswering", {})
     theirs = case.saved(tmp_path).double()
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     ids = np.array([[1, 3, 7, 9, 4, 7, 5], [1, 7, 8, 2, 9, 11, 3]])
     keep = np.arange(7) < [[7], [5]]
     with torch.no_grad():
@@ -389,14 +397,14 @@ def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
         assert ((made[name] > -1e5) == answers).all()
         assert answers.sum() < answers.size
         valid = answers & keep
-        assert_agrees(made[name][valid], expected[valid], name, 1e-5)
+        assert_arrays_close(made[name][valid], expected[valid], name, 1e-5)
 
 
 def test_big_bird_refuses_texts_of_block_sparse_attention(tmp_path: Path) -> None:
     """Block-sparse attention begins above (5 + 2 * random blocks) * block size."""
     tiny = {**SMALL, "block_size": 1, "num_random_blocks": 3}
     case_of(Family("BigBird", tiny), "Model", {}).saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path).compiled
+    ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ours.run(input_ids=np.ones((1, 11), int))
     with pytest.raises(Failed, match=r"E0912.*the maximum is 11"):
         ours.run(input_ids=np.ones((1, 12), int))
@@ -407,7 +415,7 @@ LAYOUT3 = {
     "rel_pos_bins": 8, "max_rel_pos": 9, "rel_2d_pos_bins": 8, "max_rel_2d_pos": 40, "input_size": 12, "patch_size": 4,
     "pad_token_id": 1,
 }  # fmt: skip
-PAGE = {"bbox": Boxes("seq", 1001), "pixel_values": Numbers((3, 12, 12))}
+PAGE = {"bbox": BoundingBoxes("seq", 1001), "pixel_values": FixedValues((3, 12, 12))}
 
 
 @pytest.mark.parametrize("with_image", [True, False])
@@ -430,14 +438,14 @@ def test_layoutlmv3(head: str, more: Mapping[str, Any], with_image: bool, tmp_pa
     case = case_of(family, head, HEADS[head])
     case = replace(case, tiny={**case.tiny, **more})
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path, use_image=with_image)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, use_image=with_image)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         shown = {name: v for name, v in x.items() if with_image or name != "pixel_values"}
         return case.published(theirs, shown)
 
-    assert_published(ours, case.given, published, case.results)
+    assert_matches_float32(ours, case.given, published, case.results)
 
 
 SENTENCES = [
@@ -476,7 +484,7 @@ def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
                 if normalized:
                     wanted = torch.nn.functional.normalize(wanted)
             found = ours.run(**given)["sentence_embedding"]
-            assert_agrees(found, wanted.numpy(), pooling, 1e-5)
+            assert_arrays_close(found, wanted.numpy(), pooling, 1e-5)
 
 
 OWN = [
@@ -496,10 +504,10 @@ OWN = [
 def test_words_are_told_by_a_table_of_their_own(
     name: str, tiny: Mapping[str, Any], typed: bool, tmp_path: Path
 ) -> None:
-    case = Case(
+    case = ModelCase(
         config=f"{name}Config",
         model=f"{name}ForMaskedLM",
         tiny={**tiny, "tie_word_embeddings": False},
         given=TYPED if typed and tiny.get("type_vocab_size") != 0 else PLAIN,
     )
-    check_scores(case, tmp_path)
+    check_model_outputs(case, tmp_path)

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_published, from_module, loaded, randomized
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    list_module_weights,
+    open_weighted_spec,
+    randomize_weights,
+)
 from transformers import DeepseekV3Config, GptOssConfig, Qwen3MoeConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
@@ -19,7 +24,7 @@ from specc.weights.formats.safetensors import write_safetensors
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"x": Numbers((7, 16))}, {"seq": (7, 7, 7)})
+GIVEN = make_samples({"x": FixedValues((7, 16))}, {"seq": (7, 7, 7)})
 HEAD = """
 specc 1
 model m
@@ -102,22 +107,22 @@ def agrees(spec: str, theirs: Any, directory: Path, **sets: object) -> None:
     """The module's weights by way of a file, and what both make of three texts."""
     path = directory / "mixture.specc"
     path.write_text(spec)
-    randomized(theirs)
+    randomize_weights(theirs)
     with torch.no_grad():
         for name, weight in (*theirs.named_parameters(), *theirs.named_buffers()):
             if weight.dim() == 3:  # all experts in one: as large as each alone would be
                 weight *= weight.shape[1] ** 0.5
             if name.endswith("correction_bias"):
                 weight += torch.linspace(-0.3, 0.3, 8)[[3, 1, 0, 2, 7, 4, 6, 5]]
-    write_safetensors(directory / "model.safetensors", from_module(theirs))
-    ours = loaded(str(path), directory, **sets)
+    write_safetensors(directory / "model.safetensors", list_module_weights(theirs))
+    ours = open_weighted_spec(str(path), directory, **sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         made = theirs(x["x"].double())
         return {"y": made[0] if isinstance(made, tuple) else made}
 
-    assert_published(ours, GIVEN, published, {"y": ""})
+    assert_matches_float32(ours, GIVEN, published, {"y": ""})
 
 
 @pytest.mark.parametrize("norm", [True, False])

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_matches, from_module, randomized, with_weights
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+)
 from torch import nn
 
 pytestmark = pytest.mark.parity
@@ -16,12 +21,12 @@ pytestmark = pytest.mark.parity
     ("act", "layer"), [("relu", nn.ReLU), ("tanh", nn.Tanh), ("gelu", nn.GELU)]
 )
 def test_feedforward(act: str, layer: type[nn.Module], tmp_path: Path) -> None:
-    theirs = randomized(
+    theirs = randomize_weights(
         nn.Sequential(nn.Linear(5, 9), layer(), nn.Linear(9, 7), layer(), nn.Linear(7, 3))
     )
     names = {"0": "layers.0", "2": "layers.1", "4": "output"}
-    weights = {f"{names[k[0]]}{k[1:]}": v for k, v in from_module(theirs).items()}
-    ours = with_weights(
+    weights = {f"{names[k[0]]}{k[1:]}": v for k, v in list_module_weights(theirs).items()}
+    ours = build_weighted_spec(
         "feedforward", weights, tmp_path, inputs=5, hidden="[9, 7]", outputs=3, act=act
     )
     theirs.double()
@@ -29,4 +34,4 @@ def test_feedforward(act: str, layer: type[nn.Module], tmp_path: Path) -> None:
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"y": theirs(x["x"])}
 
-    assert_matches(ours, samples({"x": Numbers((5,))}, {}), published, {"y": ""})
+    assert_matches_published(ours, make_samples({"x": FixedValues((5,))}, {}), published, {"y": ""})

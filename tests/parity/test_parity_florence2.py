@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.families import TOKENS, ended
-from support.padded import Ids, Keep, Numbers, Samples, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop
+from support.padded_batches import FixedValues, PaddingMask, Samples, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 
 import specc
 
@@ -38,7 +38,7 @@ def saved(head: str, directory: Path, seed: int = 0, *, tied: bool = True) -> An
     """Return a model with random weights, saved in `directory`."""
     config = transformers.Florence2Config(**CONFIG, tie_word_embeddings=tied)
     kind = getattr(transformers, f"Florence2{head}")
-    theirs = randomized(kind(config), seed)
+    theirs = randomize_weights(kind(config), seed)
     theirs.tie_weights()
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory).eval().double()
@@ -47,13 +47,13 @@ def saved(head: str, directory: Path, seed: int = 0, *, tied: bool = True) -> An
 def given() -> Samples:
     """Return three images with prompts and answers."""
     fields = {
-        "pixel_values": Numbers((3, SIDE, SIDE)),
-        "source": Ids("src", IMAGE),
-        "source_keep": Keep("src"),
-        "target": Ids("tgt", IMAGE),
-        "target_keep": Keep("tgt"),
+        "pixel_values": FixedValues((3, SIDE, SIDE)),
+        "source": TokenIds("src", IMAGE),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", IMAGE),
+        "target_keep": PaddingMask("tgt"),
     }
-    made = samples(fields, {"src": (ROWS + 4, ROWS, ROWS + 2), "tgt": (5, 1, 3)})
+    made = make_samples(fields, {"src": (ROWS + 4, ROWS, ROWS + 2), "tgt": (5, 1, 3)})
     for row in made.rows:
         row["source"][:ROWS] = IMAGE
     return made
@@ -76,8 +76,8 @@ def run(theirs: Any, x: Mapping[str, torch.Tensor], result: str) -> dict[str, to
 )
 def test_outputs(head: str, result: str, tied: bool, tmp_path: Path) -> None:
     theirs = saved(head, tmp_path, tied=tied)
-    ours = loaded(str(tmp_path), tmp_path, vision__image=SIDE)
-    assert_published(ours, given(), lambda x: run(theirs, x, result), {result: "tgt"})
+    ours = open_weighted_spec(str(tmp_path), tmp_path, vision__image=SIDE)
+    assert_matches_float32(ours, given(), lambda x: run(theirs, x, result), {result: "tgt"})
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -86,7 +86,7 @@ def test_generation(beams: int, tmp_path: Path) -> None:
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step", set={"vision.image": SIDE})
     ours = specc.load(tmp_path / "package", threads=1)
     x = given().together("right")
-    how: dict[str, Any] = {"max_tokens": TOKENS}
+    how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     with torch.no_grad():
@@ -97,9 +97,9 @@ def test_generation(beams: int, tmp_path: Path) -> None:
             do_sample=False,
             num_beams=beams,
             early_stopping=False,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
         )
-    wanted = [ended(row[1:].tolist(), STOP) for row in made]
+    wanted = [cut_at_stop(row[1:].tolist(), STOP) for row in made]
     prompt = {name: x[name] for name in ("pixel_values", "source", "source_keep")}
     answers = ours.generate(**prompt, **how).results()
     assert [list(row[0].tokens) for row in answers] == wanted

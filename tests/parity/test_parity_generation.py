@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.covering import covering
+from support.parameter_sweeps import cover_axes
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -180,7 +180,7 @@ SEEDS = [(gpt2, 2), (gpt2, 4), (gpt2, 6), (gpt2, 8), (bart, 4), (bart, 5), (bart
 MODELS = [pytest.param(make, seed, id=f"{make.__name__}-{seed}") for make, seed in SEEDS]
 SEARCHED = [m for m in MODELS if m.id in ("gpt2-2", "gpt2-8", "bart-4", "bart-8")]
 """A beam search takes longer: half of them."""
-SEARCHES = covering(
+SEARCHES = cover_axes(
     lambda model, early, search: (model + early + search) % 2 == 0,
     [(gpt2, 2), (gpt2, 8), (bart, 4), (bart, 8)],
     [False, True, "never"],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.families import Case
+from support.hf_cases import ModelCase
 
 import specc
 
@@ -53,7 +53,7 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_from_a_source(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
-    case = Case(
+    case = ModelCase(
         config="BartConfig", model="BartForConditionalGeneration", tiny=BART, louder=2.0, seed=1
     )
     theirs = case.saved(tmp_path)
@@ -81,7 +81,7 @@ def test_from_a_source(name: str, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
     """Lengths count the prompt."""
-    case = Case(config="GPT2Config", model="GPT2LMHeadModel", tiny=GPT2, louder=2.0)
+    case = ModelCase(config="GPT2Config", model="GPT2LMHeadModel", tiny=GPT2, louder=2.0)
     theirs = case.saved(tmp_path).double()
     wanted = published(theirs, torch.tensor(SOURCE), config, tmp_path)
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
@@ -134,7 +134,7 @@ SAYINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("seed", [0, 3])
 def test_whisper(name: str, seed: int, tmp_path: Path) -> None:
     """The language that is said, or that the model chooses; the task; suppressed tokens."""
-    case = Case(
+    case = ModelCase(
         config="WhisperConfig",
         model="WhisperForConditionalGeneration",
         tiny=WHISPER,

@@ -12,9 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.gguf_files import llama_metadata, random_blocks, write_gguf
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, one_by_one, randomized
+from support.gguf_files import make_llama_metadata, sample_blocks, write_gguf
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_weights,
+    run_one_by_one,
+)
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     AutoTokenizer,
@@ -43,7 +48,9 @@ gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.parity
 
 Type = gguf.GGMLQuantizationType
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 SIZES: dict[str, Any] = {
     "vocab_size": 31, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -80,7 +87,7 @@ def write(path: Path, model: PreTrainedModel, kind: Any, more: Mapping[str, Any]
         fits = array.ndim > 1 and array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
         chosen = kind if fits else Type.F32
         if chosen in (Type.Q4_K, Type.Q6_K):
-            raw = random_blocks(int(chosen), array.shape, np.random.default_rng(len(name)))[2]
+            raw = sample_blocks(int(chosen), array.shape, np.random.default_rng(len(name)))[2]
             width = (
                 array.shape[-1] // gguf.GGML_QUANT_SIZES[kind][0] * gguf.GGML_QUANT_SIZES[kind][1]
             )
@@ -127,9 +134,11 @@ def check_logits(spec: str, path: Path, theirs: PreTrainedModel) -> None:
     theirs = theirs.eval().double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": one_by_one(x, lambda ids: theirs(ids).logits)}
+        return {"logits": run_one_by_one(x, lambda ids: theirs(ids).logits)}
 
-    assert_published(loaded(spec, path), GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(
+        open_weighted_spec(spec, path), GIVEN, published, {"logits": "seq"}, ("left", "right")
+    )
 
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
@@ -159,7 +168,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any], dict[str, Any]]] = {
 def test_logits_of_transformers(name: str, tmp_path: Path) -> None:
     config, made, kind, fields, more = CASES[name]
     path = tmp_path / "m.gguf"
-    model = randomized(made(config(**{**SIZES, **fields})))
+    model = randomize_weights(made(config(**{**SIZES, **fields})))
     write(path, model, kind, more)
     theirs = made.from_pretrained(
         tmp_path, gguf_file="m.gguf", dtype=torch.float32, attn_implementation="eager"
@@ -176,7 +185,7 @@ def test_experts(tmp_path: Path) -> None:
         ),
     ):  # fmt: skip
         path = tmp_path / "m.gguf"
-        model = randomized(made(config(**SIZES, num_experts_per_tok=2, **fields)))
+        model = randomize_weights(made(config(**SIZES, num_experts_per_tok=2, **fields)))
         write(
             path,
             model,
@@ -191,7 +200,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
     """Llama 3.1's divisors of frequencies are a tensor, computed as by llama.cpp's converter."""
     scaling = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
-    model = randomized(LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=scaling)))
+    model = randomize_weights(LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=scaling)))
     divisors = []
     for n in range(8):
         wave = 2 * np.pi * 10000 ** (n / 8)
@@ -208,7 +217,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
         "factor": 4.0,
         "original_max_position_embeddings": 16,
     }
-    model = randomized(Qwen2ForCausalLM(Qwen2Config(**SIZES, rope_parameters=yarn)))
+    model = randomize_weights(Qwen2ForCausalLM(Qwen2Config(**SIZES, rope_parameters=yarn)))
     more = {"rope_scaling_type": gguf.RopeScalingType.YARN, "rope_scaling_factor": 4.0,
             "rope_scaling_orig_ctx_len": 16}  # fmt: skip
     write(path, model, Type.F32, more)
@@ -231,7 +240,9 @@ CORPUS = [
 
 def write_tokenizer(directory: Path, metadata: Mapping[str, Any], arch: str) -> None:
     """A GGUF file with a tokenizer and the metadata of a small model."""
-    sizes = llama_metadata(**{f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
+    sizes = make_llama_metadata(
+        **{f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+    )
     renamed = {key.replace("llama.", f"{arch}."): value for key, value in sizes.items()}
     write_gguf(directory / "m.gguf", {**renamed, "general.architecture": arch}, {})
 

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_matches, from_module, randomized, with_weights
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -103,19 +108,21 @@ def settings(patch: int, scales: int, wider: int) -> dict[str, object]:
 @pytest.mark.parametrize("graph", ["", "sampled", "policy"])
 @pytest.mark.parametrize(("patch", "scales", "wider"), [(4, 1, 2), (3, 3, 2), (2, 2, 3)])
 def test_glimpses(patch: int, scales: int, wider: int, graph: str, tmp_path: Path) -> None:
-    theirs = randomized(Glimpses(patch, scales, wider))
+    theirs = randomize_weights(Glimpses(patch, scales, wider))
     with torch.no_grad():  # places that lie apart, and not all at the edge
         theirs.location.weight.mul_(0.3)
-    weights = from_module(theirs)
-    ours = with_weights("glimpses", weights, tmp_path, graph, **settings(patch, scales, wider))
-    fields = {"pixel_values": Numbers((CHANNELS, HIGH, WIDE))}
+    weights = list_module_weights(theirs)
+    ours = build_weighted_spec(
+        "glimpses", weights, tmp_path, graph, **settings(patch, scales, wider)
+    )
+    fields = {"pixel_values": FixedValues((CHANNELS, HIGH, WIDE))}
     if graph == "policy":
-        fields["locations"] = Numbers((GLIMPSES, 2))
+        fields["locations"] = FixedValues((GLIMPSES, 2))
     else:
-        fields["start"] = Numbers((2,))
+        fields["start"] = FixedValues((2,))
     if graph == "sampled":
-        fields["noise"] = Numbers((GLIMPSES, 2))
-    given = samples(fields, {})
+        fields["noise"] = FixedValues((GLIMPSES, 2))
+    given = make_samples(fields, {})
     exact = theirs.double()
 
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -124,7 +131,7 @@ def test_glimpses(patch: int, scales: int, wider: int, graph: str, tmp_path: Pat
         return exact(x["pixel_values"], x["start"], x.get("noise"))
 
     named = "means" if graph == "policy" else "locations"
-    assert_matches(ours, given, published, {"logits": "", named: ""})
+    assert_matches_published(ours, given, published, {"logits": "", named: ""})
 
 
 def test_reinforce_gradient_of_the_demo() -> None:
@@ -138,7 +145,7 @@ def test_reinforce_gradient_of_the_demo() -> None:
     demo = module_from_spec(spec)
     spec.loader.exec_module(demo)
     demo.STD = SPREAD
-    theirs = randomized(Glimpses(3, 2, 2))
+    theirs = randomize_weights(Glimpses(3, 2, 2))
     config = settings(3, 2, 2)
     ours = specc_torch.module("glimpses", graph="policy", set=config, init=0)
     ours.load_state_dict(theirs.state_dict())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from specc.preprocessing.audio import AudioRecording, audio_features
@@ -39,7 +39,7 @@ def ours(name: str, record: Sound) -> np.ndarray:
 def test_waveforms(name: str, normalize: bool) -> None:
     theirs = Wav2Vec2FeatureExtractor(do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
-    assert_agrees(ours(name, Waveform(normalize=normalize)), wanted, name, 1e-5)
+    assert_arrays_close(ours(name, Waveform(normalize=normalize)), wanted, name, 1e-5)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -54,7 +54,7 @@ def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyP
     theirs = WhisperFeatureExtractor(feature_size=bins, chunk_length=seconds)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_features"][0]
     record = LogMel(bins=bins, frames=seconds * 100, cut=True)
-    assert_agrees(ours(name, record), np.asarray(wanted), name, 1e-5)
+    assert_arrays_close(ours(name, record), np.asarray(wanted), name, 1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:At least one mel filter")
@@ -65,4 +65,4 @@ def test_filter_banks(name: str, bins: int, frames: int, normalize: bool) -> Non
     theirs = ASTFeatureExtractor(num_mel_bins=bins, max_length=frames, do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
     record = FilterBanks(bins=bins, frames=frames, normalize=normalize)
-    assert_agrees(ours(name, record), np.asarray(wanted), name, 1e-5)
+    assert_arrays_close(ours(name, record), np.asarray(wanted), name, 1e-5)

@@ -12,9 +12,17 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from support.families import TOKENS, ended, padded
-from support.padded import Arrays, Each, Ids, Keep, Samples, Side, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop, pad_left
+from support.padded_batches import (
+    Arrays,
+    PaddingMask,
+    PositionValues,
+    Samples,
+    Side,
+    TokenIds,
+    make_samples,
+)
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import specc
@@ -89,7 +97,7 @@ class Family:
         """Return a model with random weights, saved in `directory`."""
         config = getattr(transformers, f"{self.name}Config")(**self.settings)
         kind = getattr(transformers, f"{self.name}{head}")
-        theirs = randomized(kind(config), seed=self.seed)
+        theirs = randomize_weights(kind(config), seed=self.seed)
         theirs.tie_weights()
         theirs.save_pretrained(directory)
         return kind.from_pretrained(directory).eval()
@@ -97,13 +105,13 @@ class Family:
     def samples(self, places: Sequence[Sequence[int]]) -> Samples:
         """Return three texts with image tokens at these places."""
         fields = {
-            "input_ids": Ids("seq", IMAGE),
-            "attention_mask": Keep("seq"),
-            "pixel_values": Each("images", self.image),
-            "image_mask": Keep("images"),
+            "input_ids": TokenIds("seq", IMAGE),
+            "attention_mask": PaddingMask("seq"),
+            "pixel_values": PositionValues("images", self.image),
+            "image_mask": PaddingMask("images"),
         }
         lengths = {"seq": (11, 6, 15), "images": tuple(len(at) // 4 for at in places)}
-        made = samples(fields, lengths)
+        made = make_samples(fields, lengths)
         for row, at in zip(made.rows, places, strict=True):
             row["input_ids"][[*at]] = IMAGE
         return SizedSamples(made.fields, made.rows, made.lengths, made.seed) if self.sized else made
@@ -254,11 +262,11 @@ FAMILIES = {
 def test_outputs(name: str, head: str, places: Sequence[Sequence[int]], tmp_path: Path) -> None:
     family = FAMILIES[name]
     theirs = family.save(tmp_path, head)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     result = family.heads[head]
     dim = "" if "Classification" in head else "seq"
-    assert_published(
+    assert_matches_float32(
         ours,
         family.samples(places),
         lambda x: family.run(theirs, x, result),
@@ -274,7 +282,7 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
     """Beam search, which does not depend on the family, for the first only."""
     family = FAMILIES[name]
     theirs = family.save(tmp_path).double()
-    how: dict[str, Any] = {"max_tokens": TOKENS}
+    how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
@@ -283,7 +291,7 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
     for count in (1, 3):
         texts = [row["input_ids"].tolist() for row in given.rows[:count]]
         images = [row["pixel_values"] for row in given.rows[:count]]
-        ids, keep = padded(texts)
+        ids, keep = pad_left(texts)
         most = max(map(len, images))
         pixels = np.stack([np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in images])
         whole = {
@@ -298,9 +306,9 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
         with torch.no_grad():
             made = theirs.generate(
                 input_ids=x["input_ids"], attention_mask=x["attention_mask"].long(), **family.give(x), do_sample=False,
-                num_beams=beams, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2,
+                num_beams=beams, max_new_tokens=MAX_NEW_TOKENS, pad_token_id=0, eos_token_id=2,
             )  # fmt: skip
-        wanted = [ended(row[ids.shape[1] :].tolist(), 2) for row in made]
+        wanted = [cut_at_stop(row[ids.shape[1] :].tolist(), 2) for row in made]
         answer = ours.generate(**whole, **how)
         assert [list(row[0].tokens) for row in answer.results()] == wanted, f"{count} texts"
     assert len({token for text in wanted for token in text}) > 3, "too few different tokens"
@@ -309,10 +317,10 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
 def test_image_encoder_of_any_size(tmp_path: Path) -> None:
     """Patches of padded images are those of the class, which concatenates images."""
     config = transformers.PixtralVisionConfig(**VISION, head_dim=8)
-    theirs = randomized(transformers.PixtralVisionModel(config), seed=4)
+    theirs = randomize_weights(transformers.PixtralVisionModel(config), seed=4)
     theirs.save_pretrained(tmp_path)
     theirs.double()
-    ours = loaded(str(tmp_path), tmp_path).compiled
+    ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     pixels = np.random.default_rng(0).standard_normal((3, 3, 35, 33)).astype(np.float32)
     with torch.no_grad():
         wanted = theirs(torch.tensor(pixels).double(), torch.tensor(SIZES)).last_hidden_state[0]
@@ -412,8 +420,8 @@ def test_prompts_with_image_files(name: str, tmp_path: Path) -> None:
     ours = specc.load(tmp_path / "package", threads=1)
     with torch.no_grad():
         made = theirs.generate(
-            **inputs, do_sample=False, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2
+            **inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, pad_token_id=0, eos_token_id=2
         )
-    wanted = ended(made[0, inputs["input_ids"].shape[1] :].tolist(), 2)
-    answer = ours.generate(input_ids=[text], pixel_values=[paths], max_tokens=TOKENS)
+    wanted = cut_at_stop(made[0, inputs["input_ids"].shape[1] :].tolist(), 2)
+    answer = ours.generate(input_ids=[text], pixel_values=[paths], max_tokens=MAX_NEW_TOKENS)
     assert list(answer.results()[0][0].tokens) == wanted

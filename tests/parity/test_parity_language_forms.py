@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.published import write_safetensors
+from support.published_models import write_safetensors
 
 import specc
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from support.families import Case
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase
 
 import specc
 from specc.cli.main import main
@@ -34,7 +34,7 @@ Tensors = dict[str, torch.Tensor]
 
 def saved(directory: Path) -> Any:
     """A model, and a file for another language beside it."""
-    case = Case(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
+    case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
     theirs = case.saved(directory)
     source = torch.Generator().manual_seed(4)
     tensors = {}
@@ -66,7 +66,7 @@ def test_a_language(tmp_path: Path) -> None:
         wanted = theirs.double()(torch.tensor(sound()).double()).logits.numpy()
     assert wanted.shape[-1] == WORDS
     made = compiled(tmp_path).run(input_values=sound())["logits"]
-    assert_agrees(made, wanted, "logits", 1e-5)
+    assert_arrays_close(made, wanted, "logits", 1e-5)
 
 
 def test_its_words_are_those_of_the_language(

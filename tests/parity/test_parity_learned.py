@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.families import APART
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded
+from support.hf_cases import MIN_LOGIT_GAP
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 import specc
 
@@ -46,8 +46,8 @@ def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
     directory = copied(tmp_path)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     model = theirs()
-    given = samples(
-        {"input_ids": Ids("seq", 1024), "attention_mask": Keep("seq")}, {"seq": (24, 3, 11)}
+    given = make_samples(
+        {"input_ids": TokenIds("seq", 1024), "attention_mask": PaddingMask("seq")}, {"seq": (24, 3, 11)}
     )  # fmt: skip
     texts = [PROMPT + " repeated execution as long as an expression is true", "An", PROMPT]
     for row, text in zip(given.rows, texts, strict=True):
@@ -60,8 +60,8 @@ def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
         made = model(input_ids=x["input_ids"], attention_mask=keep, position_ids=places)
         return {"logits": made.logits}
 
-    assert_published(
-        loaded(str(directory), directory), given, published, {"logits": "seq"}, ("right", "left")
+    assert_matches_float32(
+        open_weighted_spec(str(directory), directory), given, published, {"logits": "seq"}, ("right", "left")
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_what_it_writes_is_what_transformers_writes(tmp_path: Path) -> None:
         )  # fmt: skip
     best = np.sort(torch.stack(made.logits).numpy()[:, 0], axis=-1)
     gaps = (best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0])
-    assert gaps.min() > APART, "two tokens are too close: take another prompt"
+    assert gaps.min() > MIN_LOGIT_GAP, "two tokens are too close: take another prompt"
     wanted = made.sequences[0, ids.shape[1] :].tolist()
     ours = specc.load(tmp_path / "package", threads=1)
     (written,) = ours.generate(PROMPT, max_tokens=40, strategy="greedy").results()

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.families import Case, check_scores, check_writing
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, randomized
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase, check_generation, check_model_outputs
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from transformers import LlamaConfig, LlamaForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -47,16 +49,16 @@ def test_llama(rope: dict[str, Any], more: dict[str, Any], tmp_path: Path) -> No
         vocab_size=31, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
         max_position_embeddings=64, eos_token_id=[1, 2], rope_parameters=rope, **more,
     )  # fmt: skip
-    theirs = randomized(LlamaForCausalLM(config))
+    theirs = randomize_weights(LlamaForCausalLM(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("llama", tmp_path)
+    ours = open_weighted_spec("llama", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         ids = (x["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
         return {"logits": theirs(**x, position_ids=ids).logits}
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
 
 
 TINY = {
@@ -66,7 +68,7 @@ TINY = {
 
 
 def test_hidden_states(tmp_path: Path) -> None:
-    case = Case(
+    case = ModelCase(
         config="LlamaConfig",
         model="LlamaModel",
         tiny=TINY,
@@ -74,28 +76,28 @@ def test_hidden_states(tmp_path: Path) -> None:
         sides=("left", "right"),
         places=True,
     )
-    check_scores(case, tmp_path)
+    check_model_outputs(case, tmp_path)
 
 
 def test_sequence_classification(tmp_path: Path) -> None:
     """The published class looks for its padding token, so padding is that here."""
-    case = Case(
+    case = ModelCase(
         config="LlamaConfig",
         model="LlamaForSequenceClassification",
         tiny={**TINY, "num_labels": 4},
         results={"logits": ""},
     )
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     keep = np.arange(7) < np.array([[7], [1], [4]])
     ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
     x = {"input_ids": ids, "attention_mask": keep}
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in x.items()}).logits
-    assert_agrees(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
+    assert_arrays_close(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
 
 
 def test_writing(tmp_path: Path) -> None:
-    case = Case(config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, louder=2.5, seed=2)
-    check_writing(case, tmp_path)
+    case = ModelCase(config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, louder=2.5, seed=2)
+    check_generation(case, tmp_path)

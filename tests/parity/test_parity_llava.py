@@ -12,9 +12,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from PIL import Image
-from support.families import TOKENS, ended, padded
-from support.padded import Each, Ids, Keep, Samples, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop, pad_left
+from support.padded_batches import PaddingMask, PositionValues, Samples, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import specc
@@ -61,17 +61,17 @@ def saved(name: str, directory: Path, model: str = "ForConditionalGeneration") -
         **more,
     )
     kind = getattr(transformers, f"Llava{model}")
-    theirs = randomized(kind(config), seed=2)
+    theirs = randomize_weights(kind(config), seed=2)
     theirs.tie_weights()
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory).eval()
 
 
 FIELDS = {
-    "input_ids": Ids("seq", PICTURE),
-    "attention_mask": Keep("seq"),
-    "pixel_values": Each("images", (3, 8, 8)),
-    "image_mask": Keep("images"),
+    "input_ids": TokenIds("seq", PICTURE),
+    "attention_mask": PaddingMask("seq"),
+    "pixel_values": PositionValues("images", (3, 8, 8)),
+    "image_mask": PaddingMask("images"),
 }
 ONE = [3, 4, 5, 6], [1, 2, 3, 4], [0, 2, 3, 6]
 """Where a picture's rows stand: in the middle, behind the first word, and in pieces."""
@@ -84,7 +84,7 @@ def given(places: Sequence[Sequence[int]] = ONE) -> Samples:
         "seq": (9, 5, 7) if places is ONE else (12, 6, 14),
         "images": tuple(len(row) // ROWS for row in places),
     }
-    made = samples(FIELDS, lengths)
+    made = make_samples(FIELDS, lengths)
     for row, at in zip(made.rows, places, strict=True):
         row["input_ids"][[*at]] = PICTURE
     return made
@@ -106,9 +106,9 @@ def run(theirs: Any, x: Mapping[str, torch.Tensor], result: str) -> Mapping[str,
 @pytest.mark.parametrize("name", CASES)
 def test_scores(name: str, places: Sequence[Sequence[int]], tmp_path: Path) -> None:
     theirs = saved(name, tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    assert_published(
+    assert_matches_float32(
         ours,
         given(places),
         lambda x: run(theirs, x, "logits"),
@@ -119,10 +119,10 @@ def test_scores(name: str, places: Sequence[Sequence[int]], tmp_path: Path) -> N
 
 def test_without_a_head(tmp_path: Path) -> None:
     theirs = saved("llama", tmp_path, "Model")
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     results = {"last_hidden_state": "seq"}
-    assert_published(
+    assert_matches_float32(
         ours, given(), lambda x: run(theirs, x, "last_hidden_state"), results, ("left",)
     )
 
@@ -144,7 +144,7 @@ def written_by(
     theirs: Any, texts: Sequence[Sequence[int]], pictures: Sequence[NDArray[np.float32]], beams: int
 ) -> list[list[int]]:
     """What transformers' `generate` writes behind each prompt."""
-    ids, keep = padded(texts)
+    ids, keep = pad_left(texts)
     with torch.no_grad():
         made = theirs.generate(
             input_ids=torch.tensor(ids),
@@ -152,11 +152,11 @@ def written_by(
             pixel_values=torch.tensor(np.concatenate(pictures)).double(),
             do_sample=False,
             num_beams=beams,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
             pad_token_id=0,
             eos_token_id=2,
         )
-    return [ended(row[ids.shape[1] :].tolist(), 2) for row in made]
+    return [cut_at_stop(row[ids.shape[1] :].tolist(), 2) for row in made]
 
 
 @pytest.mark.parametrize("places", [ONE, SEVERAL], ids=["one", "several"])
@@ -166,7 +166,7 @@ def test_it_writes_the_same(
     name: str, beams: int, places: Sequence[Sequence[int]], tmp_path: Path
 ) -> None:
     theirs = saved(name, tmp_path).double()
-    how: dict[str, Any] = {"max_tokens": TOKENS}
+    how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     package, one = tmp_path / "package", tmp_path / "one.onnx"
@@ -176,7 +176,7 @@ def test_it_writes_the_same(
     for count in (1, len(every)):
         texts, pictures = every[:count], seen[:count]
         wanted = written_by(theirs, texts, pictures, beams)
-        ids, keep = padded(texts)
+        ids, keep = pad_left(texts)
         whole = {"input_ids": ids, "pixel_values": together(pictures)}
         told = [(package, whole | {"attention_mask": keep})]
         # One file is not told which tokens exist where the spec has ids alone.
@@ -236,16 +236,16 @@ def test_words_and_pictures(name: str, tmp_path: Path) -> None:
     )
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     ours = specc.load(tmp_path / "package", threads=1)
-    made = ours.generate(input_ids=texts, pixel_values=each, max_tokens=TOKENS)
+    made = ours.generate(input_ids=texts, pixel_values=each, max_tokens=MAX_NEW_TOKENS)
     with torch.no_grad():
         written = theirs.generate(
             **{k: v.double() if v.is_floating_point() else v for k, v in wanted.items()},
             do_sample=False,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
             pad_token_id=0,
             eos_token_id=2,
         )
     long = wanted["input_ids"].shape[1]
-    due = [ended(row[long:].tolist(), 2) for row in written]
+    due = [cut_at_stop(row[long:].tolist(), 2) for row in written]
     assert [list(row[0].tokens) for row in made.results()] == due
     assert len({token for text in due for token in text}) > 3, "too dull to tell"

@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.families import TOKENS, ended
-from support.padded import Arrays, Each, Ids, Keep, Samples, Side, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop
+from support.padded_batches import (
+    Arrays,
+    PaddingMask,
+    PositionValues,
+    Samples,
+    Side,
+    TokenIds,
+    make_samples,
+)
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
 import specc
@@ -40,7 +48,7 @@ CONFIG: dict[str, Any] = {
 def saved(head: str, directory: Path, seed: int = 0) -> Any:
     """Return a model with random weights, saved in `directory`."""
     kind = getattr(transformers, f"LlavaNext{head}")
-    theirs = randomized(kind(transformers.LlavaNextConfig(**CONFIG)), seed)
+    theirs = randomize_weights(kind(transformers.LlavaNextConfig(**CONFIG)), seed)
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory).eval().double()
 
@@ -80,12 +88,12 @@ def given(theirs: Any) -> Samples:
     counts = [[count_tokens(theirs, size) for size in sizes] for sizes in SIZES]
     assert len({n for each in counts for n in each}) == 4
     fields = {
-        "input_ids": Ids("seq", IMAGE),
-        "attention_mask": Keep("seq"),
-        "pixel_values": Each("images", (TILES, 3, 8, 8)),
+        "input_ids": TokenIds("seq", IMAGE),
+        "attention_mask": PaddingMask("seq"),
+        "pixel_values": PositionValues("images", (TILES, 3, 8, 8)),
     }
     lengths = tuple(4 + sum(n + 1 for n in each) for each in counts)
-    made = samples(fields, {"seq": lengths, "images": tuple(map(len, counts))})
+    made = make_samples(fields, {"seq": lengths, "images": tuple(map(len, counts))})
     for row, each in zip(made.rows, counts, strict=True):
         start = 2
         for count in each:
@@ -111,13 +119,13 @@ def as_published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 )
 def test_outputs(head: str, result: str, tmp_path: Path) -> None:
     theirs = saved(head, tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
 
     def run(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         places = (x["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
         return {result: theirs(**as_published(x), position_ids=places)[result]}
 
-    assert_published(ours, given(theirs), run, {result: "seq"}, ("left",))
+    assert_matches_float32(ours, given(theirs), run, {result: "seq"}, ("left",))
 
 
 def test_generation(tmp_path: Path) -> None:
@@ -130,10 +138,10 @@ def test_generation(tmp_path: Path) -> None:
     inputs["pixel_values"] = inputs["pixel_values"].double()
     with torch.no_grad():
         made = theirs.generate(
-            **inputs, do_sample=False, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2
+            **inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, pad_token_id=0, eos_token_id=2
         )
-    wanted = [ended(row[x["input_ids"].shape[1] :].tolist(), 2) for row in made]
-    answer = ours.generate(**x, max_tokens=TOKENS)
+    wanted = [cut_at_stop(row[x["input_ids"].shape[1] :].tolist(), 2) for row in made]
+    answer = ours.generate(**x, max_tokens=MAX_NEW_TOKENS)
     assert [list(row[0].tokens) for row in answer.results()] == wanted
     assert len({token for text in wanted for token in text}) > 3, "too few different tokens"
 

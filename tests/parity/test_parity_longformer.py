@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.families import Case
-from support.padded import Ids, Keep, Samples, samples
-from support.published import assert_published, loaded, randomized
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase
+from support.padded_batches import PaddingMask, Samples, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from transformers import LongformerConfig, LongformerModel
 
 pytestmark = pytest.mark.parity
 
 PAD, SEP = 31, 2
-GIVEN = samples(
+GIVEN = make_samples(
     {
-        "input_ids": Ids("seq", 31),
-        "attention_mask": Keep("seq"),
-        "global_attention_mask": Ids("seq", 2),
-        "token_type_ids": Ids("seq", 2),
+        "input_ids": TokenIds("seq", 31),
+        "attention_mask": PaddingMask("seq"),
+        "global_attention_mask": TokenIds("seq", 2),
+        "token_type_ids": TokenIds("seq", 2),
     },
     {"seq": (23, 1, 14)},
 )
@@ -39,21 +39,23 @@ TINY: dict[str, Any] = {
 
 
 def model(windows: int | list[int]) -> LongformerModel:
-    return randomized(LongformerModel(LongformerConfig(**TINY | {"attention_window": windows})))
+    return randomize_weights(
+        LongformerModel(LongformerConfig(**TINY | {"attention_window": windows}))
+    )
 
 
 @pytest.mark.parametrize("windows", [[6, 10], 4], ids=["each layer", "one for all"])
 def test_longformer(windows: int | list[int], tmp_path: Path) -> None:
     theirs = model(windows)
     theirs.save_pretrained(tmp_path)
-    ours = loaded("longformer", tmp_path)
+    ours = open_weighted_spec("longformer", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         made = run(theirs, x)
         return {name: made[name] for name in RESULTS}
 
-    assert_published(ours, GIVEN, published, RESULTS)
+    assert_matches_float32(ours, GIVEN, published, RESULTS)
 
 
 def run(theirs: LongformerModel, x: Mapping[str, torch.Tensor]) -> Any:
@@ -72,7 +74,7 @@ def test_long_texts_are_done_in_blocks(marked: list[int], tmp_path: Path) -> Non
     """Windows of 6 and 10 rows: blocks begin above 128 rows, while few rows are global."""
     theirs = model([6, 10])
     theirs.save_pretrained(tmp_path)
-    ours = loaded("longformer", tmp_path)
+    ours = open_weighted_spec("longformer", tmp_path)
     theirs.double()
     inputs = long_texts(marked)
     with torch.no_grad():
@@ -81,7 +83,7 @@ def test_long_texts_are_done_in_blocks(marked: list[int], tmp_path: Path) -> Non
     for row, length in enumerate((150, 90)):
         made = compiled["last_hidden_state"][row, :length]
         theirs_made = wanted["last_hidden_state"][row, :length].numpy()
-        assert_agrees(made, theirs_made, f"text {row}", 1e-5)
+        assert_arrays_close(made, theirs_made, f"text {row}", 1e-5)
 
 
 def long_texts(marked: list[int]) -> dict[str, NDArray[Any]]:
@@ -109,8 +111,9 @@ HEADS = {
 
 def questions() -> Samples:
     """Texts that hold three `sep` each: a question, two of them, a text, and one."""
-    given = samples(
-        {"input_ids": Ids("seq", PAD), "attention_mask": Keep("seq")}, {"seq": (23, 5, 14)}
+    given = make_samples(
+        {"input_ids": TokenIds("seq", PAD), "attention_mask": PaddingMask("seq")},
+        {"seq": (23, 5, 14)},
     )
     for row in given.rows:
         ids = row["input_ids"]
@@ -119,8 +122,8 @@ def questions() -> Samples:
     return given
 
 
-def told(head: str) -> Case:
-    return Case(
+def told(head: str) -> ModelCase:
+    return ModelCase(
         config="LongformerConfig",
         model=f"Longformer{head}",
         tiny={**TINY, "num_labels": 2 if "Question" in head else 3},
@@ -131,16 +134,16 @@ def told(head: str) -> Case:
 def test_heads(head: str, tmp_path: Path) -> None:
     """The global rows are told."""
     theirs = told(head).saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    assert_published(ours, GIVEN, lambda x: run(theirs, x), HEADS[head])
+    assert_matches_float32(ours, GIVEN, lambda x: run(theirs, x), HEADS[head])
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
     """Where nobody tells them: none, the first, or those of a question."""
     theirs = told(head).saved(tmp_path)
-    model = loaded(str(tmp_path), tmp_path).compiled
+    model = open_weighted_spec(str(tmp_path), tmp_path).compiled
     given = questions()
     for x in (given.alone(0), given.together()):
         keep = x["attention_mask"]
@@ -150,13 +153,13 @@ def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
         made = model.run(**x)
         for name, dim in HEADS[head].items():
             real = keep if dim else ...
-            assert_agrees(made[name][real], wanted[name].numpy()[real], name, 1e-5)
+            assert_arrays_close(made[name][real], wanted[name].numpy()[real], name, 1e-5)
 
 
 def test_multiple_choice(tmp_path: Path) -> None:
     """Each text is global over its answer, which stands behind two `sep`."""
     theirs = told("ForMultipleChoice").saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     lengths = rng.integers(6, 24, (3, 4, 1))
     ids = rng.integers(SEP + 1, PAD, (3, 4, 23))
@@ -166,4 +169,4 @@ def test_multiple_choice(tmp_path: Path) -> None:
     given = {"input_ids": np.where(keep, ids, PAD), "attention_mask": keep}
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).logits
-    assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
+    assert_arrays_close(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)

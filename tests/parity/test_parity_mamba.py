@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, one_by_one, randomized
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_weights,
+    run_one_by_one,
+)
 from transformers import MambaConfig, MambaForCausalLM, MambaModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (9, 1, 4)}
+)
 OTHERS = {
     "conv_kernel": 3,
     "use_bias": True,
@@ -32,9 +39,9 @@ def test_mamba(settings: dict[str, object], tmp_path: Path) -> None:
         vocab_size=31, hidden_size=20, state_size=5, num_hidden_layers=3, layer_norm_epsilon=1e-6, use_cache=False,
         **settings,
     )  # fmt: skip
-    theirs = randomized(MambaForCausalLM(config))
+    theirs = randomize_weights(MambaForCausalLM(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -42,12 +49,12 @@ def test_mamba(settings: dict[str, object], tmp_path: Path) -> None:
             given = {**x, "attention_mask": x["attention_mask"].long()}
             return {"logits": theirs(**given, use_cache=False).logits}
         return {
-            "logits": one_by_one(
+            "logits": run_one_by_one(
                 x, lambda ids: theirs(input_ids=ids, use_cache=False).logits.double()
             )
         }
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
 
 
 def test_base(tmp_path: Path) -> None:
@@ -55,14 +62,16 @@ def test_base(tmp_path: Path) -> None:
     config = MambaConfig(
         vocab_size=31, hidden_size=20, state_size=5, num_hidden_layers=2, use_cache=False
     )
-    theirs = randomized(MambaModel(config))
+    theirs = randomize_weights(MambaModel(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        made = one_by_one(x, lambda ids: theirs(ids, use_cache=False).last_hidden_state.double())
+        made = run_one_by_one(
+            x, lambda ids: theirs(ids, use_cache=False).last_hidden_state.double()
+        )
         return {"last_hidden_state": made}
 
     sides = ("left", "right")
-    assert_published(ours, GIVEN, published, {"last_hidden_state": "seq"}, sides)
+    assert_matches_float32(ours, GIVEN, published, {"last_hidden_state": "seq"}, sides)

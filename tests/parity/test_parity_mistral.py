@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, randomized
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from transformers import MistralConfig, MistralForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (9, 1, 4)}
+)
 
 
 @pytest.mark.parametrize("window", [1, 3, None])
@@ -21,13 +23,13 @@ def test_mistral(window: int | None, tmp_path: Path) -> None:
         num_key_value_heads=2, max_position_embeddings=64, sliding_window=window,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
     )  # fmt: skip
-    theirs = randomized(MistralForCausalLM(config))
+    theirs = randomize_weights(MistralForCausalLM(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("mistral", tmp_path)
+    ours = open_weighted_spec("mistral", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         ids = (x["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
         return {"logits": theirs(**x, position_ids=ids).logits}
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.spec_models import InOnnx, assert_agrees, by_reference, opened
+from support.elaborated_specs import (
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+)
 
 from specc_torch import SpecModule
 
@@ -30,7 +35,7 @@ graph g(z: float[batch, 2, q, k], seen: bool[batch, q, k], v: float[batch, 2, k,
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
 def test_weights_are_the_authors(name: str, scale: float, tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC)
-    spec = opened(str(tmp_path / "m.specc"), normalize=name)
+    spec = elaborate_with_config(str(tmp_path / "m.specc"), normalize=name)
     rng = np.random.default_rng(3)
     z = scale * rng.standard_normal((3, 2, 5, 9))
     z[0, 0, 0, :4] = z[0, 0, 0, 0]  # equal scores share what they get
@@ -44,10 +49,10 @@ def test_weights_are_the_authors(name: str, scale: float, tmp_path: Path) -> Non
     given = {"z": z, "seen": seen, "v": values}
     for output, value in want.items():
         exact = value.detach().numpy()
-        assert_agrees(by_reference(spec, {}, given)[output], exact, output, 1e-9)
+        assert_arrays_close(run_reference(spec, {}, given)[output], exact, output, 1e-9)
         single = {n: a.astype("f4") if a.dtype == "f8" else a for n, a in given.items()}
-        made = InOnnx(spec, {}).run(single)[output]
-        assert_agrees(made, exact, f"{output}, compiled", 1e-5)
+        made = OrtModel(spec, {}).run(single)[output]
+        assert_arrays_close(made, exact, f"{output}, compiled", 1e-5)
     want["out"].square().sum().backward()
     scores = torch.from_numpy(z).requires_grad_()
     others = {n: torch.from_numpy(a) for n, a in given.items() if n != "z"}
@@ -55,4 +60,4 @@ def test_weights_are_the_authors(name: str, scale: float, tmp_path: Path) -> Non
     assert hidden.grad is not None
     assert scores.grad is not None
     slope = np.where(seen[:, None], hidden.grad.numpy(), 0.0)
-    assert_agrees(scores.grad.numpy(), slope, "gradient", 1e-5)
+    assert_arrays_close(scores.grad.numpy(), slope, "gradient", 1e-5)

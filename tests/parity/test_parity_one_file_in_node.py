@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.self_decoding import Case, settings_of, small
+from support.generation_models import GenerationCase, elaborate_smallest, make_settings
 
 pytestmark = pytest.mark.parity
 
@@ -74,9 +74,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_the_tokens_are_those_of_the_native_runtime(
     name: str, strategy: str, packages: Path, tmp_path: Path
 ) -> None:
-    spec = small(name)
-    case = Case(
-        spec, settings_of(spec, strategy, max_tokens=12, **SETTINGS[strategy]), target="onnx"
+    spec = elaborate_smallest(name)
+    case = GenerationCase(
+        spec, make_settings(spec, strategy, max_tokens=12, **SETTINGS[strategy]), target="onnx"
     )
     path = tmp_path / "model.onnx"
     path.write_bytes(case.model.SerializeToString())

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.decoders import check_classes
-from support.families import Case, check_scores, check_writing
+from support.decoder_cases import check_sequence_classification
+from support.hf_cases import ModelCase, check_generation, check_model_outputs
 
 pytestmark = pytest.mark.parity
 
-CASE = Case(
+CASE = ModelCase(
     config="OpenAIGPTConfig", model="OpenAIGPTLMHeadModel", sides=("left", "right"), places=True,
     tiny={"vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
 )  # fmt: skip
@@ -22,12 +22,12 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_scores(name: str, tmp_path: Path) -> None:
-    check_scores(CASES[name], tmp_path)
+    check_model_outputs(CASES[name], tmp_path)
 
 
 def test_classes(tmp_path: Path) -> None:
-    check_classes(CASE, tmp_path)
+    check_sequence_classification(CASE, tmp_path)
 
 
 def test_writing(tmp_path: Path) -> None:
-    check_writing(replace(CASE, louder=3.0), tmp_path)
+    check_generation(replace(CASE, louder=3.0), tmp_path)

@@ -22,9 +22,14 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
-from support.dressed_models import InProfile, in_profile, lively, written
-from support.published import randomized
-from support.spec_models import by_reference
+from support.elaborated_specs import run_reference
+from support.profiled_models import (
+    ProfiledModel,
+    open_profiled_model,
+    vary_generated_tokens,
+    write_profiled_package,
+)
+from support.published_models import randomize_weights
 
 from specc.cli.main import main
 
@@ -89,7 +94,7 @@ def said_by(command: Sequence[str]) -> list[list[int]]:
 
 
 def greedy(
-    model: InProfile, given: Mapping[str, NDArray[Any]], start: NDArray[Any], stop: int
+    model: ProfiledModel, given: Mapping[str, NDArray[Any]], start: NDArray[Any], stop: int
 ) -> list[list[int]]:
     """What the float64 reference writes, each step a whole pass; asserts that every
     choice is clear.
@@ -101,7 +106,7 @@ def greedy(
     ids, keep = start, given.get(mask, np.ones(start.shape, bool))
     for _ in range(TOKENS):
         inputs = {**given, generation.growing: ids, mask: keep}
-        logits = by_reference(model.spec, model.weights, inputs)[generation.source][:, -1]
+        logits = run_reference(model.spec, model.weights, inputs)[generation.source][:, -1]
         best = np.sort(logits, axis=1)
         assert ((best[:, -1] - best[:, -2]) > CLOSE * (best[:, -1] - best[:, 0])).all(), (
             "choose another seed"
@@ -142,8 +147,8 @@ def test_genai_writes_what_the_spec_says(
     spec: str, sets: dict[str, object], tmp_path: Path
 ) -> None:
     python = python_with("onnxruntime_genai", "genai")
-    model = lively(in_profile("genai", spec, **sets, seed=3))
-    directory = written(model, tmp_path / "package")
+    model = vary_generated_tokens(open_profiled_model("genai", spec, **sets, seed=3))
+    directory = write_profiled_package(model, tmp_path / "package")
     prompts = np.random.default_rng(0).integers(1, 59, (2, 5))
     want = greedy(model, {}, prompts, 60)
     said = said_by(
@@ -160,8 +165,8 @@ def test_genai_writes_what_the_spec_says(
 
 def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path) -> None:
     python = python_with("optimum", "optimum")
-    model = lively(in_profile("hf", "gpt2", **GPT2, seed=3))
-    directory = configured(written(model, tmp_path / "package"), GPT2_JSON)
+    model = vary_generated_tokens(open_profiled_model("hf", "gpt2", **GPT2, seed=3))
+    directory = configured(write_profiled_package(model, tmp_path / "package"), GPT2_JSON)
     prompts = np.random.default_rng(0).integers(1, 59, (3, 5))
     keep = np.arange(5) >= np.array([[0], [2], [4]])
     want = greedy(model, {"attention_mask": keep}, prompts, 60)
@@ -180,8 +185,8 @@ def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path)
 
 def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
     python = python_with("optimum", "optimum")
-    model = lively(in_profile("hf", "t5", **T5, seed=3))
-    directory = configured(written(model, tmp_path / "package"), T5_JSON)
+    model = vary_generated_tokens(open_profiled_model("hf", "t5", **T5, seed=3))
+    directory = configured(write_profiled_package(model, tmp_path / "package"), T5_JSON)
     source = np.random.default_rng(0).integers(2, 59, (3, 5))
     keep = np.arange(5) < np.array([[5], [3], [2]])
     names = list(model.spec.model.graph.inputs)
@@ -215,7 +220,7 @@ def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path
     python = python_with("optimum", "optimum")
     made, config = PUBLISHED[spec]
     data = {k: v for k, v in JSON[spec].items() if k not in ("model_type", "architectures")}
-    model = randomized(made(config(**data)), seed=2)
+    model = randomize_weights(made(config(**data)), seed=2)
     with torch.no_grad():
         # a table that is the head too answers each word with itself
         model.get_input_embeddings().weight.mul_(0.05)
@@ -264,10 +269,10 @@ def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path
 
 def test_transformers_js_writes_what_the_spec_says(tmp_path: Path) -> None:
     modules = node_modules()
-    model = lively(in_profile("hf", "gpt2", **GPT2, seed=3))
+    model = vary_generated_tokens(open_profiled_model("hf", "gpt2", **GPT2, seed=3))
     # it looks for `onnx/model.onnx`, with the weights inside or beside under a name of
     # its own
-    written(model, tmp_path / "package" / "onnx", "inline")
+    write_profiled_package(model, tmp_path / "package" / "onnx", "inline")
     configured(tmp_path / "package", GPT2_JSON)
     prompts = np.random.default_rng(0).integers(1, 59, (2, 5))
     want = greedy(model, {}, prompts, 60)

@@ -19,7 +19,7 @@ import pytest
 import torch
 import transformers as hf
 from numpy.typing import NDArray
-from support.published import from_module, randomized
+from support.published_models import list_module_weights, randomize_weights
 
 import specc
 from specc.api import Model
@@ -148,7 +148,7 @@ def published(name: str) -> Any:
     family = FAMILIES[name]
     torch.manual_seed(family.seed)
     config = family.config()
-    model = randomized(family.model(config), family.seed)
+    model = randomize_weights(family.model(config), family.seed)
     with torch.no_grad():
         head = model.get_output_embeddings().weight
         for parameter in model.parameters():
@@ -180,7 +180,7 @@ def saved(name: str, directory: Path) -> Path:
         published(name).save_pretrained(directory)
         return directory
     waves = ("embed_positions", "final_logits_bias", "shared")
-    weights = {n.removeprefix("model."): w for n, w in from_module(published(name)).items()}
+    weights = {n.removeprefix("model."): w for n, w in list_module_weights(published(name)).items()}
     weights["output_projection.weight"] = weights.pop("lm_head.weight")
     write_safetensors(
         directory / "model.safetensors",

@@ -9,9 +9,17 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from support.families import TOKENS, ended
-from support.padded import Arrays, Each, Ids, Keep, Samples, Side, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop
+from support.padded_batches import (
+    Arrays,
+    PaddingMask,
+    PositionValues,
+    Samples,
+    Side,
+    TokenIds,
+    make_samples,
+)
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import specc
@@ -34,12 +42,12 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma2": {"model_type": "gemma2", "sliding_window": 4, "query_pre_attn_scalar": 8},
 }
 FIELDS = {
-    "input_ids": Ids("src", 30),
-    "attention_mask": Keep("src"),
-    "pixel_values": Each("images", (3, 8, 8)),
-    "image_mask": Keep("images"),
-    "suffix_ids": Ids("seq", 30),
-    "suffix_mask": Keep("seq"),
+    "input_ids": TokenIds("src", 30),
+    "attention_mask": PaddingMask("src"),
+    "pixel_values": PositionValues("images", (3, 8, 8)),
+    "image_mask": PaddingMask("images"),
+    "suffix_ids": TokenIds("seq", 30),
+    "suffix_mask": PaddingMask("seq"),
 }
 PLACES = ([0, 1, 2, 3], [0, 1, 2, 3, 4, 6, 7, 8], [1, 2, 3, 4])
 """Where image tokens are: before the prompt, two images, after the first token."""
@@ -54,7 +62,7 @@ def saved(name: str, directory: Path, model: str = "ForConditionalGeneration") -
         projection_dim=24,
     )
     kind = getattr(transformers, f"PaliGemma{model}")
-    theirs = randomized(kind(config), seed=6)
+    theirs = randomize_weights(kind(config), seed=6)
     theirs.tie_weights()
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory).eval()
@@ -80,7 +88,7 @@ class PromptedSamples(Samples):
 
 def given() -> Samples:
     """Return three prompts with images, and suffixes."""
-    made = samples(FIELDS, {"src": (7, 10, 6), "images": (1, 2, 1), "seq": (4, 3, 5)})
+    made = make_samples(FIELDS, {"src": (7, 10, 6), "images": (1, 2, 1), "seq": (4, 3, 5)})
     for row, at in zip(made.rows, PLACES, strict=True):
         row["input_ids"][[*at]] = IMAGE
     return PromptedSamples(made.fields, made.rows, made.lengths, made.seed)
@@ -109,9 +117,9 @@ def run(theirs: Any, x: Mapping[str, torch.Tensor], result: str) -> Mapping[str,
 )
 def test_outputs(name: str, model: str, results: Mapping[str, str], tmp_path: Path) -> None:
     theirs = saved(name, tmp_path, model)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    assert_published(
+    assert_matches_float32(
         ours, given(), lambda x: run(theirs, x, next(iter(results))), results, ("left",)
     )
 
@@ -152,7 +160,7 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
     wanted = whole(
         text=texts, images=opened, padding=True, padding_side="left", return_tensors="pt"
     )
-    how: dict[str, Any] = {"max_tokens": TOKENS}
+    how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
@@ -163,9 +171,9 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
     with torch.no_grad():
         written = theirs.generate(
             **{k: v.double() if v.is_floating_point() else v for k, v in wanted.items() if k != "labels"},
-            do_sample=False, num_beams=beams, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=2,
+            do_sample=False, num_beams=beams, max_new_tokens=MAX_NEW_TOKENS, pad_token_id=0, eos_token_id=2,
         )  # fmt: skip
     long = wanted["input_ids"].shape[1]
-    due = [ended(row[long:].tolist(), 2) for row in written]
+    due = [cut_at_stop(row[long:].tolist(), 2) for row in written]
     assert [list(row[0].tokens) for row in made.results()] == due
     assert len({token for text in due for token in text}) > 3, "too few different tokens"

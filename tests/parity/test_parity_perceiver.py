@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import transformers
-from support.families import Case, check_scores
-from support.padded import Ids, Keep, samples
-from support.published import randomized
+from support.hf_cases import ModelCase, check_model_outputs
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import randomize_weights
 from transformers import PreTrainedModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"inputs": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples(
+    {"inputs": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 TINY = {
     "vocab_size": 31, "d_model": 24, "num_latents": 5, "d_latents": 16, "num_self_attends_per_block": 2,
     "num_self_attention_heads": 4, "num_cross_attention_heads": 2, "max_position_embeddings": 9,
@@ -22,12 +24,12 @@ TINY = {
 }  # fmt: skip
 
 
-class Unfused(Case):
+class Unfused(ModelCase):
     """The published class has no fused attention to be read back with."""
 
     def saved(self, directory: Path) -> PreTrainedModel:
         config = transformers.PerceiverConfig(**self.tiny)
-        theirs = randomized(getattr(transformers, self.model)(config), self.seed)
+        theirs = randomize_weights(getattr(transformers, self.model)(config), self.seed)
         theirs.save_pretrained(directory)
         return theirs
 
@@ -51,7 +53,7 @@ CASES: Mapping[str, tuple[str, dict[str, object]]] = {
 def test_perceiver(case: str, tmp_path: Path) -> None:
     model, more = CASES[case]
     config = {**TINY, **more}
-    check_scores(
+    check_model_outputs(
         Unfused(
             config="PerceiverConfig", model=model, tiny=config, results={"logits": ""}, given=GIVEN
         ),

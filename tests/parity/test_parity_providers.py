@@ -7,8 +7,8 @@ All specs are run by `make providers`.
 from pathlib import Path
 
 import pytest
-from support.runtimes import RUNTIMES, Absent, lay, outcomes
-from support.small import SMALL
+from support.other_runtimes import RUNTIMES, MissingRuntime, prepare_models, run_models
+from support.small_configs import SMALL_CONFIGS
 
 pytestmark = pytest.mark.parity
 
@@ -16,8 +16,8 @@ LOOPS = ["dates", "seq2seq", "lstm_lm", "perceiver"]
 """Those with loops and rows of different lengths, at which runtimes differ most."""
 
 SHARE = {
-    "OpenVINO, processor": [*LOOPS, *list(SMALL)[::12]],
-    "onnxruntime-web, wasm in Node": [*LOOPS, *list(SMALL)[::12]],
+    "OpenVINO, processor": [*LOOPS, *list(SMALL_CONFIGS)[::12]],
+    "onnxruntime-web, wasm in Node": [*LOOPS, *list(SMALL_CONFIGS)[::12]],
     "onnxruntime-web, wasm in Chromium": ["digits", "dates", "numbers"],
     "onnxruntime-web, WebGPU in Chromium": ["digits", "bert"],
     "tract, processor": ["digits", "feedforward", "xor"],
@@ -29,8 +29,8 @@ def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
     runtime = RUNTIMES[name]
     try:
         runtime.command()
-    except Absent as why:
+    except MissingRuntime as why:
         pytest.skip(str(why))
-    laid = lay(tmp_path, list(dict.fromkeys(SHARE[name])), runtime.target, runtime.opset)
-    wrong = {n: o.wrong for n, o in outcomes(runtime, laid).items() if o.wrong}
+    laid = prepare_models(tmp_path, list(dict.fromkeys(SHARE[name])), runtime.target, runtime.opset)
+    wrong = {n: o.wrong for n, o in run_models(runtime, laid).items() if o.wrong}
     assert not wrong

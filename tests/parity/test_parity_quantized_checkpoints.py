@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, randomized
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from support.quantized_checkpoints import PACKERS, quantize_checkpoint
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Mxfp4Config
 
@@ -20,7 +20,9 @@ import specc
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 
 
 @pytest.mark.parametrize("name", PACKERS)
@@ -29,7 +31,7 @@ def test_llama(name: str, tmp_path: Path) -> None:
         vocab_size=31, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64,
     )  # fmt: skip
-    theirs = randomized(LlamaForCausalLM(config))
+    theirs = randomize_weights(LlamaForCausalLM(config))
     theirs.save_pretrained(tmp_path)
     values = quantize_checkpoint(tmp_path, name)
     assert len(values) == 14
@@ -37,13 +39,13 @@ def test_llama(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         for weight, value in values.items():
             theirs.get_parameter(weight).copy_(value)
-    ours = loaded("llama", tmp_path)
+    ours = open_weighted_spec("llama", tmp_path)
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         ids = (x["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
         return {"logits": theirs(**x, position_ids=ids).logits}
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
 
 
 def test_a_package_generates_with_the_codes_of_the_checkpoint(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_package_generates_with_the_codes_of_the_checkpoint(tmp_path: Path) ->
         vocab_size=31, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, eos_token_id=30,
     )  # fmt: skip
-    theirs = randomized(LlamaForCausalLM(config))
+    theirs = randomize_weights(LlamaForCausalLM(config))
     theirs.save_pretrained(tmp_path)
     values = quantize_checkpoint(tmp_path, "gptq")
     theirs.double()
@@ -72,7 +74,7 @@ def test_gpt_oss(tmp_path: Path) -> None:
         num_key_value_heads=2, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=3,
         max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 50.0},
     )  # fmt: skip
-    randomized(GptOssForCausalLM(config)).save_pretrained(tmp_path)
+    randomize_weights(GptOssForCausalLM(config)).save_pretrained(tmp_path)
     draw = torch.Generator().manual_seed(0)
     file = tmp_path / "model.safetensors"
     stored = load_file(file)
@@ -98,11 +100,11 @@ def test_gpt_oss(tmp_path: Path) -> None:
         experts_implementation="eager",
     )
     assert theirs.model.layers[0].mlp.experts.gate_up_proj.shape == (4, 32, 128)
-    ours = loaded("gpt_oss", tmp_path)
+    ours = open_weighted_spec("gpt_oss", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         ids = (x["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
         return {"logits": theirs(**x, position_ids=ids).logits}
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import transformers
 from safetensors.numpy import load_file, save_file
-from support import real
-from support.published import randomized
+from support import checkpoint_comparison
+from support.published_models import randomize_weights
 
 pytestmark = pytest.mark.parity
 LLAMA: dict[str, Any] = {
@@ -24,14 +24,14 @@ def told(
     home: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
     patch.setenv("SPECC_CHECKPOINTS", str(home))
-    code = real.main()
+    code = checkpoint_comparison.main()
     return code, capsys.readouterr().out
 
 
 def test_folders_that_agree_are_refused_or_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.save_pretrained(tmp_path / "deep" / "llama")
     t5 = transformers.T5Config(
         vocab_size=31,
@@ -43,7 +43,7 @@ def test_folders_that_agree_are_refused_or_differ(
         decoder_start_token_id=0,
         eos_token_id=1,
     )
-    randomized(transformers.T5ForConditionalGeneration(t5)).save_pretrained(tmp_path / "t5")
+    randomize_weights(transformers.T5ForConditionalGeneration(t5)).save_pretrained(tmp_path / "t5")
     (tmp_path / "words.txt").write_text("one line\n\nanother\n", encoding="utf-8")
     code, out = told(tmp_path, monkeypatch, capsys)
     assert code == 0
@@ -62,9 +62,9 @@ def test_a_difference_is_told(
 ) -> None:
     """The published model reads other weights than we do."""
     directory = tmp_path / "llama"
-    model = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.save_pretrained(directory)
-    usual = real._class_of
+    usual = checkpoint_comparison._class_of
 
     def other(config: Any) -> Any:
         kind = usual(config)
@@ -82,8 +82,8 @@ def test_a_difference_is_told(
 
         return Other
 
-    monkeypatch.setattr(real, "_class_of", other)
-    monkeypatch.setattr(real, "directories", lambda home: [directory])
+    monkeypatch.setattr(checkpoint_comparison, "_class_of", other)
+    monkeypatch.setattr(checkpoint_comparison, "directories", lambda home: [directory])
     code, out = told(tmp_path, monkeypatch, capsys)
     assert code == 1
     assert "differs" in out

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.published import from_module, randomized, with_weights
-from support.spec_models import assert_agrees, by_reference
+from support.elaborated_specs import assert_arrays_close, run_reference
+from support.published_models import build_weighted_spec, list_module_weights, randomize_weights
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -93,11 +93,13 @@ def test_packed_sequences(
     on the left all the same.
     """
     make, options, _ = KINDS[kind]
-    theirs = randomized(
+    theirs = randomize_weights(
         make(4, 5, num_layers=layers, bidirectional=both, bias=bias, batch_first=True, **options)
     )
-    ours = with_weights(
-        spec(kind, tmp_path, layers, both, start, bias), from_module(theirs, "layer."), tmp_path
+    ours = build_weighted_spec(
+        spec(kind, tmp_path, layers, both, start, bias),
+        list_module_weights(theirs, "layer."),
+        tmp_path,
     )
     theirs.double()
     rng, states = np.random.default_rng(0), layers * (1 + both)
@@ -116,7 +118,7 @@ def test_packed_sequences(
     for row, n in enumerate(LENGTHS):
         moved["x"][row, 7 - n :] = given["x"][row, :n]
     for side, inputs in (("right", given), ("left", moved)):
-        reference = by_reference(ours.spec, ours.weights, inputs)
+        reference = run_reference(ours.spec, ours.weights, inputs)
         compiled = ours.compiled.run(
             **{k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
         )
@@ -125,5 +127,5 @@ def test_packed_sequences(
             if name == "out" and side == "left":
                 for row, n in enumerate(LENGTHS):
                     theirs_here[row] = np.roll(wanted[name][row], 7 - n, axis=0)
-            assert_agrees(reference[name], theirs_here, f"{name}, {side}, reference", 1e-9)
-            assert_agrees(compiled[name], theirs_here, f"{name}, {side}, compiled", 1e-5)
+            assert_arrays_close(reference[name], theirs_here, f"{name}, {side}, reference", 1e-9)
+            assert_arrays_close(compiled[name], theirs_here, f"{name}, {side}, compiled", 1e-5)

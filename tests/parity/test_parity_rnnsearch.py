@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.padded import Ids, Keep, samples
-from support.published import assert_matches, with_weights
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_published, build_weighted_spec
 
 pytestmark = pytest.mark.parity
 
@@ -40,8 +40,12 @@ SHAPES = {
     "U_o": (2 * L, N), "V_o": (2 * L, M), "C_o": (2 * L, 2 * N), "b_o": (2 * L,),
     "W_o": (K_Y, L), "b_y": (K_Y,),
 }  # fmt: skip
-GIVEN = samples(
-    {"source": Ids("src", K_X), "source_keep": Keep("src"), "target": Ids("tgt", K_Y)},
+GIVEN = make_samples(
+    {
+        "source": TokenIds("src", K_X),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", K_Y),
+    },
     {"src": (6, 1, 3), "tgt": (2, 5, 4)},
 )
 
@@ -173,7 +177,7 @@ def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
     p = drawn(added)
     states = "sum" if added else "concat"
     size = {"attention_dim": A} if "additive" in score else {"score": score}
-    ours = with_weights(
+    ours = build_weighted_spec(
         "rnnsearch", by_our_names(p, score), tmp_path, **SIZES, **size, states=states
     )
 
@@ -188,4 +192,4 @@ def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
             )
         return {"logits": torch.from_numpy(logits), "alignment": torch.from_numpy(alignment)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "tgt", "alignment": "tgt"})
+    assert_matches_published(ours, GIVEN, published, {"logits": "tgt", "alignment": "tgt"})

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.decoders import decoder
-from support.families import Case, check_scores
-from support.padded import Ids, Keep, Side, samples
-from support.published import assert_published, loaded
-from support.spec_models import assert_agrees
+from support.decoder_cases import make_decoder_case
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase, check_model_outputs
+from support.padded_batches import PaddingMask, Side, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 import specc
 from specc.diagnostics.diagnostic import Failed
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.parity
 
 FEW = 16
 """Tokens of a text before the scaling."""
-FIELDS = {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}
-BEYOND = samples(FIELDS, {"seq": (41, 1, 24)})
-WITHIN = samples(FIELDS, {"seq": (FEW - 1, 1, 5)})
+FIELDS = {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}
+BEYOND = make_samples(FIELDS, {"seq": (41, 1, 24)})
+WITHIN = make_samples(FIELDS, {"seq": (FEW - 1, 1, 5)})
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 3.0}
 YARN = {
     "rope_type": "yarn",
@@ -47,13 +47,15 @@ DIVISORS = {"short_factor": [1.0, 1.1, 1.5, 2.0], "long_factor": [1.2, 3.0, 6.0,
 LONG = {"rope_type": "longrope", "rope_theta": 100.0, **DIVISORS}
 
 
-def case(family: str, rope: dict[str, Any], **more: Any) -> Case:
+def case(family: str, rope: dict[str, Any], **more: Any) -> ModelCase:
     """A small model that reads texts beyond its first length."""
-    made = decoder(family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more})
+    made = make_decoder_case(
+        family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more}
+    )
     return replace(made, given=BEYOND)
 
 
-def phi3(rope: dict[str, Any], **more: Any) -> Case:
+def phi3(rope: dict[str, Any], **more: Any) -> ModelCase:
     """Phi-3, whose files say the first length beside the settings."""
     lengths = {"original_max_position_embeddings": FEW, "max_position_embeddings": 64}
     return case("Phi3", rope, **{**lengths, **more})
@@ -87,14 +89,14 @@ MORE = {
 
 
 @pytest.mark.parametrize("case", SAME.values(), ids=SAME)
-def test_scaling(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_scaling(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", MORE.values(), ids=MORE)
-def test_further_scaling(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_further_scaling(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 SWITCHED = {
@@ -109,12 +111,12 @@ SWITCHED = {
 
 @pytest.mark.parametrize("longest", [0, 64])
 @pytest.mark.parametrize("case", SWITCHED.values(), ids=SWITCHED)
-def test_both_sides_of_the_switch(case: Case, longest: int, tmp_path: Path) -> None:
+def test_both_sides_of_the_switch(case: ModelCase, longest: int, tmp_path: Path) -> None:
     """Short texts by the divisors of short ones, and long ones by those of long ones;
     a text beyond that is refused.
     """
     given = BEYOND if longest else WITHIN
-    check_scores(replace(case, given=given, context=longest), tmp_path)
+    check_model_outputs(replace(case, given=given, context=longest), tmp_path)
     model = specc.load(tmp_path / "model.onnx", threads=1)
     rows = (longest or FEW) + 1
     ids, keep = np.ones((1, rows), int), np.ones((1, rows), bool)
@@ -128,9 +130,9 @@ def test_theta_that_grows(longest: int, tmp_path: Path) -> None:
     """Dynamic scaling, by the length of the longest text of a batch: as compiled."""
     made = case("Llama", DYNAMIC)
     theirs = made.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path, longest)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, longest)
     theirs.double()
-    given = samples(FIELDS, {"seq": (longest or FEW, 1, 9)})
+    given = make_samples(FIELDS, {"seq": (longest or FEW, 1, 9)})
     sides: tuple[Side, ...] = ("left", "right")
     for side in sides:
         x = given.together(side, extra=0)
@@ -138,13 +140,17 @@ def test_theta_that_grows(longest: int, tmp_path: Path) -> None:
         found = ours.compiled.run(**x)["logits"]
         for row in range(3):
             kept = given.kept(row, "seq", found.shape[1], side)
-            assert_agrees(found[row][kept], wanted["logits"][row][kept].detach().numpy(), side)
+            assert_arrays_close(
+                found[row][kept], wanted["logits"][row][kept].detach().numpy(), side
+            )
     x = given.alone(0)
     wanted = made.published(theirs, {n: torch.tensor(v) for n, v in x.items()})
-    assert_agrees(ours.compiled.run(**x)["logits"], wanted["logits"].detach().numpy(), "alone")
+    assert_arrays_close(
+        ours.compiled.run(**x)["logits"], wanted["logits"].detach().numpy(), "alone"
+    )
 
 
-OLD: dict[str, tuple[Case, dict[str, Any]]] = {
+OLD: dict[str, tuple[ModelCase, dict[str, Any]]] = {
     "linear": (SAME["linear"], {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 3.0}}),
     "yarn": (
         SAME["yarn"], {"rope_theta": 77.0, "rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.3}}
@@ -166,14 +172,14 @@ OLD: dict[str, tuple[Case, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("made", "old"), OLD.values(), ids=OLD)
-def test_older_files(made: Case, old: dict[str, Any], tmp_path: Path) -> None:
+def test_older_files(made: ModelCase, old: dict[str, Any], tmp_path: Path) -> None:
     made.saved(tmp_path)
     config = tmp_path / "config.json"
     data = json.loads(config.read_text())
     del data["rope_parameters"]
     config.write_text(json.dumps({**data, **old}))
     theirs = getattr(transformers, made.model).from_pretrained(tmp_path).eval().double()
-    ours = loaded(str(tmp_path), tmp_path, made.context)
-    assert_published(
+    ours = open_weighted_spec(str(tmp_path), tmp_path, made.context)
+    assert_matches_float32(
         ours, made.given, lambda x: made.published(theirs, x), made.results, made.sides
     )

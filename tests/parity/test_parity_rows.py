@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import open_quietly
+from support.onnx_sessions import open_silent_session
 
 import specc_numpy
 from specc.ir import ops
@@ -42,7 +42,7 @@ def compiled(op: Op, *given: Array, opset: int = 17) -> Array:
     graph, named = graph_of(op, *given)
     model = build_model(graph, get_target("onnx"), opset).model
     onnx.checker.check_model(model, full_check=True)
-    found: Array = open_quietly(model).run(
+    found: Array = open_silent_session(model).run(
         None, {n: x.astype(np.float32) for n, x in named.items()}
     )[0]
     return found
@@ -132,7 +132,7 @@ def test_nearest_pixels_compiled_for_lengths_of_the_input(mode: str) -> None:
     like = build_.input("like", Input(Type("f32", (m,))))
     made = build_.one(ops.Resize(1, (m,), mode), x)
     graph = build_.finish("g", {"y": made, "z": like})
-    session = open_quietly(build_model(graph, get_target("onnx"), 17).model)
+    session = open_silent_session(build_model(graph, get_target("onnx"), 17).model)
     for rows in range(1, 40):
         given = np.arange(rows, dtype=np.float32)[None]
         for size in range(1, 40):

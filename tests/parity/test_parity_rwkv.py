@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, one_by_one, randomized
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_weights,
+    run_one_by_one,
+)
 from transformers import RwkvConfig, RwkvForCausalLM, RwkvModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = make_samples(
+    {"input_ids": TokenIds("seq", 31), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 
 
 @pytest.mark.parametrize("inner", [24, 32])
@@ -21,15 +28,17 @@ def test_rwkv(inner: int, tmp_path: Path) -> None:
         vocab_size=31, hidden_size=24, attention_hidden_size=inner, num_hidden_layers=3, intermediate_size=40,
         rescale_every=0, use_cache=False,
     )  # fmt: skip
-    theirs = randomized(RwkvForCausalLM(config))
+    theirs = randomize_weights(RwkvForCausalLM(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": one_by_one(x, lambda ids: theirs(input_ids=ids, use_cache=False).logits)}
+        return {
+            "logits": run_one_by_one(x, lambda ids: theirs(input_ids=ids, use_cache=False).logits)
+        }
 
-    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches_float32(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
 
 
 @pytest.mark.parametrize("every", [0, 1])
@@ -38,14 +47,14 @@ def test_base(every: int, tmp_path: Path) -> None:
     config = RwkvConfig(
         vocab_size=31, hidden_size=24, num_hidden_layers=3, rescale_every=every, use_cache=False
     )
-    theirs = randomized(RwkvModel(config))
+    theirs = randomize_weights(RwkvModel(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        made = one_by_one(x, lambda ids: theirs(ids).last_hidden_state)
+        made = run_one_by_one(x, lambda ids: theirs(ids).last_hidden_state)
         return {"last_hidden_state": made}
 
     sides = ("left", "right")
-    assert_published(ours, GIVEN, published, {"last_hidden_state": "seq"}, sides)
+    assert_matches_float32(ours, GIVEN, published, {"last_hidden_state": "seq"}, sides)

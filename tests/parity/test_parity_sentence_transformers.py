@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.sentence_dirs import ACTIVATIONS, LEGACY, Sentences
-from support.text_models import FAMILIES, TextFamily
+from support.sentence_transformer_dirs import ACTIVATIONS, LEGACY_POOLING, SentenceTransformerDir
+from support.text_checkpoints import FAMILIES, TextCheckpoint
 
 import specc
 
@@ -20,39 +20,39 @@ TEXTS = [
     "What you GET; is café 123?",
 ]
 PROMPTS = (("query", "the quick: "), ("doc", ""))
-DECODER = TextFamily(
+DECODER = TextCheckpoint(
     "Qwen3",
     "byte_bpe",
     {"num_key_value_heads": 2, "head_dim": 8, "eos_token_id": 2, "bos_token_id": 0},
 )
 CASES = {
-    **{mode: Sentences(modes=(mode,)) for mode in LEGACY},
-    **{f"old {m}": Sentences(modes=(m,), legacy=True, apart=True) for m in LEGACY},
-    "side by side": Sentences(modes=("weightedmean", "cls", "max"), normalize=False),
-    "old side by side": Sentences(modes=("mean", "cls", "max"), legacy=True),
+    **{mode: SentenceTransformerDir(modes=(mode,)) for mode in LEGACY_POOLING},
+    **{f"old {m}": SentenceTransformerDir(modes=(m,), legacy=True, apart=True) for m in LEGACY_POOLING},
+    "side by side": SentenceTransformerDir(modes=("weightedmean", "cls", "max"), normalize=False),
+    "old side by side": SentenceTransformerDir(modes=("mean", "cls", "max"), legacy=True),
     **{
-        name.rpartition(".")[2]: Sentences(dense=((10, name),)) for name in ACTIVATIONS
+        name.rpartition(".")[2]: SentenceTransformerDir(dense=((10, name),)) for name in ACTIVATIONS
     },
-    "two dense": Sentences(
+    "two dense": SentenceTransformerDir(
         dense=((24, "torch.nn.modules.activation.Tanh"),
                (7, "torch.nn.modules.linear.Identity")), normalize=False,
     ),
-    "residual": Sentences(
+    "residual": SentenceTransformerDir(
         dense=((24, "torch.nn.modules.activation.Tanh"),
                (7, "torch.nn.modules.activation.Tanh")), residual=True,
     ),
-    "layer norm": Sentences(layer_norm=True, normalize=False),
-    "truncated": Sentences(most=8),
-    "lower": Sentences(lower=True, family=FAMILIES[8]),
-    "prompts": Sentences(prompts=PROMPTS, default="query"),
+    "layer norm": SentenceTransformerDir(layer_norm=True, normalize=False),
+    "truncated": SentenceTransformerDir(most=8),
+    "lower": SentenceTransformerDir(lower=True, family=FAMILIES[8]),
+    "prompts": SentenceTransformerDir(prompts=PROMPTS, default="query"),
     **{
-        f"without prompt {mode}": Sentences(
+        f"without prompt {mode}": SentenceTransformerDir(
             prompts=PROMPTS, include_prompt=False, modes=(mode,)
         )
-        for mode in LEGACY
+        for mode in LEGACY_POOLING
     },
     **{
-        f"family {f.name}": Sentences(family=f, modes=("mean", "lasttoken"))
+        f"family {f.name}": SentenceTransformerDir(family=f, modes=("mean", "lasttoken"))
         for f in (*FAMILIES[1:], DECODER)
     },
 }  # fmt: skip
@@ -70,7 +70,9 @@ def assert_near(ours: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_directory_gives_the_vectors_of_the_library(case: Sentences, tmp_path: Path) -> None:
+def test_a_directory_gives_the_vectors_of_the_library(
+    case: SentenceTransformerDir, tmp_path: Path
+) -> None:
     case.save(tmp_path)
     ours = compiled(tmp_path)
     prompts = dict(case.prompts)
@@ -86,7 +88,9 @@ def test_a_directory_gives_the_vectors_of_the_library(case: Sentences, tmp_path:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_equations_are_those_of_the_library(case: Sentences, tmp_path: Path) -> None:
+def test_the_equations_are_those_of_the_library(
+    case: SentenceTransformerDir, tmp_path: Path
+) -> None:
     library = pytest.importorskip("sentence_transformers")
     case.save(tmp_path)
     theirs = library.SentenceTransformer(str(tmp_path), device="cpu")
@@ -112,28 +116,28 @@ FIXED = {
     "truncation": {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0},
 }
 BERT = {"tokenizer_class": "BertTokenizerFast"}
-ODD: dict[str, tuple[Sentences, dict[str, dict[str, Any]]]] = {
-    "padding of tokenizer.json": (Sentences(), {"tokenizer.json": FIXED}),
+ODD: dict[str, tuple[SentenceTransformerDir, dict[str, dict[str, Any]]]] = {
+    "padding of tokenizer.json": (SentenceTransformerDir(), {"tokenizer.json": FIXED}),
     "an older name of the settings": (
-        Sentences(most=6),
+        SentenceTransformerDir(most=6),
         {"sentence_bert_config.json": {}, "sentence_xlm-roberta_config.json": {"max_seq_length": 6}},
     ),
-    "lower case": (Sentences(lower=True, most=9), {}),
-    "lower case, Unigram": (Sentences(lower=True, family=FAMILIES[2], prompts=PROMPTS), {}),
-    "truncated on the left": (Sentences(most=6), {"tokenizer_config.json": {"truncation_side": "left"}}),
-    "length of the tokenizer": (Sentences(), {"tokenizer_config.json": {"model_max_length": 7}}),
+    "lower case": (SentenceTransformerDir(lower=True, most=9), {}),
+    "lower case, Unigram": (SentenceTransformerDir(lower=True, family=FAMILIES[2], prompts=PROMPTS), {}),
+    "truncated on the left": (SentenceTransformerDir(most=6), {"tokenizer_config.json": {"truncation_side": "left"}}),
+    "length of the tokenizer": (SentenceTransformerDir(), {"tokenizer_config.json": {"model_max_length": 7}}),
     "arguments of the tokenizer": (
-        Sentences(most=9),
+        SentenceTransformerDir(most=9),
         {"sentence_bert_config.json": {"processor_kwargs": {"model_max_length": 6, "truncation_side": "left"}}},
     ),
     "arguments of the call": (
-        Sentences(most=9),
+        SentenceTransformerDir(most=9),
         {"sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 6}}}},
     ),
-    "one token": (Sentences(most=1), {}),
-    "cased": (Sentences(), {"tokenizer_config.json": {**BERT, "do_lower_case": False}}),
+    "one token": (SentenceTransformerDir(most=1), {}),
+    "cased": (SentenceTransformerDir(), {"tokenizer_config.json": {**BERT, "do_lower_case": False}}),
     "accents": (
-        Sentences(),
+        SentenceTransformerDir(),
         {"tokenizer_config.json": {**BERT, "strip_accents": False, "tokenize_chinese_chars": False}},
     ),
 }  # fmt: skip

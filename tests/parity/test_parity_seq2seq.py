@@ -7,19 +7,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import Arrays, assert_matches, from_module, randomized, with_weights
-from support.torch_recurrent import over_kept
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    Arrays,
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+)
+from support.torch_layers import run_unpadded_layer
 from torch import nn
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
+GIVEN = make_samples(
     {
-        "source": Ids("src", 31),
-        "source_keep": Keep("src"),
-        "target": Ids("tgt", 31),
-        "target_keep": Keep("tgt"),
+        "source": TokenIds("src", 31),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", 31),
+        "target_keep": PaddingMask("tgt"),
     },
     {"src": (7, 1, 4), "tgt": (3, 6, 4)},
 )
@@ -44,9 +50,11 @@ class Translator(nn.Module):
     def forward(self, x: Mapping[str, torch.Tensor]) -> torch.Tensor:
         first, second = (self.sides["encoder"], self.sides["encoder" if self.shared else "decoder"])
         words, keep = (x[n] if self.shared else x[n].flip(1) for n in ("source", "source_keep"))
-        _, states = over_kept(first["lstm"], first["embed"](words), keep)
+        _, states = run_unpadded_layer(first["lstm"], first["embed"](words), keep)
         return self.output(
-            over_kept(second["lstm"], second["embed"](x["target"]), x["target_keep"], states)[0]
+            run_unpadded_layer(
+                second["lstm"], second["embed"](x["target"]), x["target_keep"], states
+            )[0]
         )
 
 
@@ -54,7 +62,9 @@ def weights_of(module: Translator, as_torch: bool) -> Arrays:
     """Under our names, where a layer that reads from the end says so; or as an nn.LSTM
     has them that was given reversed texts, and knows of one direction alone.
     """
-    made = {name.removeprefix("sides."): value for name, value in from_module(module).items()}
+    made = {
+        name.removeprefix("sides."): value for name, value in list_module_weights(module).items()
+    }
     if module.shared or as_torch:
         return made
     return {f"{n}_reverse" if n.startswith("encoder.lstm") else n: v for n, v in made.items()}
@@ -65,12 +75,12 @@ def weights_of(module: Translator, as_torch: bool) -> Arrays:
     [(1, False, False), (3, False, False), (2, False, True), (2, True, False)],
 )
 def test_seq2seq(layers: int, shared: bool, as_torch: bool, tmp_path: Path) -> None:
-    theirs = randomized(Translator(layers, shared))
+    theirs = randomize_weights(Translator(layers, shared))
     sets = {**SIZES, "layers": layers, **({"shared": True, "order": "forward"} if shared else {})}
-    ours = with_weights("seq2seq", weights_of(theirs, as_torch), tmp_path, **sets)
+    ours = build_weighted_spec("seq2seq", weights_of(theirs, as_torch), tmp_path, **sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+    assert_matches_published(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from support.families import Case, check_scores, check_writing
-from support.published import loaded
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase, check_generation, check_model_outputs
+from support.published_models import open_weighted_spec
 
 pytestmark = pytest.mark.parity
 
@@ -39,9 +39,9 @@ YARN = {
 SHARP = {"mscale": 0.7, "mscale_all_dim": 0.4}
 
 
-def case(family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any) -> Case:
+def case(family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any) -> ModelCase:
     """The class that writes, of one configuration."""
-    return Case(
+    return ModelCase(
         eager=eager,
         config=f"{family}Config",
         model=f"{family}ForCausalLM",
@@ -134,14 +134,14 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
-def test_scores(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_scores(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
-def test_other_configurations(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_other_configurations(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 LAYOUTS = {
@@ -166,7 +166,7 @@ def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
     scope = "block_sparse_moe" if family in ("Mixtral", "MiniMaxM2") else "mlp"
     assert LAYOUTS[family].format(scope) in _names(usual)
     case = replace(FIRST[family], written={"save_original_format": False})
-    check_scores(case, stacked)
+    check_model_outputs(case, stacked)
     assert "model.layers.1.mlp.experts.gate_up_proj" in _names(stacked)
 
 
@@ -178,7 +178,7 @@ def _names(directory: Path) -> set[str]:
 
 @pytest.mark.parametrize("family", FIRST)
 def test_writing(family: str, tmp_path: Path) -> None:
-    check_writing(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
+    check_generation(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
 
 
 ASKED = ("Mixtral", "Qwen3Moe", "Qwen2Moe")
@@ -201,7 +201,7 @@ RESULTS = {
 def test_heads(family: str, head: str, tmp_path: Path) -> None:
     base = FIRST[family]
     case = replace(base, model=f"{family}{head}", results=dict.fromkeys(RESULTS[head], "seq"))
-    check_scores(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
+    check_model_outputs(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
@@ -210,14 +210,14 @@ def test_classes(family: str, tmp_path: Path) -> None:
     base = FIRST[family]
     case = replace(base, model=f"{family}ForSequenceClassification", results={})
     theirs = replace(case, tiny={**case.tiny, "num_labels": 3}).saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     keep = np.arange(7) < np.array([[7], [1], [4]])
     ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
     x = {"input_ids": ids, "attention_mask": keep}
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in x.items()}).logits
-    assert_agrees(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
+    assert_arrays_close(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
 
 
 LLAMA4 = replace(
@@ -241,9 +241,9 @@ FORMS = {
 
 
 @pytest.mark.parametrize("case", FORMS.values(), ids=FORMS)
-def test_scores_of_llama4(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_scores_of_llama4(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 def test_generation_of_llama4(tmp_path: Path) -> None:
-    check_writing(replace(LLAMA4, louder=1.5, seed=1, eager=True), tmp_path)
+    check_generation(replace(LLAMA4, louder=1.5, seed=1, eager=True), tmp_path)

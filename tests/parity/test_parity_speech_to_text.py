@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.families import Case, check_scores
-from support.padded import Ids, Keep, Sound, samples
+from support.hf_cases import ModelCase, check_model_outputs
+from support.padded_batches import PaddingMask, Signal, TokenIds, make_samples
 
 import specc
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.parity
 
 def heard(width: int) -> Any:
     """Three recordings and what is said in them, of different lengths."""
-    return samples(
+    return make_samples(
         {
-            "input_features": Sound("frames", width),
-            "attention_mask": Keep("frames"),
-            "decoder_input_ids": Ids("tgt", 31),
-            "decoder_attention_mask": Keep("tgt"),
+            "input_features": Signal("frames", width),
+            "attention_mask": PaddingMask("frames"),
+            "decoder_input_ids": TokenIds("tgt", 31),
+            "decoder_attention_mask": PaddingMask("tgt"),
         },
         {"frames": (17, 6, 11), "tgt": (5, 5, 2)},
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone(Case):
+class Alone(ModelCase):
     """The published model, given one recording after another."""
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -59,12 +59,12 @@ WRITES = Alone(
 )  # fmt: skip
 MOONSHINE = Alone(
     config="MoonshineConfig", model="MoonshineForConditionalGeneration", results={"logits": "tgt"},
-    given=samples(
+    given=make_samples(
         {
-            "input_values": Sound("samples"),
-            "attention_mask": Keep("samples"),
-            "decoder_input_ids": Ids("tgt", 31),
-            "decoder_attention_mask": Keep("tgt"),
+            "input_values": Signal("samples"),
+            "attention_mask": PaddingMask("samples"),
+            "decoder_input_ids": TokenIds("tgt", 31),
+            "decoder_attention_mask": PaddingMask("tgt"),
         },
         {"samples": (2100, 895, 1500), "tgt": (5, 5, 2)},
     ),
@@ -94,7 +94,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_scores(name: str, tmp_path: Path) -> None:
-    check_scores(CASES[name], tmp_path)
+    check_model_outputs(CASES[name], tmp_path)
 
 
 @pytest.mark.parametrize("beams", [1, 4])

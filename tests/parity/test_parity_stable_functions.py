@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import open_quietly
+from support.onnx_sessions import open_silent_session
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.foreign_names import FOREIGN_OPERATIONS
@@ -59,7 +59,7 @@ def graph_of(formula: str, directory: Path) -> Graph:
 def compiled(formula: str, x: Array, directory: Path) -> Array:
     """Return what the compiled formula gives in float32."""
     model = build_model(graph_of(formula, directory), get_target("ort-cpu")).model
-    found: Array = open_quietly(model).run(None, {"x": x})[0]
+    found: Array = open_silent_session(model).run(None, {"x": x})[0]
     return found
 
 

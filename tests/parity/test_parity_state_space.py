@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.decoders import LINEAR, SMALL, check_classes, check_head
-from support.families import Case, check_scores, check_writing
+from support.decoder_cases import (
+    LINEAR_ROPE,
+    SMALL_DECODER,
+    check_decoder_head,
+    check_sequence_classification,
+)
+from support.hf_cases import ModelCase, check_generation, check_model_outputs
 
 pytestmark = pytest.mark.parity
 
@@ -17,19 +22,19 @@ MAMBA2: dict[str, Any] = {
     "n_groups": 2, "expand": 2, "chunk_size": 4, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
 }  # fmt: skip
 MIXER: dict[str, Any] = {
-    **SMALL, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 5, "mamba_expand": 2,
+    **SMALL_DECODER, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 5, "mamba_expand": 2,
     "mamba_chunk_size": 4,
 }  # fmt: skip
 TYPES = ["linear_attention", "full_attention"]
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 20}
 DELTA: dict[str, Any] = {
-    **SMALL, "head_dim": 16, "linear_key_head_dim": 5, "linear_value_head_dim": 6, "linear_num_key_heads": 2,
+    **SMALL_DECODER, "head_dim": 16, "linear_key_head_dim": 5, "linear_value_head_dim": 6, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20, "num_experts": 4,
     "num_experts_per_tok": 2, "layer_types": TYPES,
 }  # fmt: skip
 DENSE = {key: value for key, value in DELTA.items() if "expert" not in key and "moe" not in key}
 NEMOTRON: dict[str, Any] = {
-    **{key: value for key, value in SMALL.items() if key != "num_hidden_layers"}, "head_dim": 8, "ssm_state_size": 5,
+    **{key: value for key, value in SMALL_DECODER.items() if key != "num_hidden_layers"}, "head_dim": 8, "ssm_state_size": 5,
     "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "chunk_size": 4, "n_routed_experts": 6,
     "num_experts_per_tok": 2, "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 10,
     "routed_scaling_factor": 1.7, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
@@ -41,9 +46,9 @@ MULTIPLIERS = {
 }  # fmt: skip
 
 
-def case(family: str, tiny: dict[str, Any], *, position_ids: bool = True, **more: Any) -> Case:
+def case(family: str, tiny: dict[str, Any], *, position_ids: bool = True, **more: Any) -> ModelCase:
     """Return the case of a causal LM; the scans of transformers compute in float32."""
-    return Case(
+    return ModelCase(
         config=f"{family}Config",
         model=f"{family}ForCausalLM",
         tiny={**tiny, **more},
@@ -59,15 +64,15 @@ FIRST = {
     "GraniteMoeHybrid": case("GraniteMoeHybrid", MIXER, **EXPERTS, layer_types=TYPES),
     "FalconH1": case("FalconH1", MIXER, mamba_d_ssm=64, **MULTIPLIERS),
     "Jamba": case(
-        "Jamba", SMALL, position_ids=False, num_experts=4, mamba_d_state=5, mamba_dt_rank=3, attn_layer_period=2,
+        "Jamba", SMALL_DECODER, position_ids=False, num_experts=4, mamba_d_state=5, mamba_dt_rank=3, attn_layer_period=2,
         attn_layer_offset=1, num_hidden_layers=4, use_mamba_kernels=False,
     ),
     "Qwen3Next": case("Qwen3Next", DELTA),
-    "Lfm2": case("Lfm2", SMALL, layer_types=["conv", "full_attention"], block_multiple_of=8),
+    "Lfm2": case("Lfm2", SMALL_DECODER, layer_types=["conv", "full_attention"], block_multiple_of=8),
     "NemotronH": case("NemotronH", NEMOTRON, position_ids=False),
     # the published recurrence reads padding at the left
     "RecurrentGemma": replace(
-        case("RecurrentGemma", SMALL, num_hidden_layers=4, attention_window_size=3, logits_soft_cap=5.0),
+        case("RecurrentGemma", SMALL_DECODER, num_hidden_layers=4, attention_window_size=3, logits_soft_cap=5.0),
         sides=("right",),
     ),
 }  # fmt: skip
@@ -83,7 +88,7 @@ OTHERS = {
     ),
     "bamba, biases": case(
         "Bamba", MIXER, attn_layer_indices=[0], attention_bias=True, mlp_bias=True, mamba_conv_bias=False,
-        rope_parameters=LINEAR | {"partial_rotary_factor": 0.75}, mamba_n_groups=1,
+        rope_parameters=LINEAR_ROPE | {"partial_rotary_factor": 0.75}, mamba_n_groups=1,
     ),
     "granitemoehybrid, dense, with RoPE": case(
         "GraniteMoeHybrid", MIXER, num_local_experts=0, shared_intermediate_size=20, layer_types=TYPES[::-1],
@@ -94,7 +99,7 @@ OTHERS = {
         "FalconH1", MIXER, mamba_d_ssm=64, mamba_rms_norm=True, mamba_norm_before_gate=False, attention_bias=True,
     ),
     "jamba, dense": case(
-        "Jamba", SMALL, position_ids=False, num_experts=1, mamba_d_state=5, mamba_dt_rank=3, attn_layer_period=2,
+        "Jamba", SMALL_DECODER, position_ids=False, num_experts=1, mamba_d_state=5, mamba_dt_rank=3, attn_layer_period=2,
         attn_layer_offset=0, use_mamba_kernels=False, tie_word_embeddings=True,
     ),
     # a bias of in_proj makes padding of the published model nonzero for its convolution
@@ -106,7 +111,7 @@ OTHERS = {
         case(
             "Qwen3_5", DENSE, linear_num_value_heads=2, attention_bias=True, layer_types=TYPES[::-1],
             linear_conv_kernel_dim=3, tie_word_embeddings=True,
-            rope_parameters=LINEAR | {"partial_rotary_factor": 0.5},
+            rope_parameters=LINEAR_ROPE | {"partial_rotary_factor": 0.5},
         ),
         config="Qwen3_5TextConfig",
     ),
@@ -116,14 +121,14 @@ OTHERS = {
     ),
     "recurrent_gemma, biases": replace(
         case(
-            "RecurrentGemma", SMALL, block_types=["attention", "recurrent"], attention_bias=True, conv1d_width=3,
+            "RecurrentGemma", SMALL_DECODER, block_types=["attention", "recurrent"], attention_bias=True, conv1d_width=3,
             attention_window_size=4, rope_parameters={"rope_type": "default", "rope_theta": 77.0, "partial_rotary_factor": 1.0},
         ),
         sides=("right",),
     ),
     "lfm2, sizes as they are": replace(
         case(
-            "Lfm2", SMALL, full_attn_idxs=[0], block_auto_adjust_ff_dim=False, conv_bias=True, conv_L_cache=4,
+            "Lfm2", SMALL_DECODER, full_attn_idxs=[0], block_auto_adjust_ff_dim=False, conv_bias=True, conv_L_cache=4,
             tie_word_embeddings=False,
         ),
         sides=("right",),
@@ -132,34 +137,34 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("case", (FIRST | TEXT_PARTS).values(), ids=FIRST | TEXT_PARTS)
-def test_scores(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_scores(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
-def test_scores_of_further_configurations(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_scores_of_further_configurations(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.parametrize("case", (FIRST | TEXT_PARTS).values(), ids=FIRST | TEXT_PARTS)
-def test_generation(case: Case, tmp_path: Path) -> None:
+def test_generation(case: ModelCase, tmp_path: Path) -> None:
     griffin = case.model == "RecurrentGemmaForCausalLM"
     # its recurrence reads padding, and beam search leaves its states in the order of the last step
     case = replace(case, eager=griffin, seed=2 if case.model == "NemotronHForCausalLM" else 1)
-    check_writing(replace(case, louder=1.5), tmp_path, (1,) if griffin else (1, 4))
+    check_generation(replace(case, louder=1.5), tmp_path, (1,) if griffin else (1, 4))
 
 
 @pytest.mark.parametrize("family", FIRST)
 def test_base_model(family: str, tmp_path: Path) -> None:
-    check_head(FIRST[family], "Model", tmp_path)
+    check_decoder_head(FIRST[family], "Model", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["Jamba", "Qwen3Next"])
 def test_classification(family: str, tmp_path: Path) -> None:
-    check_classes(FIRST[family], tmp_path)
+    check_sequence_classification(FIRST[family], tmp_path)
 
 
 @pytest.mark.parametrize("head", ["ForTokenClassification", "ForQuestionAnswering"])
 def test_heads(head: str, tmp_path: Path) -> None:
-    check_head(FIRST["Qwen3Next"], head, tmp_path)
+    check_decoder_head(FIRST["Qwen3Next"], head, tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 from torch import Tensor
 from torch.nn import functional as f
 
@@ -16,7 +16,7 @@ import specc
 
 pytestmark = pytest.mark.parity
 
-SIZES = SMALL["streaming_ctc"]
+SIZES = SMALL_CONFIGS["streaming_ctc"]
 LENGTHS = (24, 9, 17)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.families import Case
-from support.published import loaded
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase
+from support.published_models import open_weighted_spec
 
 from specc.diagnostics.diagnostic import Failed
 
@@ -49,8 +49,8 @@ def questions() -> tuple[NDArray[Any], NDArray[Any]]:
 def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> None:
     """Told by the row that is named, in a padded batch; by the last where none is."""
     config, model = FAMILIES[family]
-    theirs = Case(config=config, model=model, tiny={**GPT, **more}).saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path).compiled
+    theirs = ModelCase(config=config, model=model, tiny={**GPT, **more}).saved(tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ids, keep = questions()
     rows = keep.sum(axis=2) - 1
     whole = {"input_ids": ids}
@@ -66,25 +66,25 @@ def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> N
         made = ours.run(**given)
         for mine, name in (("lm_logits", "logits"), ("mc_logits", "mc_logits")):
             by = real if name == "logits" else ...
-            assert_agrees(made[mine][by], wanted[name].numpy()[by], name, 1e-5)
+            assert_arrays_close(made[mine][by], wanted[name].numpy()[by], name, 1e-5)
 
 
 def test_a_row_may_be_named(tmp_path: Path) -> None:
     config, model = FAMILIES["GPT2"]
-    theirs = Case(config=config, model=model, tiny=GPT).saved(tmp_path)
+    theirs = ModelCase(config=config, model=model, tiny=GPT).saved(tmp_path)
     given = {"input_ids": questions()[0], "mc_token_ids": np.array([[0, 1, 2, 3]] * 3)}
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).mc_logits
-    made = loaded(str(tmp_path), tmp_path).compiled.run(**given)["mc_logits"]
-    assert_agrees(made, wanted.numpy(), "mc_logits", 1e-5)
+    made = open_weighted_spec(str(tmp_path), tmp_path).compiled.run(**given)["mc_logits"]
+    assert_arrays_close(made, wanted.numpy(), "mc_logits", 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["first", "last", "mean"])
 def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
     config, model = FAMILIES["GPT2"]
-    Case(config=config, model=model, tiny={**GPT, "summary_type": kind}).saved(tmp_path)
+    ModelCase(config=config, model=model, tiny={**GPT, "summary_type": kind}).saved(tmp_path)
     with pytest.raises(Failed, match="only summary_type cls_index"):
-        loaded(str(tmp_path), tmp_path)
+        open_weighted_spec(str(tmp_path), tmp_path)
 
 
 CHOOSING = {
@@ -100,15 +100,15 @@ CHOOSING = {
 @pytest.mark.parametrize(("family", "tiny"), CHOOSING.values(), ids=CHOOSING)
 def test_choices(family: str, tiny: dict[str, Any], tmp_path: Path) -> None:
     """Texts without padding, whose rows all count there."""
-    case = Case(config=f"{family}Config", model=f"{family}ForMultipleChoice", tiny=tiny)
+    case = ModelCase(config=f"{family}Config", model=f"{family}ForMultipleChoice", tiny=tiny)
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path).compiled
+    ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ids, _ = questions()
     with torch.no_grad():
         wanted = theirs(input_ids=torch.tensor(ids)).logits.numpy()
-    assert_agrees(ours.run(input_ids=ids)["logits"], wanted, "logits", 1e-5)
+    assert_arrays_close(ours.run(input_ids=ids)["logits"], wanted, "logits", 1e-5)
     # a row that does not exist counts nowhere
     longer = np.pad(ids, ((0, 0), (0, 0), (0, 2)), constant_values=5)
     keep = np.arange(9) < 7
     told = {"input_ids": longer, "attention_mask": np.broadcast_to(keep, longer.shape)}
-    assert_agrees(ours.run(**told)["logits"], wanted, "padded", 1e-5)
+    assert_arrays_close(ours.run(**told)["logits"], wanted, "padded", 1e-5)

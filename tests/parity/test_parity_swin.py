@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_matches, loaded, randomized
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import SwinConfig, SwinForImageClassification
 
 pytestmark = pytest.mark.parity
@@ -40,9 +40,9 @@ def test_swin(case: str, tmp_path: Path) -> None:
         layer_norm_eps=1e-6,
         num_labels=5,
     )
-    theirs = randomized(SwinForImageClassification(config))
+    theirs = randomize_weights(SwinForImageClassification(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("swin", tmp_path)
+    ours = open_weighted_spec("swin", tmp_path)
     # softmax is taken in single precision there, whatever the model is in
     theirs.set_attn_implementation("sdpa")
     theirs.double()
@@ -50,5 +50,5 @@ def test_swin(case: str, tmp_path: Path) -> None:
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x["pixel_values"]).logits}
 
-    given = samples({"pixel_values": Numbers((2, image, image))}, {})
-    assert_matches(ours, given, published, {"logits": ""})
+    given = make_samples({"pixel_values": FixedValues((2, image, image))}, {})
+    assert_matches_published(ours, given, published, {"logits": ""})

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.families import Case, check_scores, check_translating, read_again
-from support.padded import Ids, Keep, samples
+from support.hf_cases import (
+    ModelCase,
+    check_model_outputs,
+    check_translation,
+    make_source_head_case,
+)
+from support.padded_batches import PaddingMask, TokenIds, make_samples
 
 pytestmark = pytest.mark.parity
 
-SOURCE = {"source": Ids("src", 31), "source_keep": Keep("src")}
-TARGET = {"target": Ids("tgt", 31), "target_keep": Keep("tgt")}
-GIVEN = samples({**SOURCE, **TARGET}, {"src": (15, 1, 4), "tgt": (13, 2, 3)})
+SOURCE = {"source": TokenIds("src", 31), "source_keep": PaddingMask("src")}
+TARGET = {"target": TokenIds("tgt", 31), "target_keep": PaddingMask("tgt")}
+GIVEN = make_samples({**SOURCE, **TARGET}, {"src": (15, 1, 4), "tgt": (13, 2, 3)})
 """Texts are longer than the farthest distance that has a bucket of its own."""
 RENAMED = {
     "source": "input_ids",
@@ -59,12 +64,12 @@ def case(
     model: str = "ForConditionalGeneration",
     results: Mapping[str, str] | None = None,
     **more: Any,
-) -> Case:
+) -> ModelCase:
     """Queries are as small as training starts with: the published softmax is in
     float32, and scores are not scaled.
     """
     family, settings = FORMS[form]
-    return Case(
+    return ModelCase(
         config=f"{family}Config",
         model=f"{family}{model}",
         tiny={**SMALL, **settings},
@@ -79,20 +84,20 @@ def case(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_scores(form: str, tmp_path: Path) -> None:
-    check_scores(case(form), tmp_path)
+    check_model_outputs(case(form), tmp_path)
 
 
 def test_tokens_beyond_the_capacity_of_experts(tmp_path: Path) -> None:
     told = case("switch")
     more = {"expert_capacity": 2, "router_bias": True, "tie_word_embeddings": False}
-    check_scores(replace(told, tiny={**told.tiny, **more}, sides=("right",)), tmp_path)
+    check_model_outputs(replace(told, tiny={**told.tiny, **more}, sides=("right",)), tmp_path)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_writing(form: str, tmp_path: Path) -> None:
     """As many layers on either side: the published cache counts those of the encoder."""
     told = case(form, seed=3, louder=1.3)
-    check_translating(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
+    check_translation(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
 
 
 @pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
@@ -101,15 +106,15 @@ def test_heads_over_a_text_that_is_read_again(head: str, form: str, tmp_path: Pa
     family, settings = FORMS[form]
     tiny = {**SMALL, **settings}
     soft = {"Attention.q.weight": SMALL["d_kv"] ** -0.5}
-    case = read_again(f"{family}Config", f"{family}{head}", tiny, END, softer=soft)
-    check_scores(case, tmp_path)
+    case = make_source_head_case(f"{family}Config", f"{family}{head}", tiny, END, softer=soft)
+    check_model_outputs(case, tmp_path)
 
 
 ENCODERS = {
     "EncoderModel": {"last_hidden_state": "src"},
     "ForTokenClassification": {"logits": "src"},
 }
-ALONE = samples(SOURCE, {"src": (15, 1, 4)})
+ALONE = make_samples(SOURCE, {"src": (15, 1, 4)})
 
 
 @pytest.mark.parametrize(
@@ -123,10 +128,10 @@ ALONE = samples(SOURCE, {"src": (15, 1, 4)})
 )
 def test_encoders(model: str, form: str, tmp_path: Path) -> None:
     plain = case(form, model, ENCODERS[model])
-    check_scores(replace(plain, given=ALONE), tmp_path)
+    check_model_outputs(replace(plain, given=ALONE), tmp_path)
 
 
 @pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer", *LONG])
 def test_states(form: str, tmp_path: Path) -> None:
     results = {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}
-    check_scores(case(form, "Model", results), tmp_path)
+    check_model_outputs(case(form, "Model", results), tmp_path)

@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from support.published import randomized
-from support.text_models import FAMILIES, TOKENIZERS, TextFamily
+from support.published_models import randomize_weights
+from support.text_checkpoints import FAMILIES, TOKENIZERS, TextCheckpoint
 
 import specc
 
@@ -54,12 +54,12 @@ def pipeline(task: str, model: Any, tokenizer: Any, **more: Any) -> Any:
     return transformers.pipeline(task, model=model, tokenizer=tokenizer, **more)
 
 
-def named(family: TextFamily) -> str:
+def named(family: TextCheckpoint) -> str:
     return family.name
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
-def test_text_classification(family: TextFamily, tmp_path: Path) -> None:
+def test_text_classification(family: TextCheckpoint, tmp_path: Path) -> None:
     theirs = pipeline(
         "text-classification", *family.save("ForSequenceClassification", tmp_path, **THREE)
     )
@@ -78,7 +78,7 @@ def test_text_classification(family: TextFamily, tmp_path: Path) -> None:
     assert_same(made.predictions, [one[:1] for one in wanted])
 
 
-UNMASKED = TextFamily("FNet", "wordpiece", {"type_vocab_size": 2}, segments=True)
+UNMASKED = TextCheckpoint("FNet", "wordpiece", {"type_vocab_size": 2}, segments=True)
 """A family that cannot mask padding: the texts of a list are run one by one."""
 
 
@@ -110,7 +110,7 @@ def test_function_of_the_scores(problem: dict[str, Any], tmp_path: Path) -> None
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
-def test_token_classification(family: TextFamily, tmp_path: Path) -> None:
+def test_token_classification(family: TextCheckpoint, tmp_path: Path) -> None:
     theirs = pipeline(
         "token-classification", *family.save("ForTokenClassification", tmp_path, **NER)
     )
@@ -122,7 +122,7 @@ def test_token_classification(family: TextFamily, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
-def test_fill_mask(family: TextFamily, tmp_path: Path) -> None:
+def test_fill_mask(family: TextCheckpoint, tmp_path: Path) -> None:
     model, tokenizer = family.save("ForMaskedLM", tmp_path)
     theirs = pipeline("fill-mask", model, tokenizer)
     mask = tokenizer.mask_token
@@ -132,7 +132,7 @@ def test_fill_mask(family: TextFamily, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
-def test_question_answering(family: TextFamily, tmp_path: Path) -> None:
+def test_question_answering(family: TextCheckpoint, tmp_path: Path) -> None:
     """Against the equations of the pipeline of transformers 4, which 5 no longer has."""
     model, tokenizer = family.save("ForQuestionAnswering", tmp_path)
     ours = compiled(tmp_path)
@@ -190,7 +190,7 @@ def answered(
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
-def test_multiple_choice(family: TextFamily, tmp_path: Path) -> None:
+def test_multiple_choice(family: TextCheckpoint, tmp_path: Path) -> None:
     """Each choice is the second text of a pair; softmax over the choices."""
     model, tokenizer = family.save("ForMultipleChoice", tmp_path)
     choices = ["the lazy dog", "attention is all you need", "a fox"]
@@ -224,7 +224,7 @@ def test_zero_shot_image_classification(name: str, tmp_path: Path) -> None:
         text_config={**text, "max_position_embeddings": 64},
         vision_config={**SIDE, "image_size": 32, "patch_size": 8},
     )
-    model = randomized(getattr(transformers, f"{name}Model")(config))
+    model = randomize_weights(getattr(transformers, f"{name}Model")(config))
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     size = {"height": 32, "width": 32}

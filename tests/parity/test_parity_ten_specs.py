@@ -10,20 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from support.padded import Ids, Keep, Numbers, Samples, samples
-from support.published import Ours, loaded, randomized
-from support.spec_models import assert_agrees, by_reference
+from support.elaborated_specs import assert_arrays_close, run_reference
+from support.padded_batches import FixedValues, PaddingMask, Samples, TokenIds, make_samples
+from support.published_models import WeightedSpec, open_weighted_spec, randomize_weights
 
 pytestmark = pytest.mark.parity
 
 SPECS = Path(__file__).parents[1] / "frontend" / "specs"
 WORDS = 31
-TEXT = samples({"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+TEXT = make_samples(
+    {"input_ids": TokenIds("seq", WORDS), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
 Inputs = Mapping[str, torch.Tensor]
 
 
 def compare(
-    ours: Ours, given: Samples, published: Callable[[Inputs], Inputs], results: Mapping[str, str]
+    ours: WeightedSpec,
+    given: Samples,
+    published: Callable[[Inputs], Inputs],
+    results: Mapping[str, str],
 ) -> None:
     """Both our results within the tolerance of the published ones: alone, and each row
     of a padded batch.
@@ -37,23 +42,23 @@ def compare(
             wanted = published(
                 {k: v.double() if v.is_floating_point() else v for k, v in doubles.items()}
             )
-        for found in (by_reference(ours.spec, ours.weights, inputs), ours.compiled.run(**inputs)):
+        for found in (run_reference(ours.spec, ours.weights, inputs), ours.compiled.run(**inputs)):
             for name, dim in results.items():
                 for row in range(len(given.rows) if side else 1):
                     theirs = wanted[name][row].double().numpy()
                     valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
-                    assert_agrees(
+                    assert_arrays_close(
                         found[name][row][valid], theirs[valid], f"{name} of {row}, {side}", 1e-5
                     )
 
 
-def files(theirs: hf.PreTrainedModel, spec: str, directory: Path, **sets: object) -> Ours:
+def files(theirs: hf.PreTrainedModel, spec: str, directory: Path, **sets: object) -> WeightedSpec:
     """A spec with the weights and the config.json that a model writes; the model goes
     on in float64.
     """
     theirs.save_pretrained(directory)
     theirs.double()
-    return loaded(str(SPECS / f"{spec}.specc"), directory, **sets)
+    return open_weighted_spec(str(SPECS / f"{spec}.specc"), directory, **sets)
 
 
 def test_gemma3(tmp_path: Path) -> None:
@@ -64,7 +69,7 @@ def test_gemma3(tmp_path: Path) -> None:
         num_key_value_heads=2, head_dim=8, sliding_window=3, query_pre_attn_scalar=16,
         rope_parameters={"full_attention": full, "sliding_attention": near},
     )  # fmt: skip
-    theirs = randomized(hf.Gemma3ForCausalLM(config))
+    theirs = randomize_weights(hf.Gemma3ForCausalLM(config))
     compare(
         files(theirs, "gemma3", tmp_path),
         TEXT,
@@ -78,8 +83,8 @@ def test_albert(tmp_path: Path) -> None:
         vocab_size=WORDS, embedding_size=8, hidden_size=32, num_hidden_layers=5, num_hidden_groups=2,
         inner_group_num=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=20,
     )  # fmt: skip
-    theirs = randomized(hf.AlbertForPreTraining(config))
-    given = samples({**TEXT.fields, "token_type_ids": Ids("seq", 2)}, {"seq": (7, 1, 4)})
+    theirs = randomize_weights(hf.AlbertForPreTraining(config))
+    given = make_samples({**TEXT.fields, "token_type_ids": TokenIds("seq", 2)}, {"seq": (7, 1, 4)})
 
     def published(x: Inputs) -> Inputs:
         made = theirs(**x)
@@ -110,7 +115,7 @@ def test_phi3(scaling: str, tmp_path: Path) -> None:
         num_key_value_heads=2, max_position_embeddings=64, sliding_window=3, pad_token_id=0, eos_token_id=1,
         bos_token_id=2, **more,
     )  # fmt: skip
-    theirs = randomized(hf.Phi3ForCausalLM(config))
+    theirs = randomize_weights(hf.Phi3ForCausalLM(config))
     ours = files(theirs, "phi3", tmp_path, context=8)
     compare(ours, TEXT, lambda x: {"logits": theirs(**x).logits}, {"logits": "seq"})
 
@@ -127,10 +132,12 @@ def test_clip(end: int, tmp_path: Path) -> None:
         "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
         "image_size": 8, "patch_size": 4,
     }  # fmt: skip
-    theirs = randomized(
+    theirs = randomize_weights(
         hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
     )
-    given = samples({**TEXT.fields, "pixel_values": Numbers((3, 8, 8))}, {"seq": (7, 1, 4)})
+    given = make_samples(
+        {**TEXT.fields, "pixel_values": FixedValues((3, 8, 8))}, {"seq": (7, 1, 4)}
+    )
     for row in given.rows:  # every text ends with its end
         row["input_ids"][:] %= WORDS - 1
         row["input_ids"][-1] = WORDS - 1
@@ -142,9 +149,9 @@ def test_clip(end: int, tmp_path: Path) -> None:
     with torch.no_grad():
         pixels = torch.from_numpy(together["pixel_values"]).double()
         made = theirs(torch.from_numpy(ids), pixels, torch.from_numpy(keep).long())
-    for found in (by_reference(ours.spec, ours.weights, together), ours.compiled.run(**together)):
+    for found in (run_reference(ours.spec, ours.weights, together), ours.compiled.run(**together)):
         for name in ("logits_per_image", "image_embeds", "text_embeds"):
-            assert_agrees(found[name], made[name].numpy(), name, 1e-5)
+            assert_arrays_close(found[name], made[name].numpy(), name, 1e-5)
 
 
 def test_vision_encoder_decoder(tmp_path: Path) -> None:
@@ -162,9 +169,13 @@ def test_vision_encoder_decoder(tmp_path: Path) -> None:
     )  # fmt: skip
     config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     config.decoder_start_token_id, config.pad_token_id = 2, 1
-    theirs = randomized(hf.VisionEncoderDecoderModel(config))
-    given = samples(
-        {"pixel_values": Numbers((3, 8, 8)), "ids": Ids("seq", WORDS), "keep": Keep("seq")},
+    theirs = randomize_weights(hf.VisionEncoderDecoderModel(config))
+    given = make_samples(
+        {
+            "pixel_values": FixedValues((3, 8, 8)),
+            "ids": TokenIds("seq", WORDS),
+            "keep": PaddingMask("seq"),
+        },
         {"seq": (7, 1, 4)},
     )
 

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, Sound, samples
-from support.published import assert_matches, from_module, with_weights
+from support.padded_batches import PaddingMask, Signal, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+)
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.parity
@@ -129,15 +133,24 @@ def by_rows(
 def test_the_textbook_decoder(tmp_path: Path) -> None:
     module = drawn(Textbook())
     sizes = {"embed_dim": WORDS, "hidden": HIDDEN, "layers": LAYERS}
-    ours = with_weights(
-        "textbook_decoder", from_module(module), tmp_path, src_vocab=SOURCE, vocab=TARGET, **sizes
+    ours = build_weighted_spec(
+        "textbook_decoder",
+        list_module_weights(module),
+        tmp_path,
+        src_vocab=SOURCE,
+        vocab=TARGET,
+        **sizes,
     )
-    given = samples(
-        {"source": Ids("src", SOURCE), "source_keep": Keep("src"), "target": Ids("tgt", TARGET)},
+    given = make_samples(
+        {
+            "source": TokenIds("src", SOURCE),
+            "source_keep": PaddingMask("src"),
+            "target": TokenIds("tgt", TARGET),
+        },
         {"src": (6, 1, 3), "tgt": (4, 4, 4)},
     )
     exact = module.double()
-    assert_matches(
+    assert_matches_published(
         ours,
         given,
         lambda i: by_rows(exact, i, "source", "source_keep"),
@@ -148,19 +161,24 @@ def test_the_textbook_decoder(tmp_path: Path) -> None:
 def test_a_plain_rnn_with_layered_scores(tmp_path: Path) -> None:
     module = drawn(Layered())
     sizes = {"embed_dim": WORDS, "hidden": HIDDEN, "attention_dim": ATT, "layers": 2}
-    ours = with_weights(
-        "rnn_attention", from_module(module), tmp_path, vocab=TARGET, features=FEATURES, **sizes
+    ours = build_weighted_spec(
+        "rnn_attention",
+        list_module_weights(module),
+        tmp_path,
+        vocab=TARGET,
+        features=FEATURES,
+        **sizes,
     )
-    given = samples(
+    given = make_samples(
         {
-            "states": Sound("src", FEATURES),
-            "states_keep": Keep("src"),
-            "target": Ids("tgt", TARGET),
+            "states": Signal("src", FEATURES),
+            "states_keep": PaddingMask("src"),
+            "target": TokenIds("tgt", TARGET),
         },
         {"src": (6, 1, 3), "tgt": (4, 4, 4)},
     )
     exact = module.double()
-    assert_matches(
+    assert_matches_published(
         ours,
         given,
         lambda i: by_rows(exact, i, "states", "states_keep"),

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.families import Case
-from support.padded import Numbers, Samples
-from support.published import assert_published, loaded
+from support.hf_cases import ModelCase
+from support.padded_batches import FixedValues, Samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 pytestmark = pytest.mark.parity
 
@@ -29,7 +29,7 @@ def time_series(mask: str = "past_observed_mask") -> Samples:
         }
         for _ in range(3)
     )
-    shapes = {"past_values": Numbers((13, 3)), mask: Numbers((13, 3))}
+    shapes = {"past_values": FixedValues((13, 3)), mask: FixedValues((13, 3))}
     if not mask:
         del shapes[""]
         rows = tuple({"past_values": row["past_values"]} for row in rows)
@@ -61,17 +61,17 @@ def randomize_statistics(theirs: Any) -> None:
 @pytest.mark.parametrize(("model", "result", "more"), CASES)
 def test_patchtst(model: str, result: str, more: Mapping[str, Any], tmp_path: Path) -> None:
     # weights as small as in training: float32 loses 1e-5 where a softmax of drawn scores is sharp
-    case = Case(config="PatchTSTConfig", model=model, tiny={**TINY, **more}, louder=0.5)
+    case = ModelCase(config="PatchTSTConfig", model=model, tiny={**TINY, **more}, louder=0.5)
     theirs = case.saved(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return theirs(x["past_values"], past_observed_mask=x["past_observed_mask"])
 
-    assert_published(ours, time_series(), published, {result: ""})
+    assert_matches_float32(ours, time_series(), published, {result: ""})
 
 
 MIXER: dict[str, Any] = {
@@ -100,11 +100,13 @@ MIXER_CASES = [
 
 @pytest.mark.parametrize(("head", "result", "more"), MIXER_CASES)
 def test_patchtsmixer(head: str, result: str, more: Mapping[str, Any], tmp_path: Path) -> None:
-    case = Case(config="PatchTSMixerConfig", model=f"PatchTSMixer{head}", tiny={**MIXER, **more})
+    case = ModelCase(
+        config="PatchTSMixerConfig", model=f"PatchTSMixer{head}", tiny={**MIXER, **more}
+    )
     theirs = case.saved(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -112,7 +114,7 @@ def test_patchtsmixer(head: str, result: str, more: Mapping[str, Any], tmp_path:
 
     # heads over all channels do not pass the mask on
     mask = "observed_mask" if head in ("Model", "ForPrediction") else ""
-    assert_published(ours, time_series(mask), published, {result: ""})
+    assert_matches_float32(ours, time_series(mask), published, {result: ""})
 
 
 TIMES: dict[str, Any] = {
@@ -135,9 +137,9 @@ def padded_series(lengths: tuple[int, ...] = LENGTHS) -> Samples:
         for number, n in enumerate(lengths)
     )
     shapes = {
-        "past_values": Numbers((20,)),
-        "past_values_padding": Numbers((20,)),
-        "freq": Numbers(()),
+        "past_values": FixedValues((20,)),
+        "past_values_padding": FixedValues((20,)),
+        "freq": FixedValues(()),
     }
     return Samples(shapes, rows, ({}, {}, {}), seed=0)
 
@@ -146,8 +148,8 @@ def padded_series(lengths: tuple[int, ...] = LENGTHS) -> Samples:
 @pytest.mark.parametrize("head", ["Model", "ModelForPrediction"])
 def test_timesfm(head: str, positions: bool, tmp_path: Path) -> None:
     tiny = {**TIMES, "use_positional_embedding": positions}
-    theirs = Case(config="TimesFmConfig", model=f"TimesFm{head}", tiny=tiny).saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    theirs = ModelCase(config="TimesFmConfig", model=f"TimesFm{head}", tiny=tiny).saved(tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -159,7 +161,7 @@ def test_timesfm(head: str, positions: bool, tmp_path: Path) -> None:
 
     if head == "Model":
         # nothing reads the states of padded patches
-        assert_published(ours, padded_series((20,) * 3), published, {"last_hidden_state": ""})
+        assert_matches_float32(ours, padded_series((20,) * 3), published, {"last_hidden_state": ""})
     else:
         results = {"mean_predictions": "", "full_predictions": ""}
-        assert_published(ours, padded_series(), published, results)
+        assert_matches_float32(ours, padded_series(), published, results)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
-from support.text_models import TOKENIZERS
+from support.text_checkpoints import TOKENIZERS
 from tokenizers import Tokenizer
 
 from specc.huggingface.tokenizer_settings import apply_tokenizer_settings

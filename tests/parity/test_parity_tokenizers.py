@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.tokenizer_files import KINDS, LINES, trained
+from support.tokenizer_files import KINDS, LINES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
@@ -30,7 +30,7 @@ TEXTS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_and_text_are_those_of_transformers(kind: str, special: bool, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(trained(kind), encoding="utf-8")
+    path.write_text(train_tokenizer(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
     ours = TextTokenizer(file=TokenizerFile.of(path.read_text(encoding="utf-8")), special=special)
     for text in TEXTS:

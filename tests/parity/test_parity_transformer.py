@@ -7,19 +7,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import Arrays, Ours, assert_matches, from_module, with_weights
-from support.torch_layers import Stacks, all_layers, stacks
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    Arrays,
+    WeightedSpec,
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+)
+from support.torch_layers import TransformerStacks, make_random_stacks, rename_stack_weights
 from torch import nn
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
+GIVEN = make_samples(
     {
-        "source": Ids("src", 31),
-        "source_keep": Keep("src"),
-        "target": Ids("tgt", 31),
-        "target_keep": Keep("tgt"),
+        "source": TokenIds("src", 31),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", 31),
+        "target_keep": PaddingMask("tgt"),
     },
     {"src": (7, 1, 4), "tgt": (3, 5, 4)},
 )
@@ -29,21 +35,21 @@ SIZES = {"vocab": 31, "d": 24, "heads": 4, "hidden": 40, "layers": 2}
 TORCH = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "layers": 2}
 
 
-def weights_of(module: Stacks) -> Arrays:
+def weights_of(module: TransformerStacks) -> Arrays:
     table = module.embed.weight.detach().numpy().copy()
     made = {"shared.weight": table, "output_projection.weight": table}
     for stack, places in module.places.items():
         made[f"{stack}.embed_positions.weight"] = places.weight.detach().numpy().copy()
     for stack, norm in module.norms.items():
-        made |= from_module(norm, f"{stack}.layer_norm.")
-    return all_layers(module) | made
+        made |= list_module_weights(norm, f"{stack}.layer_norm.")
+    return rename_stack_weights(module) | made
 
 
 @pytest.mark.parametrize(
     "bias", [True, False], ids=["biases as torch has", "none as the paper has"]
 )
 def test_transformer(bias: bool, tmp_path: Path) -> None:
-    theirs = stacks(**TORCH, act="relu", pre=False)
+    theirs = make_random_stacks(**TORCH, act="relu", pre=False)
     for module in theirs.modules():
         if isinstance(module, nn.MultiheadAttention) and not bias:
             nn.init.zeros_(module.in_proj_bias)
@@ -54,18 +60,18 @@ def test_transformer(bias: bool, tmp_path: Path) -> None:
         for k, v in weights_of(theirs).items()
         if bias or "attn." not in k or not k.endswith("bias")
     }
-    ours = with_weights("transformer", used, tmp_path, attention_bias=bias, **sets)
+    ours = build_weighted_spec("transformer", used, tmp_path, attention_bias=bias, **sets)
     check(ours, theirs)
 
 
-def check(ours: Ours, theirs: Stacks) -> None:
+def check(ours: WeightedSpec, theirs: TransformerStacks) -> None:
     """The same logits, alone and padded on either side."""
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+    assert_matches_published(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
 
 
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
@@ -74,7 +80,7 @@ def check(ours: Ours, theirs: Stacks) -> None:
     [("pre", "relu", "learned"), ("post", "gelu", "none"), ("pre", "gelu", "sines")],
 )
 def test_what_may_be_chosen(norm: str, act: str, places: str, rms: bool, tmp_path: Path) -> None:
-    theirs = stacks(
+    theirs = make_random_stacks(
         **TORCH,
         act=act,
         pre=norm == "pre",
@@ -90,7 +96,7 @@ def test_what_may_be_chosen(norm: str, act: str, places: str, rms: bool, tmp_pat
         "normalize": "rms_norm(eps=1e-5)" if rms else "layer_norm(eps=1e-5)",
         "attention_bias": True,
     }
-    check(with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets), theirs)
+    check(build_weighted_spec("transformer", weights_of(theirs), tmp_path, **SIZES, **sets), theirs)
 
 
 @pytest.mark.parametrize("pairs", ["half", "interleaved"])
@@ -98,7 +104,7 @@ def test_rotary_positions(pairs: str, tmp_path: Path) -> None:
     """Queries and keys of self-attention, turned in torch's layers as arXiv:2104.09864,
     eq. 34, says.
     """
-    theirs = stacks(**TORCH, act="relu", pre=True, sines=False, turned=pairs).train()
+    theirs = make_random_stacks(**TORCH, act="relu", pre=True, sines=False, turned=pairs).train()
     sets = {
         "norm": "pre",
         "positions": "none",
@@ -106,4 +112,4 @@ def test_rotary_positions(pairs: str, tmp_path: Path) -> None:
         "pairs": pairs,
         "attention_bias": True,
     }
-    check(with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets), theirs)
+    check(build_weighted_spec("transformer", weights_of(theirs), tmp_path, **SIZES, **sets), theirs)

@@ -8,29 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.families import (
+from support.hf_cases import (
+    MAX_NEW_TOKENS,
     PROMPTS,
-    TOKENS,
-    Case,
-    check_scores,
-    check_translating,
-    padded,
-    read_again,
-    written_by,
+    ModelCase,
+    check_model_outputs,
+    check_translation,
+    generate_published,
+    make_source_head_case,
+    pad_left,
 )
-from support.padded import Ids, Keep, samples
+from support.padded_batches import PaddingMask, TokenIds, make_samples
 
 import specc
 
 pytestmark = pytest.mark.parity
 
 PAD, START, STOP = 30, 29, 2
-GIVEN = samples(
+GIVEN = make_samples(
     {
-        "source": Ids("src", 29),
-        "source_keep": Keep("src"),
-        "target": Ids("tgt", 29),
-        "target_keep": Keep("tgt"),
+        "source": TokenIds("src", 29),
+        "source_keep": PaddingMask("src"),
+        "target": TokenIds("tgt", 29),
+        "target_keep": PaddingMask("tgt"),
     },
     {"src": (7, 1, 4), "tgt": (6, 2, 3)},
 )
@@ -54,8 +54,8 @@ def case(
     results: Mapping[str, str] | None = None,
     single: bool = False,
     **more: Any,
-) -> Case:
-    return Case(
+) -> ModelCase:
+    return ModelCase(
         config=f"{family}Config",
         model=f"{family}{model}",
         tiny={**SMALL, **more},
@@ -73,13 +73,13 @@ LED = {
 }  # fmt: skip
 
 
-def led(model: str, results: Mapping[str, str], marked: bool, **more: Any) -> Case:
+def led(model: str, results: Mapping[str, str], marked: bool, **more: Any) -> ModelCase:
     """The longest source is longer than a window; `marked`: its tokens may be global."""
     case_ = case("LED", model, results, **{**LED, **more})
     fields = dict(GIVEN.fields)
     if marked:
-        fields["global_attention_mask"] = Ids("src", 2)
-    return replace(case_, given=samples(fields, {"src": (9, 1, 5), "tgt": (6, 2, 3)}))
+        fields["global_attention_mask"] = TokenIds("src", 2)
+    return replace(case_, given=make_samples(fields, {"src": (9, 1, 5), "tgt": (6, 2, 3)}))
 
 
 LED_CASES = {
@@ -93,13 +93,13 @@ LED_CASES = {
 
 
 @pytest.mark.parametrize("case", LED_CASES.values(), ids=LED_CASES)
-def test_led(case: Case, tmp_path: Path) -> None:
+def test_led(case: ModelCase, tmp_path: Path) -> None:
     """Sources are padded on the right alone."""
-    check_scores(case, tmp_path)
+    check_model_outputs(case, tmp_path)
 
 
 def test_led_generates(tmp_path: Path) -> None:
-    check_translating(led("ForConditionalGeneration", {"logits": "tgt"}, False), tmp_path)
+    check_translation(led("ForConditionalGeneration", {"logits": "tgt"}, False), tmp_path)
 
 
 CASES = {
@@ -140,34 +140,36 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_scores(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_scores(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_writing(case: Case, tmp_path: Path) -> None:
+def test_writing(case: ModelCase, tmp_path: Path) -> None:
     """Twenty tokens, greedily and by beams, for sources of different lengths."""
-    check_translating(case, tmp_path)
+    check_translation(case, tmp_path)
 
 
 # with seed 0 a term of MBart's scores is 17 times the largest that they add up to in one
 # text, and so is what float32 rounds off
 HEADS = {
-    f"{family}{head}": read_again(f"{family}Config", f"{family}{head}", SMALL, STOP, seed=1)
+    f"{family}{head}": make_source_head_case(
+        f"{family}Config", f"{family}{head}", SMALL, STOP, seed=1
+    )
     for family in ("Bart", "MBart")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
-HEADS["LEDForQuestionAnswering"] = read_again(
+HEADS["LEDForQuestionAnswering"] = make_source_head_case(
     "LEDConfig",
     "LEDForQuestionAnswering",
     SMALL | LED,
     STOP,
-    fields={"global_attention_mask": Ids("src", 1)},
+    fields={"global_attention_mask": TokenIds("src", 1)},
     seed=1,
 )
 # a text of nothing but padding has no token that MBart could begin with
 HEADS |= {
-    f"{family}{head}, whose padding is the end": read_again(
+    f"{family}{head}, whose padding is the end": make_source_head_case(
         f"{family}Config",
         f"{family}{head}",
         {**SMALL, "pad_token_id": STOP},
@@ -181,28 +183,30 @@ HEADS |= {
 
 
 @pytest.mark.parametrize("case", HEADS.values(), ids=HEADS)
-def test_heads_over_a_text_that_is_read_again(case: Case, tmp_path: Path) -> None:
-    check_scores(case, tmp_path)
+def test_heads_over_a_text_that_is_read_again(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100"])
 def test_states(family: str, tmp_path: Path) -> None:
     """The model without a head, whose files have no prefix."""
     plain = case(family, "Model", results={"last_hidden_state": "tgt"})
-    check_scores(plain, tmp_path)
+    check_model_outputs(plain, tmp_path)
 
 
 ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot"]
 
 
-def alone(family: str, **more: Any) -> Case:
+def alone(family: str, **more: Any) -> ModelCase:
     """A decoder that there is no encoder for."""
-    return Case(
+    return ModelCase(
         config=f"{family}Config",
         model=f"{family}ForCausalLM",
         tiny={**SMALL, **more},
         results={"logits": "tgt"},
-        given=samples({"target": Ids("tgt", 29), "target_keep": Keep("tgt")}, {"tgt": (6, 2, 3)}),
+        given=make_samples(
+            {"target": TokenIds("tgt", 29), "target_keep": PaddingMask("tgt")}, {"tgt": (6, 2, 3)}
+        ),
         renamed={"target": "input_ids", "target_keep": "attention_mask"},
         seed=1,
         louder=1.5,
@@ -211,12 +215,12 @@ def alone(family: str, **more: Any) -> Case:
 
 @pytest.mark.parametrize("family", ALONE)
 def test_decoders_by_themselves(family: str, tmp_path: Path) -> None:
-    check_scores(alone(family, scale_embedding=family == "MBart"), tmp_path)
+    check_model_outputs(alone(family, scale_embedding=family == "MBart"), tmp_path)
 
 
 @pytest.mark.parametrize("family", ALONE)
 def test_untied_decoders_by_themselves(family: str, tmp_path: Path) -> None:
-    check_scores(alone(family, tie_word_embeddings=False), tmp_path)
+    check_model_outputs(alone(family, tie_word_embeddings=False), tmp_path)
 
 
 @pytest.mark.parametrize("family", ALONE)
@@ -227,11 +231,11 @@ def test_decoders_by_themselves_write(family: str, tmp_path: Path) -> None:
     theirs = alone(family).saved(tmp_path).double()
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     model = specc.load(tmp_path / "package", threads=1)
-    ids, keep = padded(PROMPTS)
+    ids, keep = pad_left(PROMPTS)
     for beams in (1, 4):
-        how: dict[str, Any] = {"max_tokens": TOKENS}
+        how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
         if beams > 1:
             how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
         made = model.generate(target=ids, target_keep=keep, **how).results()
-        wanted = [written_by(theirs, [prompt], beams)[0] for prompt in PROMPTS]
+        wanted = [generate_published(theirs, [prompt], beams)[0] for prompt in PROMPTS]
         assert [list(row[0].tokens) for row in made] == wanted, f"{beams} beams"

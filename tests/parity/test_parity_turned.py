@@ -10,22 +10,26 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.families import Case, check_scores, check_writing
-from support.padded import Ids, Keep, Numbers, samples
-from support.published import assert_published, loaded
+from support.hf_cases import ModelCase, check_generation, check_model_outputs
+from support.padded_batches import FixedValues, PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 pytestmark = pytest.mark.parity
 
-CODEGEN = Case(
+CODEGEN = ModelCase(
     config="CodeGenConfig", model="CodeGenForCausalLM", sides=("left", "right"), places=True,
     tiny={"vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4,
           "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
 )  # fmt: skip
-TYPED = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
+TYPED = make_samples(
+    {
+        "input_ids": TokenIds("seq", 31),
+        "attention_mask": PaddingMask("seq"),
+        "token_type_ids": TokenIds("seq", 2),
+    },
     {"seq": (7, 1, 4)},
 )
-ROFORMER = Case(
+ROFORMER = ModelCase(
     config="RoFormerConfig", model="RoFormerForMaskedLM", given=TYPED,
     tiny={"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
           "intermediate_size": 37, "max_position_embeddings": 40, "num_labels": 3},
@@ -35,7 +39,7 @@ CLASSES = replace(ROFORMER, tiny=NARROW, results={"logits": ""})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen(Case):
+class Seen(ModelCase):
     """A case of pictures, which have no padding."""
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -45,7 +49,7 @@ class Seen(Case):
 
 def pictures(high: int, wide: int) -> Any:
     """Three of one size."""
-    return samples({"pixel_values": Numbers((3, high, wide))}, {"picture": (1, 1, 1)})
+    return make_samples({"pixel_values": FixedValues((3, high, wide))}, {"picture": (1, 1, 1)})
 
 
 DINOV3 = Seen(
@@ -88,11 +92,11 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_scores(name: str, tmp_path: Path) -> None:
-    check_scores(CASES[name], tmp_path)
+    check_model_outputs(CASES[name], tmp_path)
 
 
 def test_writing(tmp_path: Path) -> None:
-    check_writing(replace(CODEGEN, louder=3.0), tmp_path)
+    check_generation(replace(CODEGEN, louder=3.0), tmp_path)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -102,5 +106,5 @@ def test_sines_are_those_of_the_file(*, turned: bool, tmp_path: Path) -> None:
     case.saved(tmp_path).bfloat16().save_pretrained(tmp_path)
     kind = transformers.RoFormerForMaskedLM
     theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval().double()
-    ours = loaded(str(tmp_path), tmp_path)
-    assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), case.results)

@@ -11,8 +11,21 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.padded import Field, Ids, Keep, Numbers, Samples, Sound, samples
-from support.published import assert_published, loaded, randomize_statistics, randomized
+from support.padded_batches import (
+    Field,
+    FixedValues,
+    PaddingMask,
+    Samples,
+    Signal,
+    TokenIds,
+    make_samples,
+)
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_statistics,
+    randomize_weights,
+)
 
 pytestmark = pytest.mark.parity
 
@@ -29,28 +42,28 @@ TEXT = SIDE | {
 }
 VISION = SIDE | {"hidden_size": 32, "intermediate_size": 20, "image_size": 12, "patch_size": 4}
 FLEXIBLE = SIDE | {"hidden_size": 32, "intermediate_size": 20, "patch_size": 2, "num_patches": 9}
-PIXELS = Numbers((3, 12, 12))
+PIXELS = FixedValues((3, 12, 12))
 
 
-def texts(*, end: bool, pixels: Numbers | None = None, token_types: bool = False) -> Samples:
+def texts(*, end: bool, pixels: FixedValues | None = None, token_types: bool = False) -> Samples:
     """Three texts; with `end` each has its last row at the end, and padding has none."""
-    fields = {"input_ids": Ids("seq", END), "attention_mask": Keep("seq")}
+    fields = {"input_ids": TokenIds("seq", END), "attention_mask": PaddingMask("seq")}
     more: dict[str, Field] = {"pixel_values": pixels} if pixels else {}
-    more |= {"token_type_ids": Ids("seq", 2)} if token_types else {}
-    made = samples(fields | more, {"seq": (7, 2, 4)})
+    more |= {"token_type_ids": TokenIds("seq", 2)} if token_types else {}
+    made = make_samples(fields | more, {"seq": (7, 2, 4)})
     for row in made.rows if end else ():
         row["input_ids"][-1] = END
     return made
 
 
 def pictures(size: int = 12) -> Samples:
-    return samples({"pixel_values": Numbers((3, size, size))}, {})
+    return make_samples({"pixel_values": FixedValues((3, size, size))}, {})
 
 
 def unpadded(count: int = 3) -> Samples:
     """Texts of one length, which have no mask."""
     rng = np.random.default_rng(0)
-    made = samples({"pixel_values": PIXELS, "input_ids": Numbers((5,))}, {})
+    made = make_samples({"pixel_values": PIXELS, "input_ids": FixedValues((5,))}, {})
     for row in made.rows:
         row["input_ids"] = rng.integers(0, WORDS, 5)
     return made
@@ -62,9 +75,9 @@ GRIDS = [(3, 4), (2, 1), (1, 6)]
 
 def patches() -> Samples:
     """Texts of one length, and the patches of images of these grids."""
-    fields = {"pixel_values": Sound("patches", 12), "pixel_attention_mask": Keep("patches")}
-    more = {"spatial_shapes": Numbers((2,)), "input_ids": Numbers((5,))}
-    made = samples(fields | more, {"patches": tuple(h * w for h, w in GRIDS)})
+    fields = {"pixel_values": Signal("patches", 12), "pixel_attention_mask": PaddingMask("patches")}
+    more = {"spatial_shapes": FixedValues((2,)), "input_ids": FixedValues((5,))}
+    made = make_samples(fields | more, {"patches": tuple(h * w for h, w in GRIDS)})
     for row, ids, grid in zip(made.rows, unpadded().rows, GRIDS, strict=True):
         row["input_ids"], row["spatial_shapes"] = ids["input_ids"], np.array(grid)
     return made
@@ -79,10 +92,12 @@ FUSED = AUDIO | {"enable_fusion": True, "aff_block_r": 2, "patch_size": 2, "qkv_
 
 def spectrograms(frames: int, *, fused: bool = False, text: bool = False) -> Samples:
     """Spectrograms and texts; of fused ones the first and the last are longer than the model takes."""
-    fields = {"input_ids": Ids("seq", END), "attention_mask": Keep("seq")} if text else {}
-    more = {"is_longer": Numbers((1,))} if fused else {}
-    sound: dict[str, Field] = {"input_features": Numbers((4 if fused else 1, frames, 8))}
-    made = samples(fields | sound | more, {"seq": (7, 2, 4)})
+    fields = (
+        {"input_ids": TokenIds("seq", END), "attention_mask": PaddingMask("seq")} if text else {}
+    )
+    more = {"is_longer": FixedValues((1,))} if fused else {}
+    sound: dict[str, Field] = {"input_features": FixedValues((4 if fused else 1, frames, 8))}
+    made = make_samples(fields | sound | more, {"seq": (7, 2, 4)})
     for n, row in enumerate(made.rows if fused else ()):
         row["is_longer"] = np.array([n != 1])
     return made
@@ -261,11 +276,11 @@ def test_it_is_the_published_class(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     config = getattr(transformers, case.config)(**case.settings)
     kind = getattr(transformers, case.model)
-    theirs = randomized(kind(config), seed=len(name))
+    theirs = randomize_weights(kind(config), seed=len(name))
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     theirs = kind.from_pretrained(tmp_path).eval()
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -279,4 +294,4 @@ def test_it_is_the_published_class(name: str, tmp_path: Path) -> None:
         made = theirs(**{k: v.long() if k in whole else v for k, v in x.items()})
         return {result: made[result] for result in case.results}
 
-    assert_published(ours, without(case.given, case.gone), published, case.results)
+    assert_matches_float32(ours, without(case.given, case.gone), published, case.results)

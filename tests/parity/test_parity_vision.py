@@ -15,9 +15,9 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from support.padded import Numbers, Samples, samples
-from support.published import assert_published, loaded, randomized
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.padded_batches import FixedValues, Samples, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 
 import specc
 
@@ -154,10 +154,10 @@ class Seen:
     @property
     def samples(self) -> Samples:
         pixels = (self.frames, 3, *self.size) if self.frames else (3, *self.size)
-        fields = {"pixel_values": Numbers(pixels)}
+        fields = {"pixel_values": FixedValues(pixels)}
         if self.squares:
-            fields["bool_masked_pos"] = Numbers((self.squares,), uniform=True)
-        made = samples(fields, {})
+            fields["bool_masked_pos"] = FixedValues((self.squares,), uniform=True)
+        made = make_samples(fields, {})
         for row in made.rows if self.squares else ():
             noise = row["bool_masked_pos"]
             row["bool_masked_pos"] = (
@@ -333,7 +333,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_scores(case: Seen, tmp_path: Path) -> None:
     config = getattr(transformers, case.config)(**case.settings)
-    theirs = randomized(getattr(transformers, case.model)(config)).eval()
+    theirs = randomize_weights(getattr(transformers, case.model)(config)).eval()
     source = torch.Generator().manual_seed(0)
     for module in theirs.modules():
         if isinstance(module, torch.nn.BatchNorm2d):  # statistics of a fresh model say nothing
@@ -342,7 +342,7 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     if case.model == "ViTMSNForImageClassification":
         add_vit_prefix(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path, **case.given)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, **case.given)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -350,7 +350,7 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
         return {name: made[name] for name in case.results}
 
     named = dict.fromkeys(case.results, "")
-    assert_published(ours, case.samples, published, named)
+    assert_matches_float32(ours, case.samples, published, named)
 
 
 def add_vit_prefix(folder: Path) -> None:
@@ -424,7 +424,7 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     )
     wide = WIDER if model == "DetrForSegmentation" else {}
     config = transformers.DetrConfig(**DETR | wide, backbone_config=backbone)
-    theirs = randomized(getattr(transformers, model)(config)).eval()
+    theirs = randomize_weights(getattr(transformers, model)(config)).eval()
     source = torch.Generator().manual_seed(0)
     for name, numbers in theirs.named_buffers():
         if name.endswith("running_mean"):
@@ -436,7 +436,7 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     if form == "timm":
         as_timm(tmp_path)
         given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem_width": stem}
-    ours = loaded(str(tmp_path), tmp_path, **given)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, **given)
     theirs.double()
     names = {
         "DetrModel": ("last_hidden_state", "encoder_last_hidden_state"),
@@ -448,13 +448,13 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
         made = theirs(x["pixel_values"], pixel_mask=x["pixel_mask"].long())
         return {name: made[name] for name in results}
 
-    sizes = {"pixel_values": Numbers((3, 64, 96)), "pixel_mask": Numbers((64, 96))}
-    pictures = samples(sizes, {})
+    sizes = {"pixel_values": FixedValues((3, 64, 96)), "pixel_mask": FixedValues((64, 96))}
+    pictures = make_samples(sizes, {})
     # what lies around a picture is random: only the mask tells
     for row, (high, wide) in zip(pictures.rows, ((40, 96), (64, 96), (64, 50)), strict=True):
         row["pixel_mask"] = np.zeros((64, 96), bool)
         row["pixel_mask"][:high, :wide] = True
-    assert_published(ours, pictures, published, dict.fromkeys(results, ""))
+    assert_matches_float32(ours, pictures, published, dict.fromkeys(results, ""))
 
 
 SIZES = [(48, 90), (64, 64), (70, 50)]
@@ -474,7 +474,7 @@ def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> No
             **SMALL | {"image_size": [96, 96], "patch_size": 16, "num_detection_tokens": 3}
         )
     kind = getattr(transformers, f"{family}ForObjectDetection")
-    theirs = randomized(kind(config)).eval()
+    theirs = randomize_weights(kind(config)).eval()
     theirs.save_pretrained(tmp_path)
     processor = getattr(transformers, f"{family}ImageProcessorPil")(
         size={"shortest_edge": 64, "longest_edge": 96}
@@ -491,13 +491,13 @@ def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> No
     with torch.no_grad():
         wanted = theirs.double()(**told)
     for name in ("logits", "pred_boxes"):
-        assert_agrees(ours[name], wanted[name].numpy(), name, 2e-5)
+        assert_arrays_close(ours[name], wanted[name].numpy(), name, 2e-5)
 
 
 def test_a_picture_is_named_by_its_class(tmp_path: Path) -> None:
     """From a folder with a `preprocessor_config.json`, by the command line's own reading."""
     config = transformers.DeiTConfig(**SMALL)
-    model = randomized(transformers.DeiTForImageClassification(config)).eval()
+    model = randomize_weights(transformers.DeiTForImageClassification(config)).eval()
     model.save_pretrained(tmp_path)
     processor = transformers.DeiTImageProcessorPil(
         size={"height": 14, "width": 14}, crop_size={"height": 12, "width": 12}

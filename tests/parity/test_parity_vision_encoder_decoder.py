@@ -12,9 +12,9 @@ import tokenizers
 import torch
 import transformers
 from numpy.typing import NDArray
-from support.families import TOKENS, ended
-from support.padded import Ids, Keep, Numbers, Samples, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop
+from support.padded_batches import FixedValues, PaddingMask, Samples, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 import specc
@@ -109,7 +109,7 @@ def saved(encoder: str, decoder: str, directory: Path, seed: int = 4, louder: fl
     config.decoder_start_token_id, config.pad_token_id = START, 0
     config.eos_token_id = STOP
     kind = transformers.VisionEncoderDecoderModel
-    theirs = randomized(kind(config), seed)
+    theirs = randomize_weights(kind(config), seed)
     with torch.no_grad():
         for weight in theirs.parameters():
             weight *= louder if weight.dim() > 1 else 1.0
@@ -123,11 +123,11 @@ def given_to(encoder: str) -> Samples:
     size = SIDES[encoder][1]["image_size"]
     high, wide = size if isinstance(size, list) else (size, size)
     inputs = {
-        "pixel_values": Numbers((3, high, wide)),
-        "target": Ids("seq", 31),
-        "target_keep": Keep("seq"),
+        "pixel_values": FixedValues((3, high, wide)),
+        "target": TokenIds("seq", 31),
+        "target_keep": PaddingMask("seq"),
     }
-    return samples(inputs, {"seq": (7, 1, 4)})
+    return make_samples(inputs, {"seq": (7, 1, 4)})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def given_to(encoder: str) -> Samples:
 )
 def test_scores(encoder: str, decoder: str, tmp_path: Path) -> None:
     theirs = saved(encoder, decoder, tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -147,7 +147,7 @@ def test_scores(encoder: str, decoder: str, tmp_path: Path) -> None:
         )
         return {"logits": made.logits}
 
-    assert_published(ours, given_to(encoder), published, {"logits": "seq"})
+    assert_matches_float32(ours, given_to(encoder), published, {"logits": "seq"})
 
 
 def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[list[int]]:
@@ -157,12 +157,12 @@ def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[lis
             pixel_values=torch.tensor(pixels).double(),
             do_sample=False,
             num_beams=beams,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
             decoder_start_token_id=START,
             pad_token_id=0,
             eos_token_id=STOP,
         )
-    return [ended(row[1:].tolist(), STOP) for row in made]
+    return [cut_at_stop(row[1:].tolist(), STOP) for row in made]
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -173,7 +173,7 @@ def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[lis
 def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Path) -> None:
     seed = VARIED.get((encoder, decoder), 6)
     theirs = saved(encoder, decoder, tmp_path, seed, louder=2.0).double()
-    how: dict[str, Any] = {"max_tokens": TOKENS}
+    how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     package, one = tmp_path / "package", tmp_path / "one.onnx"
@@ -193,14 +193,18 @@ def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Pa
 @pytest.mark.parametrize("decoder", ["trocr", "trocr, as printed"])
 def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
     config = transformers.TrOCRConfig(**DECODERS[decoder][1])
-    theirs = randomized(transformers.TrOCRForCausalLM(config))
+    theirs = randomize_weights(transformers.TrOCRForCausalLM(config))
     theirs.tie_weights()
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     wide = config.cross_attention_hidden_size or config.d_model
-    given = samples(
-        {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "memory": Numbers((5, wide))},
+    given = make_samples(
+        {
+            "input_ids": TokenIds("seq", 31),
+            "attention_mask": PaddingMask("seq"),
+            "memory": FixedValues((5, wide)),
+        },
         {"seq": (7, 1, 4)},
     )
 
@@ -212,7 +216,7 @@ def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
         )
         return {"logits": made.logits}
 
-    assert_published(ours, given, published, {"logits": "seq"})
+    assert_matches_float32(ours, given, published, {"logits": "seq"})
 
 
 @pytest.mark.parametrize("size", [(50, 30), (20, 64), (12, 20)])
@@ -229,7 +233,7 @@ def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> N
     page = Image.fromarray(drawn)
     given = processor(page, return_tensors="pt")["pixel_values"]
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
-    made = specc.load(tmp_path / "package").generate(pixel_values=page, max_tokens=TOKENS)
+    made = specc.load(tmp_path / "package").generate(pixel_values=page, max_tokens=MAX_NEW_TOKENS)
     got = [list(row[0].tokens) for row in made.results()]
     assert got == written_by(theirs, given.numpy(), 1)
 
@@ -267,16 +271,16 @@ def test_what_is_asked_of_a_page_is_gone_on_with(asked: str, beams: int, tmp_pat
             decoder_input_ids=torch.tensor([prompt]),
             do_sample=False,
             num_beams=beams,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
             pad_token_id=0,
             eos_token_id=STOP,
         ).tolist()
-    how: dict[str, Any] = {"max_tokens": TOKENS}
+    how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     made = specc.load(tmp_path / "package").generate(pixel_values=pixels, target=asked, **how)
     ((row, *_),) = made.results()
-    assert list(row.tokens) == ended(wanted[len(prompt) :], STOP)
+    assert list(row.tokens) == cut_at_stop(wanted[len(prompt) :], STOP)
     kept = [token for token in row.tokens if token != STOP]
     assert row.text.strip() == letters.decode(kept).strip()

@@ -14,9 +14,9 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from support.families import TOKENS, Case, check_scores, ended
-from support.padded import Arrays, Ids, Keep, Samples, Side, samples
-from support.published import assert_published, loaded, randomized
+from support.hf_cases import MAX_NEW_TOKENS, ModelCase, check_model_outputs, cut_at_stop
+from support.padded_batches import Arrays, PaddingMask, Samples, Side, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
 
 import specc
 
@@ -77,7 +77,7 @@ def saved(name: str, directory: Path, head: str = "ForConditionalGeneration", se
         **TOKEN_IDS,
     )
     kind = getattr(transformers, f"{family}{head}")
-    theirs = randomized(kind(config), seed)
+    theirs = randomize_weights(kind(config), seed)
     theirs.tie_weights()
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory, experts_implementation="eager").eval()
@@ -117,8 +117,9 @@ def given(vision: Mapping[str, Any], least: int = 0) -> ImageSamples:
     features = 2 * vision["in_channels"] * vision["patch_size"] ** 2
     counts = [[t * h * w for t, h, w in grids] for grids in GRIDS]
     lengths = tuple(3 + sum(2 + n // merged for n in each) for each in counts)
-    made = samples(
-        {"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": lengths}
+    made = make_samples(
+        {"input_ids": TokenIds("seq", WORDS), "attention_mask": PaddingMask("seq")},
+        {"seq": lengths},
     )
     rng, images = np.random.default_rng(5), []
     for row, each, grids in zip(made.rows, counts, GRIDS, strict=True):
@@ -153,10 +154,10 @@ def as_published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_scores(name: str, tmp_path: Path) -> None:
     theirs = saved(name, tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     inputs = given(CASES[name][2])
-    assert_published(
+    assert_matches_float32(
         ours,
         inputs,
         lambda x: {"logits": theirs(**as_published(x)).logits},
@@ -172,9 +173,9 @@ FIRST = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"]
 @pytest.mark.parametrize("name", FIRST)
 def test_without_a_head(name: str, tmp_path: Path) -> None:
     theirs = saved(name, tmp_path, "Model")
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    assert_published(
+    assert_matches_float32(
         ours,
         given(CASES[name][2]),
         lambda x: {"last_hidden_state": theirs(**as_published(x)).last_hidden_state},
@@ -186,7 +187,7 @@ def test_without_a_head(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FIRST)
 def test_text_model(name: str, tmp_path: Path) -> None:
     family, text, _ = CASES[name]
-    case = Case(
+    case = ModelCase(
         config=f"{family}TextConfig",
         model=f"{family}TextModel",
         tiny=text,
@@ -194,7 +195,7 @@ def test_text_model(name: str, tmp_path: Path) -> None:
         sides=("left", "right"),
         places=True,
     )
-    check_scores(case, tmp_path)
+    check_model_outputs(case, tmp_path)
 
 
 BEAMS = {"qwen3_vl": (1, 4)}
@@ -213,7 +214,7 @@ def test_generation(name: str, tmp_path: Path) -> None:
         alone = {name: x for name, x in whole.items() if name != "attention_mask"}
         for beams in BEAMS.get(name, (1,)):
             wanted = written_by(theirs, whole, beams)
-            how: dict[str, Any] = {"max_tokens": TOKENS}
+            how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
             how |= (
                 {"strategy": "beam", "num_beams": beams, "early_stopping": False}
                 if beams > 1
@@ -234,11 +235,11 @@ def written_by(theirs: Any, whole: Arrays, beams: int) -> list[list[int]]:
             **inputs,
             do_sample=False,
             num_beams=beams,
-            max_new_tokens=TOKENS,
+            max_new_tokens=MAX_NEW_TOKENS,
             pad_token_id=0,
             eos_token_id=2,
         )
-    return [ended(row[whole["input_ids"].shape[1] :].tolist(), 2) for row in made]
+    return [cut_at_stop(row[whole["input_ids"].shape[1] :].tolist(), 2) for row in made]
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])

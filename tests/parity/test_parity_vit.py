@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import assert_matches, loaded, randomized
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import ViTConfig, ViTForImageClassification
 
 from specc.preprocessing.records import LabelsOutput
@@ -30,16 +30,16 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
         qkv_bias=qkv_bias,
         layer_norm_eps=1e-6,
     )
-    theirs = randomized(ViTForImageClassification(config))
+    theirs = randomize_weights(ViTForImageClassification(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("vit", tmp_path)
+    ours = open_weighted_spec("vit", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x["pixel_values"]).logits}
 
-    given = samples({"pixel_values": Numbers((channels, 12, 12))}, {})
-    assert_matches(ours, given, published, {"logits": ""})
+    given = make_samples({"pixel_values": FixedValues((channels, 12, 12))}, {})
+    assert_matches_published(ours, given, published, {"logits": ""})
     shown = dict(ours.compiled.manifest.reading.shows)["logits"]
     assert isinstance(shown, LabelsOutput)
     assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"

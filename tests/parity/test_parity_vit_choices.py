@@ -9,9 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.padded import Numbers, samples
-from support.published import Arrays, assert_matches, from_module, randomized, with_weights
-from support.torch_layers import Turned, layer_weights, with_rms_norms
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import (
+    Arrays,
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+    randomize_weights,
+)
+from support.torch_layers import RotaryAttention, rename_layer_weights, replace_layer_norms
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.parity
@@ -72,9 +78,9 @@ class Pictures(nn.Module):
         self.classes = nn.Linear(WIDTH, CLASSES)
         if turned:
             for layer in self.layers:
-                layer.self_attn = Turned(WIDTH, HEADS, turned)
+                layer.self_attn = RotaryAttention(WIDTH, HEADS, turned)
         if rms:
-            with_rms_norms(self, WIDTH)
+            replace_layer_norms(self, WIDTH)
 
     def forward(self, pixels: Tensor, positions: str, told: str) -> Tensor:
         """Logits [batch, classes]."""
@@ -92,15 +98,15 @@ class Pictures(nn.Module):
 def weights_of(module: Pictures, positions: str) -> Arrays:
     """Under the names of published files."""
     place = "vit.embeddings"
-    made = from_module(module.squares, f"{place}.patch_embeddings.projection.")
-    made |= from_module(module.classes, "classifier.")
-    made |= from_module(module.norm, "vit.layernorm.")
+    made = list_module_weights(module.squares, f"{place}.patch_embeddings.projection.")
+    made |= list_module_weights(module.classes, "classifier.")
+    made |= list_module_weights(module.norm, "vit.layernorm.")
     made[f"{place}.cls_token"] = module.first.detach().numpy()
     if positions == "learned":
         table = module.table.detach().numpy()
         made[f"{place}.position_embeddings"] = np.ascontiguousarray(table[None])
     for n, layer in enumerate(module.layers):
-        for name, value in layer_weights(layer, "encoder").items():
+        for name, value in rename_layer_weights(layer, "encoder").items():
             head, _, last = name.rpartition(".")
             made[f"vit.encoder.layer.{n}.{NAMES[head]}.{last}"] = value
     return made
@@ -120,9 +126,9 @@ def weights_of(module: Pictures, positions: str) -> Arrays:
 def test_what_may_be_chosen(
     place: str, rms: bool, positions: str, told: str, turned: str, tmp_path: Path
 ) -> None:
-    module = randomized(Pictures(place == "pre", rms, turned))
+    module = randomize_weights(Pictures(place == "pre", rms, turned))
     rope = {"rope": "rope(theta=100.0)", "pairs": turned} if turned else {}
-    ours = with_weights(
+    ours = build_weighted_spec(
         "vit",
         weights_of(module, positions),
         tmp_path,
@@ -144,5 +150,5 @@ def test_what_may_be_chosen(
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"logits": exact(x["pixel_values"], positions, told)}
 
-    given = samples({"pixel_values": Numbers((3, ROWS * PATCH, COLUMNS * PATCH))}, {})
-    assert_matches(ours, given, published, {"logits": ""})
+    given = make_samples({"pixel_values": FixedValues((3, ROWS * PATCH, COLUMNS * PATCH))}, {})
+    assert_matches_published(ours, given, published, {"logits": ""})

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.padded import Numbers, samples
-from support.published import assert_matches, loaded, randomized
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 pytestmark = pytest.mark.parity
@@ -30,7 +30,7 @@ def model(mask_ratio: float) -> ViTMAEForPreTraining:
         mask_ratio=mask_ratio,
         layer_norm_eps=1e-6,
     )
-    return randomized(ViTMAEForPreTraining(config))
+    return randomize_weights(ViTMAEForPreTraining(config))
 
 
 @pytest.mark.parametrize(("mask_ratio", "sides"), [(0.75, 12), (0.4, 12), (0.75, [12, 12])])
@@ -39,7 +39,7 @@ def test_vit_mae(mask_ratio: float, sides: int | list[int], tmp_path: Path) -> N
     theirs.config.image_size = sides
     theirs.save_pretrained(tmp_path)
     theirs.config.image_size = 12  # from which it makes the picture
-    ours = loaded("vit_mae", tmp_path)
+    ours = open_weighted_spec("vit_mae", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -50,10 +50,12 @@ def test_vit_mae(mask_ratio: float, sides: int | list[int], tmp_path: Path) -> N
             "masked": made.mask.bool(),
         }
 
-    given = samples(
-        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
+    given = make_samples(
+        {"pixel_values": FixedValues((2, 12, 12)), "noise": FixedValues((16,), uniform=True)}, {}
     )
-    assert_matches(ours, given, published, {"patches": "", "reconstruction": "", "masked": ""})
+    assert_matches_published(
+        ours, given, published, {"patches": "", "reconstruction": "", "masked": ""}
+    )
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -61,7 +63,7 @@ def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
     """From a file of its own, and from one that can reconstruct."""
     theirs = model(0.4)
     (theirs if whole else theirs.vit).save_pretrained(tmp_path)
-    ours = loaded("vit_mae", tmp_path, graph="features")
+    ours = open_weighted_spec("vit_mae", tmp_path, graph="features")
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -72,10 +74,10 @@ def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
             "ids_restore": made.ids_restore,
         }
 
-    given = samples(
-        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
+    given = make_samples(
+        {"pixel_values": FixedValues((2, 12, 12)), "noise": FixedValues((16,), uniform=True)}, {}
     )
-    assert_matches(
+    assert_matches_published(
         ours, given, published, dict.fromkeys(("last_hidden_state", "mask", "ids_restore"), "")
     )
 
@@ -83,7 +85,7 @@ def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
 def test_the_decoder_goes_by_two_names(tmp_path: Path) -> None:
     """Files on the Hub say `decoder_layers`, what transformers 5 saves `decoder_encoder.layer`."""
     model(0.75).save_pretrained(tmp_path)
-    weights = loaded("vit_mae", tmp_path).weights
+    weights = open_weighted_spec("vit_mae", tmp_path).weights
     file = tmp_path / "model.safetensors"
     (tmp_path / "hub").mkdir()
     old = {
@@ -93,5 +95,5 @@ def test_the_decoder_goes_by_two_names(tmp_path: Path) -> None:
     assert old.keys() != load_file(file).keys()
     save_file(old, tmp_path / "hub" / "model.safetensors")
     (tmp_path / "config.json").rename(tmp_path / "hub" / "config.json")
-    again = loaded("vit_mae", tmp_path / "hub").weights
+    again = open_weighted_spec("vit_mae", tmp_path / "hub").weights
     assert all(np.array_equal(again[name], value) for name, value in weights.items())

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.padded import Numbers, samples
-from support.published import assert_matches, from_module, loaded, randomized
+from support.padded_batches import FixedValues, make_samples
+from support.published_models import (
+    assert_matches_published,
+    list_module_weights,
+    open_weighted_spec,
+    randomize_weights,
+)
 from transformers import ViTConfig, ViTModel
 
 pytestmark = pytest.mark.parity
@@ -26,12 +31,15 @@ def test_vit_segmenter(tmp_path: Path) -> None:
         num_labels=5,
         layer_norm_eps=1e-6,
     )
-    vit, head = randomized(ViTModel(config)), randomized(torch.nn.Linear(24, 5), seed=1)
+    vit, head = (
+        randomize_weights(ViTModel(config)),
+        randomize_weights(torch.nn.Linear(24, 5), seed=1),
+    )
     vit.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
-    linear = {k: torch.from_numpy(v) for k, v in from_module(head, "head.").items()}
+    linear = {k: torch.from_numpy(v) for k, v in list_module_weights(head, "head.").items()}
     save_file({f"vit.{k}": v for k, v in load_file(file).items()} | linear, file)
-    ours = loaded("vit_segmenter", tmp_path, classes=5)
+    ours = open_weighted_spec("vit_segmenter", tmp_path, classes=5)
     vit.double()
     head.double()
 
@@ -43,5 +51,5 @@ def test_vit_segmenter(tmp_path: Path) -> None:
         )
         return {"logits": logits, "class_map": wide.argmax(1)}
 
-    given = samples({"pixel_values": Numbers((3, 12, 12))}, {})
-    assert_matches(ours, given, published, {"logits": "", "class_map": ""})
+    given = make_samples({"pixel_values": FixedValues((3, 12, 12))}, {})
+    assert_matches_published(ours, given, published, {"logits": "", "class_map": ""})

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.families import Case
-from support.padded import Keep, Sound, samples
-from support.published import assert_published, loaded, randomize_statistics
+from support.hf_cases import ModelCase
+from support.padded_batches import PaddingMask, Signal, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_statistics,
+)
 
 pytestmark = pytest.mark.parity
 
@@ -43,8 +47,8 @@ def frames(samples: int) -> int:
 
 
 ROWS = tuple(map(frames, LENGTHS))
-GIVEN = samples(
-    {"input_values": Sound("samples"), "attention_mask": Keep("samples")},
+GIVEN = make_samples(
+    {"input_values": Signal("samples"), "attention_mask": PaddingMask("samples")},
     {"samples": LENGTHS, "frames": ROWS, "fewer": tuple((rows - 1) // 2 + 1 for rows in ROWS)},
 )
 HEARD = [
@@ -102,11 +106,11 @@ def test_hearing(
     either, else against each recording alone.
     """
     kind = name.partition("For")[0].removesuffix("Model") + "Config"
-    case = Case(config=kind, model=name, tiny={**TINY, **more}, results=results)
+    case = ModelCase(config=kind, model=name, tiny={**TINY, **more}, results=results)
     theirs = case.saved(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -114,7 +118,7 @@ def test_hearing(
             return theirs(x["input_values"], attention_mask=x["attention_mask"].long())
         return alone(theirs, x, results)
 
-    assert_published(ours, GIVEN, published, results)
+    assert_matches_float32(ours, GIVEN, published, results)
 
 
 def alone(
@@ -133,9 +137,9 @@ def alone(
 
 def test_a_length_and_a_direction_are_read_by_both_their_names(tmp_path: Path) -> None:
     """Files from before 2023 call them `weight_g` and `weight_v`."""
-    case = Case(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
+    case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
     case.saved(tmp_path)
-    weights = loaded(str(tmp_path), tmp_path).weights
+    weights = open_weighted_spec(str(tmp_path), tmp_path).weights
     file = tmp_path / "model.safetensors"
     old = {
         name.replace("parametrizations.weight.original0", "weight_g").replace(
@@ -145,5 +149,5 @@ def test_a_length_and_a_direction_are_read_by_both_their_names(tmp_path: Path) -
     }
     assert any("weight_g" in name for name in old)
     save_file(old, file)
-    again = loaded(str(tmp_path), tmp_path).weights
+    again = open_weighted_spec(str(tmp_path), tmp_path).weights
     assert all((again[name] == value).all() for name, value in weights.items())

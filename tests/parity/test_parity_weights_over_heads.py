@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.padded import Ids, Keep, samples
-from support.published import assert_matches, from_module, with_weights
+from support.padded_batches import PaddingMask, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_published,
+    build_weighted_spec,
+    list_module_weights,
+)
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.parity
@@ -85,7 +89,7 @@ def test_weights_mixed_over_heads(how: str, tmp_path: Path) -> None:
             weight.normal_(std=0.5)
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(mix=MIXED[how]), encoding="utf-8")
-    ours = with_weights(str(path), from_module(module), tmp_path)
-    given = samples({"ids": Ids("n", VOCAB), "keep": Keep("n")}, {"n": (6, 1, 3)})
+    ours = build_weighted_spec(str(path), list_module_weights(module), tmp_path)
+    given = make_samples({"ids": TokenIds("n", VOCAB), "keep": PaddingMask("n")}, {"n": (6, 1, 3)})
     exact = module.double().eval()
-    assert_matches(ours, given, lambda i: exact(i["ids"], i["keep"]), {"logits": "n"})
+    assert_matches_published(ours, given, lambda i: exact(i["ids"], i["keep"]), {"logits": "n"})

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.families import Case
-from support.padded import Ids, Keep, Numbers, samples
-from support.published import assert_published, loaded
-from support.spec_models import assert_agrees
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase
+from support.padded_batches import FixedValues, PaddingMask, TokenIds, make_samples
+from support.published_models import assert_matches_float32, open_weighted_spec
 
 pytestmark = pytest.mark.parity
 
@@ -21,11 +21,11 @@ WHISPER = {
     "suppress_tokens": None, "begin_suppress_tokens": None,
     "classifier_proj_size": 10, "num_labels": 3,
 }  # fmt: skip
-DICTATED = samples(
+DICTATED = make_samples(
     {
-        "input_features": Numbers((8, 24)),
-        "decoder_input_ids": Ids("tgt", 31),
-        "decoder_attention_mask": Keep("tgt"),
+        "input_features": FixedValues((8, 24)),
+        "decoder_input_ids": TokenIds("tgt", 31),
+        "decoder_attention_mask": PaddingMask("tgt"),
     },
     {"tgt": (7, 1, 4)},
 )
@@ -45,9 +45,9 @@ DICTATED = samples(
 def test_whisper(
     name: str, results: Mapping[str, str], more: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    case = Case(config="WhisperConfig", model=name, tiny={**WHISPER, **more})
+    case = ModelCase(config="WhisperConfig", model=name, tiny={**WHISPER, **more})
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -59,29 +59,29 @@ def test_whisper(
             decoder_position_ids=(keep.cumsum(1) - 1).clamp(min=0),
         )
 
-    assert_published(ours, DICTATED, published, results, ("right", "left"))
+    assert_matches_float32(ours, DICTATED, published, results, ("right", "left"))
 
 
 @pytest.mark.parametrize("summed", [False, True])
 def test_whisper_as_a_classifier(summed: bool, tmp_path: Path) -> None:
     """`use_weighted_layer_sum` takes the last layer behind its norm."""
-    case = Case(
+    case = ModelCase(
         config="WhisperConfig",
         model="WhisperForAudioClassification",
         tiny={**WHISPER, "use_weighted_layer_sum": summed},
     )
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
-    given = samples({"input_features": Numbers((8, 24))}, {})
-    assert_published(ours, given, lambda x: theirs(x["input_features"]), {"logits": ""})
+    given = make_samples({"input_features": FixedValues((8, 24))}, {})
+    assert_matches_float32(ours, given, lambda x: theirs(x["input_features"]), {"logits": ""})
 
 
 def test_the_decoder_of_whisper_alone(tmp_path: Path) -> None:
     """What another Whisper heard goes in, as for speculative decoding."""
-    case = Case(config="WhisperConfig", model="WhisperForCausalLM", tiny=WHISPER)
+    case = ModelCase(config="WhisperConfig", model="WhisperForCausalLM", tiny=WHISPER)
     theirs = case.saved(tmp_path)
-    ours = loaded(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     heard = rng.standard_normal((3, 5, 24)).astype(np.float32)
     ids, keep = rng.integers(0, 31, (3, 7)), np.arange(7) < [[7], [3], [5]]
@@ -94,4 +94,4 @@ def test_the_decoder_of_whisper_alone(tmp_path: Path) -> None:
     made = ours.compiled.run(input_ids=ids, attention_mask=keep, encoder_outputs=heard)
     for row in range(3):
         there = keep[row]
-        assert_agrees(made["logits"][row][there], wanted[row][there], f"{row}", 1e-5)
+        assert_arrays_close(made["logits"][row][there], wanted[row][there], f"{row}", 1e-5)

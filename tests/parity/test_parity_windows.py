@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    OrtModel,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -113,8 +119,8 @@ def test_words(name: str, tmp_path: Path) -> None:
         f"specc 1\nmodel window\ndims {', '.join(symbols)}\n"
         f"graph g(x: float[{', '.join(axes)}]) -> (y: float[...]) {{\n  return {text}\n}}\n"
     )
-    spec = opened(str(path))
-    weights = random_weights(spec)
+    spec = elaborate_with_config(str(path))
+    weights = sample_spec_weights(spec)
     module = make().double()
     module.load_state_dict(
         {k.removeprefix("c."): torch.as_tensor(v).double() for k, v in weights.items()}
@@ -124,8 +130,8 @@ def test_words(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = module(x.transpose(1, 2)).transpose(1, 2) if x.ndim == 3 else module(x)
     inputs = {"x": given}
-    assert_agrees(by_reference(spec, weights, inputs)["y"], wanted.numpy(), name, 1e-12)
-    assert_agrees(InOnnx(spec, weights).run(inputs)["y"], wanted.numpy(), name)
+    assert_arrays_close(run_reference(spec, weights, inputs)["y"], wanted.numpy(), name, 1e-12)
+    assert_arrays_close(OrtModel(spec, weights).run(inputs)["y"], wanted.numpy(), name)
 
 
 def test_weight_normalization(tmp_path: Path) -> None:
@@ -141,8 +147,8 @@ def test_weight_normalization(tmp_path: Path) -> None:
         "  w = g * (v / length)\n"
         "  return conv(x, weight=w, groups=2, padding=same) @ conv\n}\n"
     )
-    spec = opened(str(path))
-    weights = random_weights(spec)
+    spec = elaborate_with_config(str(path))
+    weights = sample_spec_weights(spec)
     conv = nn.Conv1d(8, 8, 5, padding=2, groups=2)
     normed = nn.utils.parametrizations.weight_norm(conv, dim=2).double()
     normed.load_state_dict(
@@ -157,5 +163,5 @@ def test_weight_normalization(tmp_path: Path) -> None:
         x = torch.as_tensor(given).double().transpose(1, 2)
         wanted = normed(x).transpose(1, 2).numpy()
     inputs = {"x": given}
-    assert_agrees(by_reference(spec, weights, inputs)["y"], wanted, "y", 1e-12)
-    assert_agrees(InOnnx(spec, weights).run(inputs)["y"], wanted, "y")
+    assert_arrays_close(run_reference(spec, weights, inputs)["y"], wanted, "y", 1e-12)
+    assert_arrays_close(OrtModel(spec, weights).run(inputs)["y"], wanted, "y")

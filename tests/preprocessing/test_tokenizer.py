@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.tokenizer_files import KINDS, LINES, trained
+from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.decode.decode_loop import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import Failed
@@ -25,11 +25,13 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def record(kind: str, **options) -> TextTokenizer:
-    return TextTokenizer(file=TokenizerFile.of(trained(kind)), **options)
+    return TextTokenizer(file=TokenizerFile.of(train_tokenizer(kind)), **options)
 
 
 def changed(kind: str, **parts) -> TextTokenizer:
-    return TextTokenizer(file=TokenizerFile.of(json.dumps({**json.loads(trained(kind)), **parts})))
+    return TextTokenizer(
+        file=TokenizerFile.of(json.dumps({**json.loads(train_tokenizer(kind)), **parts}))
+    )
 
 
 def fault(action) -> str:
@@ -128,7 +130,7 @@ def test_truncation_padding_and_dropout_are_for_training():
     }
     wide |= {"pad_type_id": 0, "pad_token": "x"}
     assert encode_text_ids(LINES[0], changed("byte_bpe", padding=wide)).tolist() == whole
-    model = {**json.loads(trained("byte_bpe"))["model"], "dropout": 0.9}
+    model = {**json.loads(train_tokenizer("byte_bpe"))["model"], "dropout": 0.9}
     assert all(
         encode_text_ids(LINES[0], changed("byte_bpe", model=model)).tolist() == whole
         for _ in range(10)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.tokenizer_files import LINES, trained
+from support.tokenizer_files import LINES, train_tokenizer
 
 import specc
 from specc.artifact.manifest import Manifest
@@ -37,7 +37,7 @@ reading {{
 def written(
     directory: Path, path: str = '"words.json"', inputs: str = "", options: str = "", size: int = 0
 ) -> Path:
-    data = json.loads(trained("wordpiece"))
+    data = json.loads(train_tokenizer("wordpiece"))
     data["model"]["vocab"] |= {f"{n:x}" * 40: 200 + n for n in range(size)}
     (directory / "words.json").write_text(json.dumps(data))
     (directory / "words.specc").write_text(SPEC.format(path=path, inputs=inputs, options=options))
@@ -140,7 +140,7 @@ def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(tmp_path: Pat
     directory = tmp_path / "checkpoint"
     directory.mkdir()
     (directory / "config.json").write_text('{"model_type": "gpt2"}')
-    (directory / "tokenizer.json").write_text(trained("byte_bpe"))
+    (directory / "tokenizer.json").write_text(train_tokenizer("byte_bpe"))
     made = specc.compile("gpt2", tmp_path / "m.onnx", config=directory, set=SMALL, init=0)
     assert any("tokenizer.json" in remark for remark in made.remarks)
     model = specc.load(tmp_path / "m.onnx")
@@ -166,7 +166,7 @@ def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
 def test_no_file_but_the_specs_own(tmp_path: Path) -> None:
     directory = tmp_path / "spec"
     directory.mkdir()
-    (tmp_path / "words.json").write_text(trained("wordpiece"))
+    (tmp_path / "words.json").write_text(train_tokenizer("wordpiece"))
     spec = written(directory, path='"../words.json"')
     assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
     (directory / "inside.json").symlink_to(tmp_path / "words.json")

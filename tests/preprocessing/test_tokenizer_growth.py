@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.tokenizer_files import trained
+from support.tokenizer_files import train_tokenizer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing import tokenizer_library
@@ -154,7 +154,7 @@ def test_texts_that_take_too_long(
 
 def test_long_texts_have_the_ids_of_the_library() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
-    content = trained("byte_bpe")
+    content = train_tokenizer("byte_bpe")
     record = TextTokenizer(file=check_tokenizer_file(content.encode(), "tokenizer.json"))
     text = "a word, and another " * 40
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids

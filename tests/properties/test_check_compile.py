@@ -13,9 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.mutants import Mutant, library, mutant, of_tree, small, trees
-from support.random_lengths import random_spec
-from support.small import SMALL
+from support.random_length_specs import make_length_spec
+from support.small_configs import SMALL_CONFIGS
+from support.spec_mutants import (
+    SpecMutant,
+    choose_small_value,
+    make_mutant,
+    mutate_tree,
+    open_library,
+    parse_builtin_specs,
+)
 
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import Failed
@@ -72,41 +79,42 @@ def compiles(spec: OpenedSpec, directory: Path) -> list[str]:
     return []
 
 
-def damaged(given: Mutant) -> OpenedSpec | None:
+def damaged(given: SpecMutant) -> OpenedSpec | None:
     """A mutant as a spec with small sizes; None where it cannot be read."""
     try:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
         module.directory = get_specs_directory() / "models"
-        program = build_program(module, library())
+        program = build_program(module, open_library())
     except Failed:
         return None
-    fixed = SMALL.get(given.name.removesuffix(".specc"), {})
+    fixed = SMALL_CONFIGS.get(given.name.removesuffix(".specc"), {})
     values = {
         p: n
         for p, e in collect_field_paths(program.iterate_fields()).items()
-        if (n := Dim.of(v) if type(v := fixed.get(p)) is int else small(e, p)) is not None
+        if (n := Dim.of(v) if type(v := fixed.get(p)) is int else choose_small_value(e, p))
+        is not None
     }
-    return OpenedSpec(program, library(), ConfigReader(trial_values=values), given.name)
+    return OpenedSpec(program, open_library(), ConfigReader(trial_values=values), given.name)
 
 
-def beside(seed: int) -> Mutant:
+def beside(seed: int) -> SpecMutant:
     """A shipped model with something changed in its weights, its readings, its config
     or what it generates.
     """
     rng = random.Random(seed)
-    models = [(n, f) for n, f in trees() if n in SMALL]
+    models = [(n, f) for n, f in parse_builtin_specs() if n in SMALL_CONFIGS]
     name, file = rng.choice(models)
     items = [i for i in file.items if isinstance(i, BESIDE)]
     if not items:
-        return Mutant(f"{name}.specc", print_dsl(file).encode())
+        return SpecMutant(f"{name}.specc", print_dsl(file).encode())
     item = rng.choice(items)
-    changed = of_tree(rng, dataclasses.replace(file, items=(item,))).items
+    changed = mutate_tree(rng, dataclasses.replace(file, items=(item,))).items
     others = tuple(new for i in file.items for new in (changed if i is item else (i,)))
     made = dataclasses.replace(file, items=others)
-    return Mutant(f"{name}.specc", print_dsl(made).encode(errors="surrogatepass"))
+    return SpecMutant(f"{name}.specc", print_dsl(made).encode(errors="surrogatepass"))
 
 
-def hold(given: Mutant, directory: Path) -> bool:
+def hold(given: SpecMutant, directory: Path) -> bool:
     """Whether `check_spec` accepts a mutant; then `compile` does."""
     spec = damaged(given)
     if spec is None or not accepted(spec):
@@ -129,7 +137,7 @@ def test_many_mutants_beside_the_graph(start: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", range(50_000, 54_000, 100))
 def test_many_mutants(start: int, tmp_path: Path) -> None:
     for seed in range(start, start + 100):
-        hold(mutant(seed), tmp_path)
+        hold(make_mutant(seed), tmp_path)
 
 
 def hold_text(text: str, directory: Path) -> bool:
@@ -148,13 +156,13 @@ def test_specs_of_random_lengths(tmp_path: Path) -> None:
     """Equations, powers and quotients of lengths: what has no value, is too large or is
     told by no input is found by `check_spec`.
     """
-    assert sum(hold_text(random_spec(seed), tmp_path) for seed in range(40)) > 15
+    assert sum(hold_text(make_length_spec(seed), tmp_path) for seed in range(40)) > 15
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 9000, 500))
 def test_many_specs_of_random_lengths(start: int, tmp_path: Path) -> None:
-    specs = (random_spec(seed) for seed in range(start, start + 500))
+    specs = (make_length_spec(seed) for seed in range(start, start + 500))
     assert sum(hold_text(spec, tmp_path) for spec in specs) > 200
 
 
@@ -212,9 +220,12 @@ def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_CONFIGS)
 def test_shipped_specs_are_accepted(name: str) -> None:
-    sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in SMALL[name].items()]
+    sets = [
+        f"{k}={str(v).lower() if isinstance(v, bool) else v}"
+        for k, v in SMALL_CONFIGS[name].items()
+    ]
     assert check_spec(open_spec(name, sets=sets)).model
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, open_spec
@@ -78,15 +78,16 @@ QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL)]
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL_CONFIGS)],
 )
 def test_every_value_counts_or_is_refused(name: str) -> None:
-    usual = meaning(name, SMALL[name])
+    usual = meaning(name, SMALL_CONFIGS[name])
     idle = []
     for path, type in fields(open_spec(name)):
-        values = others(type, SMALL[name].get(path))
+        values = others(type, SMALL_CONFIGS[name].get(path))
         if path not in FREE and all(
-            meaning(name, {**SMALL[name], path: v}) == usual for v in values
+            meaning(name, {**SMALL_CONFIGS[name], path: v}) == usual for v in values
         ):
             idle.append(path)
     assert not idle

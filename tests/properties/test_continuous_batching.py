@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.aged import Aged, difference
-from support.small import SMALL, list_specs_with
-from support.writing_specs import LETTERS, writing_spec
+from support.mixed_length_batches import GenerativeModel, find_logit_difference
+from support.random_generative_specs import ALPHABET, make_generative_spec
+from support.small_configs import SMALL_CONFIGS, list_specs_with
 
 from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -30,9 +30,9 @@ NOT = {
 
 
 @cache
-def shipped(name: str) -> Aged:
-    sets = [f"{key}={text}" for key, text in config_literals("", SMALL[name])]
-    return Aged.of(elaborate_spec(open_spec(name, sets=sets)))
+def shipped(name: str) -> GenerativeModel:
+    sets = [f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
+    return GenerativeModel.of(elaborate_spec(open_spec(name, sets=sets)))
 
 
 FEW = [
@@ -65,18 +65,18 @@ def test_texts_of_unequal_age_are_as_alone(name: str, seeds: range) -> None:
     aged = shipped(name)
     assert aged.apart == (name not in NOT), name
     if aged.apart:
-        assert not [f for seed in seeds if (f := difference(aged, seed))]
+        assert not [f for seed in seeds if (f := find_logit_difference(aged, seed))]
 
 
 def random_fault(seed: int, directory: Path) -> str | None:
     """How a random spec differs; None where it is not proved."""
-    spec = writing_spec(seed)
-    (directory / "letters.vocab").write_text("\n".join(LETTERS[: spec.vocab]) + "\n")
+    spec = make_generative_spec(seed)
+    (directory / "letters.vocab").write_text("\n".join(ALPHABET[: spec.vocab]) + "\n")
     (directory / "m.specc").write_text(spec.text, encoding="utf-8")
-    aged = Aged.of(elaborate_spec(open_spec(str(directory / "m.specc"))), seed)
+    aged = GenerativeModel.of(elaborate_spec(open_spec(str(directory / "m.specc"))), seed)
     if not aged.apart:
         return None
-    found = difference(aged, seed)
+    found = find_logit_difference(aged, seed)
     return f"{seed}: {found}" if found else ""
 
 
@@ -145,13 +145,13 @@ def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatc
     assert any(is_found(shipped(spec)) for spec in ("gpt2", "small_translator"))
 
 
-def is_found(aged: Aged) -> bool:
+def is_found(aged: GenerativeModel) -> bool:
     try:
-        return bool(difference(aged, 1))
+        return bool(find_logit_difference(aged, 1))
     except ValueError:  # arrays that do not fit
         return True
 
 
 def test_what_is_not_proved_does_differ() -> None:
     """A counter for all texts is no place of a text."""
-    assert difference(shipped("luong_local_m"), 0)
+    assert find_logit_difference(shipped("luong_local_m"), 0)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.random_graphs import random_graph, values
-from support.random_loops import looped_graph
-from support.random_rows import moved_graph
-from support.steps import steps
-from support.turns import in_two
+from support.decode_steps import run_steps
+from support.parameter_sweeps import halve_sweep
+from support.random_gather_graphs import make_gather_graph
+from support.random_graphs import make_random_graph, sample_graph_values
+from support.random_loop_graphs import make_loop_graph
 
 import specc_numpy
 from specc.analysis.causality import check_causality
@@ -45,14 +45,14 @@ def heavy(graph: Graph) -> int:
     return count
 
 
-def difference(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
+def difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
     """How the steps of graph `seed` differ from its full pass; empty where they do not
     or where it is refused.
     """
     graph = draw(seed)
     if check_causality(graph, "seq", "x", ["y"]):
         return ""
-    inputs, weights = values(graph, seed, ROWS, batch=2)
+    inputs, weights = sample_graph_values(graph, seed, ROWS, batch=2)
     inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     for rows in ("new", "newest"):
@@ -67,7 +67,7 @@ def difference(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
                 f"whole graph {heavy(graph)}"
             )
         for counts in PLANS:
-            got = [made["y"] for made in steps(derived, graph, inputs, weights, counts)]
+            got = [made["y"] for made in run_steps(derived, graph, inputs, weights, counts)]
             ends = np.cumsum(counts)
             want = (
                 np.split(full, ends[:-1], axis=1)
@@ -80,7 +80,7 @@ def difference(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", in_two(range(0, GRAPHS, 25)))
+@pytest.mark.parametrize("start", halve_sweep(range(0, GRAPHS, 25)))
 def test_steps_equal_the_full_pass(start: int) -> None:
     faults = [f for seed in range(start, start + 25) if (f := difference(seed))]
     assert not faults
@@ -88,20 +88,20 @@ def test_steps_equal_the_full_pass(start: int) -> None:
 
 def test_steps_of_loops_that_look_back_equal_the_full_pass() -> None:
     """Loops over another axis, whose bodies are graphs like the others."""
-    faults = [f for seed in range(12) if (f := difference(seed, looped_graph))]
+    faults = [f for seed in range(12) if (f := difference(seed, make_loop_graph))]
     assert not faults
-    taken = [not check_causality(looped_graph(s), "seq", "x", ["y"]) for s in range(60)]
+    taken = [not check_causality(make_loop_graph(s), "seq", "x", ["y"]) for s in range(60)]
     assert 8 < sum(taken) < 45
 
 
 def test_steps_of_rows_that_are_moved_equal_the_full_pass() -> None:
     """Features picked, padded and sampled anew, and rows of a head put in front."""
-    faults = [f for seed in range(40) if (f := difference(seed, moved_graph))]
+    faults = [f for seed in range(40) if (f := difference(seed, make_gather_graph))]
     assert not faults
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [random_graph, looped_graph, moved_graph])
+@pytest.mark.parametrize("draw", [make_random_graph, make_loop_graph, make_gather_graph])
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
 def test_steps_of_thousands_of_graphs(start: int, draw: Callable[[int], Graph]) -> None:
     seeds = range(start, start + 250)
@@ -196,14 +196,14 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES_IN_LOOPS]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES_IN_LOOPS]))
 def test_planted_mistakes_in_loops_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
-    assert first_fault([FIRST_SEEDS[mistake], *range(150, 200)], looped_graph), mistake
+    assert first_fault([FIRST_SEEDS[mistake], *range(150, 200)], make_loop_graph), mistake
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    assert first_fault([FIRST_SEEDS[mistake], *range(150)], random_graph), mistake
+    assert first_fault([FIRST_SEEDS[mistake], *range(150)], make_random_graph), mistake

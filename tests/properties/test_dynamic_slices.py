@@ -1,7 +1,7 @@
 """Rows that are taken, and axes that are split, at places which only the lengths of the
 input tell.
 
-What `check_spec` accepts compiles, whatever lengths the gates try; `verify_model` finds lengths at
+What `check_spec` accepts compiles, whatever lengths the gates try; `list_model_lines` finds lengths at
 which the model has a value; and at any length the model gives what Python's own slices
 give, or is refused where Python's are not whole or empty.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from support.verify_lines import verify_model
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.diagnostics.diagnostic import Failed
@@ -160,7 +160,7 @@ def test_what_check_accepts_compiles_and_can_be_verified(
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(verify_model(open_compiled(str(tmp_path / "m.onnx")).whole))
+    lines = list(list_model_lines(open_compiled(str(tmp_path / "m.onnx")).whole))
     assert len(lines) == 3
     assert all("1 result agrees" in line for line in lines)
 
@@ -176,7 +176,7 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(verify_model(open_compiled(str(tmp_path / "m.onnx")).whole))
+    lines = list(list_model_lines(open_compiled(str(tmp_path / "m.onnx")).whole))
     assert len(lines) >= 3
     assert all("1 result agrees" in line for line in lines)
     model = specc.load(tmp_path / "m.onnx")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import SMALL
-from support.spec_models import opened_anew, random_weights
-from support.writing_specs import LETTERS, writing_spec
+from support.elaborated_specs import elaborate_uncached, sample_spec_weights
+from support.random_generative_specs import ALPHABET, make_generative_spec
+from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
@@ -61,18 +61,18 @@ def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, A
 
 def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
     """How a spec differs from itself read without sharing; nothing where it does not."""
-    small = SMALL.get(spec, {})
-    shared = opened_anew(spec, **small)
+    small = SMALL_CONFIGS.get(spec, {})
+    shared = elaborate_uncached(spec, **small)
     with monkeypatch.context() as patched:
         patched.setattr(grid_indices, "_make_position_ids", each_its_own)
-        apart = opened_anew(spec, **small)
+        apart = elaborate_uncached(spec, **small)
     one, other = shared.model.graph, apart.model.graph
     if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(other.nodes):
         return "weights or nodes"
     if told(proved(shared.model)) != told(proved(apart.model)):
         return "proofs"
     if run:
-        weights = random_weights(shared)
+        weights = sample_spec_weights(shared)
         found, wanted = numbers(one, weights), numbers(other, weights)
         if not all(np.array_equal(found[n], wanted[n], equal_nan=True) for n in wanted):
             return "numbers"
@@ -88,7 +88,7 @@ def test_sharing_changes_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", sorted({*SMALL} - {*FEW}))
+@pytest.mark.parametrize("spec", sorted({*SMALL_CONFIGS} - {*FEW}))
 def test_sharing_changes_no_shipped_spec(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not differs(spec, monkeypatch, run=True)
 
@@ -97,15 +97,15 @@ def test_sharing_changes_no_shipped_spec(spec: str, monkeypatch: pytest.MonkeyPa
 def test_sharing_changes_no_random_spec(
     seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "letters.vocab").write_text("\n".join(LETTERS) + "\n")
+    (tmp_path / "letters.vocab").write_text("\n".join(ALPHABET) + "\n")
     for seed in seeds:
         path = tmp_path / f"m{seed}.specc"
-        path.write_text(writing_spec(seed).text)
+        path.write_text(make_generative_spec(seed).text)
         assert not differs(str(path), monkeypatch, run=True), seed
 
 
 def test_layers_have_one_mask() -> None:
-    graph = opened_anew("llama", **SMALL["llama"]).model.graph
+    graph = elaborate_uncached("llama", **SMALL_CONFIGS["llama"]).model.graph
     masks = {n.args[3] for n, _ in graph.nodes if isinstance(n.op, ops.Attend)}
     assert len(masks) == 1
 
@@ -123,7 +123,7 @@ graph g(x: float[batch, n, 4], keep: keep[batch, n]) -> (y: float[batch, n, 4]) 
   return b
 }
 """)
-    graph = opened_anew(str(path)).model.graph
+    graph = elaborate_uncached(str(path)).model.graph
     counted = [n for n, _ in graph.nodes if isinstance(n.op, ops.Extent)]
     assert len(counted) == 2  # query and key of each attention are one tensor
 
@@ -165,7 +165,7 @@ graph g(x: float[batch, turns, n, 4]) -> (y: float[batch, n, 4]) {
 def test_what_a_loop_counts_stays_in_it(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(LOOPED)
-    graph = opened_anew(str(path)).model.graph
+    graph = elaborate_uncached(str(path)).model.graph
     find_graph_errors(graph)
     assert numbers(graph, {})["y"].shape[-1] == 4
 
@@ -189,7 +189,7 @@ def calls(work: Callable[[], object]) -> int:
 
 def cost(spec: str, layers: int, **more: object) -> int:
     """The work of checking a spec of so many layers, proofs included."""
-    sizes = SMALL[spec] | {"layers": layers} | more
+    sizes = SMALL_CONFIGS[spec] | {"layers": layers} | more
     sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sizes.items()]
 
     def work() -> None:
@@ -214,7 +214,7 @@ def test_a_layer_costs_as_much_as_the_one_before() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", sorted(n for n, s in SMALL.items() if "layers" in s))
+@pytest.mark.parametrize("spec", sorted(n for n, s in SMALL_CONFIGS.items() if "layers" in s))
 def test_layers_of_every_spec(spec: str) -> None:
     assert_even(spec, 6)
 

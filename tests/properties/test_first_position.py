@@ -1,7 +1,7 @@
 """The first row of what grows, mixed into all others: what is proved of it is true, and a
 step that remembers it equals the full pass.
 
-Random graphs behind random heads (`support.random_firsts`), by the laws of
+Random graphs behind random heads (`support.random_prefix_graphs`), by the laws of
 `test_heads`; mistakes planted in the passes are found.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from properties.test_prefix_positions import difference, forget, leak
-from support.random_firsts import first_row_graph
+from support.random_prefix_graphs import make_first_position_graph
 
 from specc.analysis import time_axis_strides
 from specc.analysis.causality import check_causality
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def fault(seed: int) -> str:
-    return leak(first_row_graph(seed), seed) or difference(seed, first_row_graph)
+    return leak(make_first_position_graph(seed), seed) or difference(
+        seed, make_first_position_graph
+    )
 
 
 def test_first_rows_are_as_in_a_full_pass() -> None:
@@ -40,7 +42,7 @@ def test_first_rows_of_thousands_of_graphs(start: int) -> None:
 
 
 def test_many_that_pick_a_first_row_are_proved() -> None:
-    graphs = [first_row_graph(seed) for seed in range(60)]
+    graphs = [make_first_position_graph(seed) for seed in range(60)]
     proved = [g for g in graphs if "x" in g.inputs and not check_causality(g, "seq", "x", ["y"])]
     picking = [
         g

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.plain_writer import Plain, Text
-from support.turns import in_two
-from support.writing_specs import LETTERS, WritingSpec, writing_spec
+from support.parameter_sweeps import halve_sweep
+from support.random_generative_specs import ALPHABET, GenerativeSpec, make_generative_spec
+from support.reference_generation import GeneratedText, ReferenceGenerator
 
 import specc
 import specc_numpy
@@ -22,7 +22,7 @@ from specc.diagnostics.diagnostic import Failed
 ROWS = 2
 
 
-def settings_for(rng: random.Random, spec: WritingSpec) -> dict[str, Any]:
+def settings_for(rng: random.Random, spec: GenerativeSpec) -> dict[str, Any]:
     """What is asked for."""
     made: dict[str, Any] = {"max_tokens": rng.randint(1, 6)}
     if rng.random() < 0.5:
@@ -49,7 +49,7 @@ def settings_for(rng: random.Random, spec: WritingSpec) -> dict[str, Any]:
     if rng.random() < 0.3:
         made["stop"] = sorted(rng.sample(range(spec.vocab), rng.randint(1, 3)))
     if kind != "beam" and rng.random() < 0.4:
-        letters = LETTERS[: spec.vocab]
+        letters = ALPHABET[: spec.vocab]
         made["stop_strings"] = [
             "".join(rng.choices(letters, k=rng.randint(1, 2))) for _ in range(2)
         ]
@@ -57,18 +57,18 @@ def settings_for(rng: random.Random, spec: WritingSpec) -> dict[str, Any]:
 
 
 def show(tokens: Any) -> str:
-    return "".join(LETTERS[t] for t in tokens)
+    return "".join(ALPHABET[t] for t in tokens)
 
 
 def expected(
-    spec: WritingSpec,
+    spec: GenerativeSpec,
     model: Any,
     prompt: list[int],
     begun: bool,
     memory: Any,
     asked: dict[str, Any],
     row: int,
-) -> tuple[list[Text], bool]:
+) -> tuple[list[GeneratedText], bool]:
     """One text alone, and whether its choice of texts hung on little."""
     graph, weights = model.manifest.graph, model.weights()
 
@@ -85,7 +85,7 @@ def expected(
 
     kept = frozenset(t for t, k in zip(prompt, spec.kept(prompt, begun), strict=True) if k)
     stop = frozenset(asked.get("stop", spec.stop))
-    plain = Plain(
+    plain = ReferenceGenerator(
         logits,
         prompt,
         kept,
@@ -110,7 +110,7 @@ def expected(
     return [plain.greedy()], False
 
 
-def compared(name: str, got: list[Any], want: list[Text], near: bool, beam: bool) -> str:
+def compared(name: str, got: list[Any], want: list[GeneratedText], near: bool, beam: bool) -> str:
     """How the texts of one row differ; empty where they do not."""
     if beam:
         if near:
@@ -138,7 +138,7 @@ def compared(name: str, got: list[Any], want: list[Text], near: bool, beam: bool
     return ""
 
 
-def prompts_for(rng: random.Random, spec: WritingSpec) -> tuple[list[list[int]], Any]:
+def prompts_for(rng: random.Random, spec: GenerativeSpec) -> tuple[list[list[int]], Any]:
     """Prompts as they are alone, and as they are given: as an array in which the first
     may have padding in front, or as lists, which the program pads.
     """
@@ -158,10 +158,10 @@ def prompts_for(rng: random.Random, spec: WritingSpec) -> tuple[list[list[int]],
 def fault(seed: int, directory: Path) -> str:
     """How what is written differs; empty where it does not."""
     rng, made = random.Random(seed), np.random.default_rng(seed)
-    spec = writing_spec(seed)
+    spec = make_generative_spec(seed)
     (directory / "m.specc").write_text(spec.text, encoding="utf-8")
     (directory / "letters.vocab").write_text(
-        "\n".join(LETTERS[: spec.vocab]) + "\n", encoding="utf-8"
+        "\n".join(ALPHABET[: spec.vocab]) + "\n", encoding="utf-8"
     )
     asked = settings_for(rng, spec)
     target = rng.choice(["ort-cpu", "ort-cpu", "onnx"])
@@ -204,7 +204,7 @@ def fault(seed: int, directory: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("seed", in_two(range(8)))
+@pytest.mark.parametrize("seed", halve_sweep(range(8)))
 def test_all_ways_write_the_same(seed: int, tmp_path: Path) -> None:
     assert not fault(seed, tmp_path)
 
@@ -222,10 +222,10 @@ def test_all_ways_write_the_same_for_hundreds(start: int, tmp_path: Path) -> Non
 
 def test_one_file_refuses_a_default_that_it_cannot_follow(tmp_path: Path) -> None:
     """It knows the newest token alone; a package knows all."""
-    text = writing_spec(9).text
+    text = make_generative_spec(9).text
     assert "= ids != 3 &" in text
     spec = tmp_path / "m.specc"
-    (tmp_path / "letters.vocab").write_text("\n".join(LETTERS) + "\n")
+    (tmp_path / "letters.vocab").write_text("\n".join(ALPHABET) + "\n")
     default = "= cumsum(ids == 2, axis=1) <= 1 & ids != 3 &"
     spec.write_text(text.replace("= ids != 3 &", default))
     specc.compile(spec, tmp_path / "p", init=0, graphs="score,step")

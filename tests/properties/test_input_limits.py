@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -137,7 +137,7 @@ def runnable(graph: Graph, weights: dict[str, NDArray[Any]]) -> Any:
             initializer.CopyFrom(
                 onnx.numpy_helper.from_array(weights[initializer.name], initializer.name)
             )
-    return open_quietly(model)
+    return open_silent_session(model)
 
 
 def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) -> Iterator[str]:
@@ -164,7 +164,7 @@ def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) 
                 )
             continue
         try:
-            agree(want, got)
+            assert_outputs_match(want, got)
         except AssertionError as error:
             yield f"rows={rows} ids {low} to {high}: {error}"
 

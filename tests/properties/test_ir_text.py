@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.op_examples import EXAMPLES, graph_of
-from support.random_graphs import random_graph, values
+from support.op_examples import EXAMPLES, build_example_graph
+from support.random_graphs import make_random_graph, sample_graph_values
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -22,20 +22,20 @@ from specc.ir.ir_verifier import find_graph_errors
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_reading_undoes_writing(seed: int) -> None:
-    graph = random_graph(seed)
+    graph = make_random_graph(seed)
     text = format_ir(graph)
     again = parse_ir(text)["random"]
     assert format_ir(again) == text
     assert find_graph_errors(again) == []
-    inputs, weights = values(graph, seed, 5)
+    inputs, weights = sample_graph_values(graph, seed, 5)
     for name, found in specc_numpy.evaluate_graph(graph, inputs, weights).items():
         np.testing.assert_array_equal(
             specc_numpy.evaluate_graph(again, inputs, weights)[name], found
         )
 
 
-TEXTS = [format_ir(graph_of(e)[0]) for e in EXAMPLES] + [
-    format_ir(random_graph(s)) for s in range(20)
+TEXTS = [format_ir(build_example_graph(e)[0]) for e in EXAMPLES] + [
+    format_ir(make_random_graph(s)) for s in range(20)
 ]
 
 

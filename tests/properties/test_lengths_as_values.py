@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.length_numbers import Drawn, spec_of, value
-from support.onnx_runtime import agree, open_quietly
-from support.small import SMALL
-from support.spec_models import opened, opened_anew, random_weights
+from support.elaborated_specs import elaborate_uncached, elaborate_with_config, sample_spec_weights
+from support.length_expressions import ExpressionSampler, evaluate_expression, write_length_spec
+from support.onnx_sessions import assert_outputs_match, open_silent_session
+from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -40,15 +40,17 @@ def graph_of(text: str, directory: Path) -> Graph:
 
 def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
     """The numbers of spec `seed` that the reference or the compiled model takes for others."""
-    drawn = Drawn(random.Random(seed))
+    drawn = ExpressionSampler(random.Random(seed))
     texts = [drawn.number() for _ in range(EACH)]
-    graph = graph_of(spec_of(texts), directory)
-    session = open_quietly(build_model(graph, get_target("onnx")).model) if compiled else None
+    graph = graph_of(write_length_spec(texts), directory)
+    session = (
+        open_silent_session(build_model(graph, get_target("onnx")).model) if compiled else None
+    )
     found = []
     for n, m in SIZES:
         given = {"x": np.zeros((n, m), np.float32), "one": np.ones(2, np.float32)}
         want = {
-            f"{r}{k}": np.full(2, value(t, n, m) + (r == "b"))
+            f"{r}{k}": np.full(2, evaluate_expression(t, n, m) + (r == "b"))
             for k, t in enumerate(texts)
             for r in "ab"
         }
@@ -59,7 +61,7 @@ def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
                     f"{texts[int(name[1:])]} at n={n}, m={m}: {exact[name][0]}, not {array[0]}"
                 )
         if session is not None and not found:
-            agree(
+            assert_outputs_match(
                 {r: a.astype(np.float32) for r, a in want.items()}, session.run(list(want), given)
             )
     return found
@@ -96,29 +98,29 @@ def test_a_planted_stand_in_is_found(
 
 def test_the_evaluator_is_right_about_some_numbers() -> None:
     """By hand."""
-    assert value("float(1 / n)", 4, 1) == 0.25
-    assert value("max([sqrt(n), 1.5, m / n])", 4, 10) == 2.5
-    assert value("size(x) * 0.5", 3, 5) == 7.5
-    assert math.isclose(value("log(length(x, axis=-1) + 1)", 1, 6), math.log(7))
+    assert evaluate_expression("float(1 / n)", 4, 1) == 0.25
+    assert evaluate_expression("max([sqrt(n), 1.5, m / n])", 4, 10) == 2.5
+    assert evaluate_expression("size(x) * 0.5", 3, 5) == 7.5
+    assert math.isclose(evaluate_expression("log(length(x, axis=-1) + 1)", 1, 6), math.log(7))
 
 
 def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """A built-in spec gives the same whether the input tells its lengths or they were
     known while compiling.
     """
-    found = opened(spec, **SMALL[spec])
+    found = elaborate_with_config(spec, **SMALL_CONFIGS[spec])
     graph = found.model.graph
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     sizes = {s: max(size + n, graph.min_lengths.get(s, 1)) for n, s in enumerate(symbols)}
     inputs = random_inputs(graph, sizes, np.random.default_rng(0))
-    weights = random_weights(found)
+    weights = sample_spec_weights(found)
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     with monkeypatch.context() as patch:
         look_up = Env.find_runtime_length
         patch.setattr(
             Env, "find_runtime_length", lambda env, name: known(look_up(env, name), sizes)
         )
-        told = opened_anew(spec, **SMALL[spec]).model.graph
+        told = elaborate_uncached(spec, **SMALL_CONFIGS[spec]).model.graph
     assert not {
         s for _, results in told.nodes for r in results for d in r.type.shape for s in d.symbols()
     }
@@ -149,6 +151,6 @@ LOOPS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5])
-@pytest.mark.parametrize("spec", sorted(SMALL.keys() - LOOPS))
+@pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS.keys() - LOOPS))
 def test_so_it_is_for_every_spec(spec: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     told_and_found(spec, monkeypatch, size)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from support.random_graphs import BATCH, SEQ, WIDTH, Drawn, values
-from support.random_grids import KEY, QUERY, over_keys
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder, sample_graph_values
+from support.random_key_reductions import KEY, QUERY, add_key_reduction
 
 import specc_numpy
 from specc.analysis import grid_constants
@@ -32,7 +32,7 @@ MANY = pytest.mark.parametrize("many", [GRAPHS, pytest.param(300, marks=pytest.m
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-class Grids(Drawn):
+class Grids(RandomGraphBuilder):
     """Masks that never hide a row from itself: of nothing there are no numbers."""
 
     def mask(self, depth: int = 0) -> Value:
@@ -54,7 +54,7 @@ def drawn_graph(seed: int, wanted: Wanted) -> Graph:
     drawn.streams.append(drawn.build.input("x", Input(type)))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
     for _ in range(2):
-        drawn.streams.append(over_keys(drawn, drawn.stream(), drawn.stream()))
+        drawn.streams.append(add_key_reduction(drawn, drawn.stream(), drawn.stream()))
     graph = drawn.build.finish("grids", {"y": drawn.streams[-1]})
     leaks = {leak.node for leak in trace_time_dataflow(graph, "seq").leaks}
     sound = (v for v in wanted(graph) if not leaks & collect_needed_nodes([v]))
@@ -63,7 +63,7 @@ def drawn_graph(seed: int, wanted: Wanted) -> Graph:
 
 
 def run(graph: Graph, seed: int, rows: int) -> dict[str, np.ndarray]:
-    inputs, weights = values(graph, seed, ROWS)
+    inputs, weights = sample_graph_values(graph, seed, ROWS)
     cut = {n: v[:, :rows] for n, v in inputs.items() if n in graph.inputs}
     return specc_numpy.evaluate_graph(graph, cut, weights)
 
@@ -160,7 +160,7 @@ FIRST_SEEDS = {
 """The graph that is tried first, since it showed the mistake when it was last looked for."""
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     if isinstance(place, dict):

@@ -20,12 +20,17 @@ from itertools import product
 import numpy as np
 import onnx
 import pytest
-from support.onnx_mutants import Mutation, bare, moved, mutations
-from support.onnx_runtime import open_quietly
-from support.packaged import PARTS, packaged
-from support.small import SMALL
-from support.spec_models import opened
-from support.turns import in_two
+from support.elaborated_specs import elaborate_with_config
+from support.onnx_sessions import open_silent_session
+from support.package_graphs import PARTS, build_package_graph
+from support.parameter_sweeps import halve_sweep
+from support.shape_mutants import (
+    ShapeMutation,
+    find_changed_types,
+    iterate_shape_mutations,
+    strip_declared_types,
+)
+from support.small_configs import SMALL_CONFIGS
 
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import ModelDefinition
@@ -53,7 +58,7 @@ FEW = [
     ("vit", "onnx", 20),
     ("lstm_lm", "ort-cpu", 26),
 ]
-ALL = list(product(SMALL, TARGETS, OPSETS))
+ALL = list(product(SMALL_CONFIGS, TARGETS, OPSETS))
 UNSEEN = {
     "ReduceMax": "as of `ReduceSum`",
     "TopK": "as many as data decides: so are those along another axis",
@@ -77,8 +82,8 @@ UNSEEN = {
 
 @cache
 def model_of(spec: str) -> ModelDefinition:
-    return opened(
-        spec, **{key.replace(".", "__"): value for key, value in SMALL[spec].items()}
+    return elaborate_with_config(
+        spec, **{key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     ).model
 
 
@@ -91,12 +96,12 @@ def known(one: BuiltModel) -> InferredTypes:
     model = make_weights_inputs(one)
     env = check_value_types(one, model).env
     told = {name: env[symbol] for symbol, name in one.length_inputs.items() if symbol in env}
-    return infer_model_types(bare(model), env, told)
+    return infer_model_types(strip_declared_types(model), env, told)
 
 
 def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every value of the main graph as ONNX Runtime computes it from inputs of the same lengths."""
-    model = bare(make_weights_inputs(one))
+    model = strip_declared_types(make_weights_inputs(one))
     graph = one.graph
     rng = np.random.default_rng(0)
     inputs = random_inputs(
@@ -107,7 +112,7 @@ def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[
     names = [n for node in model.graph.node for n in node.output if n]
     model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in one.types)
     options = [o.name for o in model.graph.output]
-    for name, made in zip(options, open_quietly(model).run(options, inputs), strict=True):
+    for name, made in zip(options, open_silent_session(model).run(options, inputs), strict=True):
         yield name, made.shape
 
 
@@ -176,13 +181,15 @@ def caught(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
     return False
 
 
-def hunt(one: BuiltModel, seed: str, tries: int) -> tuple[int, list[tuple[Mutation, list[str]]]]:
+def hunt(
+    one: BuiltModel, seed: str, tries: int
+) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
     """How many mutants count, and which of them no gate finds, with the values that
     changed. Results are all tried.
     """
     model, before = make_weights_inputs(one), known(one)
     results, others = [], []
-    for mutation in mutations(model):
+    for mutation in iterate_shape_mutations(model):
         (results if mutation.kind == "declared output" and mutation.graph == 0 else others).append(
             mutation
         )
@@ -190,14 +197,18 @@ def hunt(one: BuiltModel, seed: str, tries: int) -> tuple[int, list[tuple[Mutati
     count, unseen = 0, []
     for mutation in (*results, *chosen):
         mutant = mutation.of(model)
-        changed = [mutation.kind] if mutation.kind.startswith("declared") else moved(mutant, before)
+        changed = (
+            [mutation.kind]
+            if mutation.kind.startswith("declared")
+            else find_changed_types(mutant, before)
+        )
         if changed:
             count += 1
             unseen += [] if caught(one, mutant) else [(mutation, changed)]
     return count, unseen
 
 
-def judge(count: int, unseen: list[tuple[Mutation, list[str]]], results: set[str]) -> None:
+def judge(count: int, unseen: list[tuple[ShapeMutation, list[str]]], results: set[str]) -> None:
     """At least 95 of 100 are found, and all that change a result."""
     assert len(unseen) <= 0.05 * count, (
         f"{len(unseen)} of {count}: {Counter(m.kind for m, _ in unseen)}"
@@ -205,7 +216,7 @@ def judge(count: int, unseen: list[tuple[Mutation, list[str]]], results: set[str
     assert not [m for m, changed in unseen if results & set(changed) or m.kind == "declared output"]
 
 
-def named(unseen: list[tuple[Mutation, list[str]]]) -> str:
+def named(unseen: list[tuple[ShapeMutation, list[str]]]) -> str:
     """What was not found, by operator, with the reason where it is known."""
     counts = Counter(m.kind.split()[0].split(".")[0] for m, _ in unseen)
     return "; ".join(
@@ -213,7 +224,7 @@ def named(unseen: list[tuple[Mutation, list[str]]]) -> str:
     )
 
 
-@pytest.mark.parametrize(("spec", "where", "opset"), in_two(FEW))
+@pytest.mark.parametrize(("spec", "where", "opset"), halve_sweep(FEW))
 def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     count, unseen = hunt(one, f"{spec} {where} {opset}", 100)
@@ -222,7 +233,7 @@ def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", SMALL)
+@pytest.mark.parametrize("spec", SMALL_CONFIGS)
 def test_many_mutants_are_found(spec: str, record_property: Callable[[str, object], None]) -> None:
     total, unseen = 0, []
     for where, opset in product(TARGETS, OPSETS):
@@ -243,11 +254,11 @@ IN_PACKAGES = (
 
 def hunt_in_package(
     spec: str, part: str, where: str, opset: int, tries: int
-) -> tuple[int, list[tuple[Mutation, list[str]]]]:
+) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
     """The same of one part of a package; nothing where the spec has no such part."""
     if part == "sample" and opset < 18:  # drawing needs `BitwiseXor`
         return 0, []
-    one = packaged(model_of(spec), part, where, opset)
+    one = build_package_graph(model_of(spec), part, where, opset)
     if one is None:
         return 0, []
     count, unseen = hunt(one, f"{spec} {part} {where} {opset}", tries)
@@ -267,7 +278,7 @@ def test_mutants_of_packages_are_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", SMALL)
+@pytest.mark.parametrize("spec", SMALL_CONFIGS)
 def test_many_mutants_of_packages_are_found(
     spec: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from support.random_graphs import BATCH, SEQ, WIDTH, Drawn, values
-from support.random_grids import over_keys
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder, sample_graph_values
+from support.random_key_reductions import add_key_reduction
 
 import specc_numpy
 from specc.analysis import (
@@ -29,7 +29,7 @@ SIDES: tuple[Side, ...] = ("left", "right")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-class Kept(Drawn):
+class Kept(RandomGraphBuilder):
     """Masks most of which hide what is padded."""
 
     def mask(self, depth: int = 0) -> Value:
@@ -52,7 +52,7 @@ def drawn_graph(seed: int, side: Side) -> Graph:
     drawn.streams.append(drawn.build.input("x", Input(type)))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=side))
     for _ in range(drawn.rng.randint(1, 2)):
-        drawn.streams.append(over_keys(drawn, drawn.stream(), drawn.stream()))
+        drawn.streams.append(add_key_reduction(drawn, drawn.stream(), drawn.stream()))
     return drawn.build.finish("keys", {"y": drawn.streams[-1]})
 
 
@@ -61,7 +61,7 @@ def fault(seed: int, side: Side) -> str | None:
     graph = drawn_graph(seed, side)
     if padding_check.check_padding(graph):
         return None
-    inputs, weights = values(graph, seed, ROWS)
+    inputs, weights = sample_graph_values(graph, seed, ROWS)
     real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
     keep = np.zeros((1, ROWS), bool)
     keep[:, real] = True
@@ -113,7 +113,7 @@ FIRST_SEEDS = {
 """Seeds that are known to find a mistake after many that do not, which are tried first."""
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)

@@ -5,8 +5,14 @@ The float64 reference with other amounts, sides and values of padding decides wh
 
 import numpy as np
 import pytest
-from support.random_padding import HEADER, INPUTS, PaddedSpec, graph_of, shown_effect
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.random_padded_specs import (
+    HEADER,
+    INPUTS,
+    PaddedSpec,
+    elaborate_padded_spec,
+    find_padding_effect,
+)
 
 import specc_numpy
 from specc.analysis import padding_invariance, padding_offsets, padding_values, padding_walk
@@ -119,8 +125,8 @@ def write_spec(form: str, side: str) -> PaddedSpec:
 
 def has_effect(spec: PaddedSpec) -> bool:
     """Return True if padding changes a result for any of the usual inputs."""
-    graph = graph_of(spec.text)
-    return any(shown_effect(graph, spec, 7, *by) for by in ((1.0, 0.0), *INPUTS))
+    graph = elaborate_padded_spec(spec.text)
+    return any(find_padding_effect(graph, spec, 7, *by) for by in ((1.0, 0.0), *INPUTS))
 
 
 FLAT = [(form, side) for form, sides in CLEAN for side in sides]
@@ -130,14 +136,14 @@ REACHED = [(form, side) for form, sides in LEAKING for side in sides]
 @pytest.mark.parametrize(("form", "side"), FLAT)
 def test_a_result_that_padding_does_not_reach_is_clean(form: str, side: str) -> None:
     spec = write_spec(form, side)
-    assert not check_padding(graph_of(spec.text))
+    assert not check_padding(elaborate_padded_spec(spec.text))
     assert not has_effect(spec)
 
 
 @pytest.mark.parametrize(("form", "side"), REACHED)
 def test_a_result_that_padding_reaches_is_warned_of(form: str, side: str) -> None:
     spec = write_spec(form, side)
-    assert check_padding(graph_of(spec.text))
+    assert check_padding(elaborate_padded_spec(spec.text))
     assert has_effect(spec)
 
 
@@ -171,7 +177,7 @@ LEAKING_BETWEEN_TWO = (
 
 def differs_with_padding(text: str) -> bool:
     """Return True if padding of two sequences changes what the reference computes for them."""
-    graph, rng = graph_of(text), np.random.default_rng(3)
+    graph, rng = elaborate_padded_spec(text), np.random.default_rng(3)
     x, u = rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 6, 4))
 
     def run(before: int, after: int) -> np.ndarray:
@@ -192,14 +198,14 @@ def differs_with_padding(text: str) -> bool:
 def test_masks_of_two_sequences_are_combined(body: str) -> None:
     """Where one mask is false, positions are masked out, whatever the other says there."""
     text = TWO.format(body.replace("; ", "\n  "))
-    assert not check_padding(graph_of(text))
+    assert not check_padding(elaborate_padded_spec(text))
     assert not differs_with_padding(text)
 
 
 @pytest.mark.parametrize("body", LEAKING_BETWEEN_TWO)
 def test_what_leaks_between_two_sequences_is_warned_of(body: str) -> None:
     text = TWO.format(body.replace("; ", "\n  "))
-    assert check_padding(graph_of(text))
+    assert check_padding(elaborate_padded_spec(text))
     assert differs_with_padding(text)
 
 
@@ -245,10 +251,10 @@ class AnyValue(frozenset[object]):
         return True
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     texts = [write_spec(*r).text for r in REACHED]
     texts += [TWO.format(body.replace("; ", "\n  ")) for body in LEAKING_BETWEEN_TWO]
-    assert not all(check_padding(graph_of(text)) for text in texts)
+    assert not all(check_padding(elaborate_padded_spec(text)) for text in texts)

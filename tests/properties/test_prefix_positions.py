@@ -1,7 +1,7 @@
 """Fixed rows before what grows: what is proved of them is true, steps equal the full
 pass, and rows of a head never move.
 
-Random graphs behind random heads (`support.random_heads`). Time is counted from behind
+Random graphs behind random heads (`support.random_prefix_graphs`). Time is counted from behind
 the head of the result. Mistakes planted in the passes are found by the same tests.
 """
 
@@ -12,11 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from support.decode_steps import run_encoder_graph, run_steps
+from support.parameter_sweeps import halve_sweep
 from support.random_graphs import BATCH, SEQ, WIDTH
-from support.random_heads import MEM, Headed, head_rows, headed_graph, values
-from support.random_loops import headed_looped_graph
-from support.steps import begun, steps
-from support.turns import in_two
+from support.random_loop_graphs import make_prefix_loop_graph
+from support.random_prefix_graphs import (
+    MEMORY,
+    PrefixGraphBuilder,
+    count_prefix_positions,
+    make_prefix_graph,
+    sample_prefix_values,
+)
 
 import specc_numpy
 from specc.analysis import affine_indices, mask_bands, time_dataflow
@@ -56,8 +62,8 @@ def leak(graph: Graph, seed: int) -> str:
     proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
     for memory in MEMORIES:
-        inputs, weights = values(graph, seed, ROWS, memory)
-        head = head_rows(graph, memory)
+        inputs, weights = sample_prefix_values(graph, seed, ROWS, memory)
+        head = count_prefix_positions(graph, memory)
         before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         rng = np.random.default_rng(seed + 1)
         for token in range(ROWS):
@@ -79,7 +85,7 @@ def leak(graph: Graph, seed: int) -> str:
     return ""
 
 
-def difference(seed: int, draw: Callable[[int], Graph] = headed_graph) -> str:
+def difference(seed: int, draw: Callable[[int], Graph] = make_prefix_graph) -> str:
     """How the steps of graph `seed` differ from its full pass; empty where they do not
     or where it is refused.
     """
@@ -98,13 +104,16 @@ def difference(seed: int, draw: Callable[[int], Graph] = headed_graph) -> str:
 
 
 def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows: str) -> str:
-    inputs, weights = values(graph, seed, ROWS, memory, batch=2)
+    inputs, weights = sample_prefix_values(graph, seed, ROWS, memory, batch=2)
     inputs.setdefault("x", np.zeros((2, ROWS, 3)))
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
-    head, every = (head_rows(graph, memory), specc_numpy.evaluate_graph(graph, used, weights)["y"])
+    head, every = (
+        count_prefix_positions(graph, memory),
+        specc_numpy.evaluate_graph(graph, used, weights)["y"],
+    )
     full = every[:, head:]
     if derived.initial_logits_output:
-        first = begun(derived, inputs, weights)[derived.initial_logits_output]
+        first = run_encoder_graph(derived, inputs, weights)[derived.initial_logits_output]
         if not np.allclose(first, every[:, head - 1 : head], rtol=1e-9, atol=1e-9):
             return "the row behind which nothing has grown differs"
     for counts in PLANS:
@@ -114,7 +123,7 @@ def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows:
             if rows == "new"
             else [full[:, e - 1 : e] for e in ends]
         )
-        got = [made["y"] for made in steps(derived, graph, inputs, weights, counts)]
+        got = [made["y"] for made in run_steps(derived, graph, inputs, weights, counts)]
         for turn, (a, b) in enumerate(zip(got, want, strict=True)):
             if a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
                 return f"rows {rows}, steps {counts}: step {turn} differs"
@@ -131,7 +140,7 @@ def first_fault(seeds: range) -> str:
     """The first fault among some graphs; a pass that crashes on one is caught too."""
     for seed in seeds:
         try:
-            fault = leak(headed_graph(seed), seed) or difference(seed)
+            fault = leak(make_prefix_graph(seed), seed) or difference(seed)
         except Exception as error:
             fault = f"graph {seed}: {type(error).__name__}: {error}"
         if fault:
@@ -142,7 +151,7 @@ def first_fault(seeds: range) -> str:
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
 def test_what_is_proved_behind_heads_is_true(start: int) -> None:
     seeds = range(start, start + 30)
-    assert not [f for s in seeds if (f := leak(headed_graph(s), s))]
+    assert not [f for s in seeds if (f := leak(make_prefix_graph(s), s))]
 
 
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
@@ -153,24 +162,24 @@ def test_steps_behind_heads_equal_the_full_pass(start: int) -> None:
 @pytest.mark.parametrize("many", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_loops_over_another_axis_behind_heads(many: int) -> None:
     """Their states begin as what rows of heads give, turn by turn."""
-    graphs = ((s, headed_looped_graph(s)) for s in range(many))
+    graphs = ((s, make_prefix_loop_graph(s)) for s in range(many))
     assert not [f for s, graph in graphs if (f := leak(graph, s))]
     seeds = range(many)
-    assert not [f for s in seeds if (f := difference(s, headed_looped_graph))]
+    assert not [f for s in seeds if (f := difference(s, make_prefix_loop_graph))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 2400, 200))
 def test_thousands_of_graphs_behind_heads(start: int) -> None:
     seeds = range(start, start + 200)
-    assert not [f for s in seeds if (f := leak(headed_graph(s), s) or difference(s))]
+    assert not [f for s in seeds if (f := leak(make_prefix_graph(s), s) or difference(s))]
 
 
 def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
     """Most graphs behind heads have such a row, and contractions for it work on it alone."""
     seen = alone = 0
     for seed in range(20):
-        graph = headed_graph(seed)
+        graph = make_prefix_graph(seed)
         if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
             continue
         derived = derive_encoder_and_step(graph, "x", {"y": "newest"}, begins="y")
@@ -189,14 +198,14 @@ def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
 
 
 def test_much_is_proved() -> None:
-    refused = [s for s in range(GRAPHS) if check_causality(headed_graph(s), "seq", "x", ["y"])]
+    refused = [s for s in range(GRAPHS) if check_causality(make_prefix_graph(s), "seq", "x", ["y"])]
     assert len(refused) < GRAPHS * 0.8
 
 
 def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None:
     seen = 0
     for seed in range(40):
-        graph = headed_graph(seed)
+        graph = make_prefix_graph(seed)
         if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
             continue
         half = derive_step_graph(graph, "x", {"y": "new"})
@@ -206,7 +215,7 @@ def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None
             continue
         whole = replace(graph, outputs={n: f.value for n, f in kept.items()})
         for rows in (1, 4):
-            inputs, weights = values(graph, seed, rows, 3)
+            inputs, weights = sample_prefix_values(graph, seed, rows, 3)
             given = {n: inputs[n][:, :0] if n == "x" else inputs[n] for n in made.inputs}
             own = {n: weights[n] for n in made.parameters}
             first = specc_numpy.evaluate_graph(made, given, own)
@@ -229,11 +238,11 @@ def test_without_a_warning_padding_behind_a_head_changes_nothing(
     """Each example is run padded, with garbage in the padded rows, and alone."""
     clean = 0
     for seed in range(many):
-        graph = headed_graph(seed, side)
+        graph = make_prefix_graph(seed, side)
         if "keep" not in graph.inputs or can_padding_reach(graph, "keep", ["y"]):
             continue
         assert not check_padding(graph)
-        inputs, weights = values(graph, seed, ROWS, 2)
+        inputs, weights = sample_prefix_values(graph, seed, ROWS, 2)
         if "keep" not in inputs:
             continue
         clean += 1
@@ -257,12 +266,12 @@ def test_without_a_warning_padding_behind_a_head_changes_nothing(
 
 def test_a_head_of_a_head_is_a_head_and_leaving_it_away_changes_no_step() -> None:
     """`concat` and then `slice` of what was put before is the same step."""
-    for head in (Dim.of(2), MEM):
+    for head in (Dim.of(2), MEMORY):
         texts = []
         for detour in (False, True):
-            drawn = Headed(random.Random(0))
+            drawn = PrefixGraphBuilder(random.Random(0))
             x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
-            drawn.build.input("memory", Input(Type.of("f64", BATCH, MEM, WIDTH)))
+            drawn.build.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
             rows = drawn.rows_of(head)
             weight = drawn.weight(WIDTH, WIDTH)
             if detour:
@@ -345,7 +354,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)

@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from support.random_graphs import random_graph, values
-from support.random_loops import looped_graph
-from support.random_rows import moved_graph
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.random_gather_graphs import make_gather_graph
+from support.random_graphs import make_random_graph, sample_graph_values
+from support.random_loop_graphs import make_loop_graph
 
 import specc_numpy
 from specc.analysis import mask_bands, time_dataflow
@@ -33,7 +33,7 @@ GRAPHS = 250
 
 def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
     """Every pair (row of the output, token) where the token moves the row."""
-    inputs, weights = values(graph, seed, ROWS)
+    inputs, weights = sample_graph_values(graph, seed, ROWS)
     rng = np.random.default_rng(seed + 1)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     for token in range(ROWS):
@@ -47,7 +47,7 @@ def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
                 yield row, token
 
 
-def fault(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
+def fault(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
     """How graph `seed` breaks what is proved of it; empty where it does not."""
     graph = draw(seed)
     proved = not check_causality(graph, "seq", "x", ["y"])
@@ -62,7 +62,7 @@ def fault(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", in_two(range(0, GRAPHS, 25)))
+@pytest.mark.parametrize("start", halve_sweep(range(0, GRAPHS, 25)))
 def test_what_is_proved_is_true(start: int) -> None:
     faults = [f for seed in range(start, start + 25) if (f := fault(seed))]
     assert not faults
@@ -70,20 +70,22 @@ def test_what_is_proved_is_true(start: int) -> None:
 
 @pytest.mark.parametrize("many", [40, pytest.param(2000, marks=pytest.mark.slow)])
 def test_what_is_proved_of_loops_over_another_axis_is_true(many: int) -> None:
-    assert not [found for seed in range(many) if (found := fault(seed, looped_graph))]
+    assert not [found for seed in range(many) if (found := fault(seed, make_loop_graph))]
 
 
 @pytest.mark.parametrize("many", [80, pytest.param(2000, marks=pytest.mark.slow)])
 def test_what_is_proved_of_rows_that_are_moved_is_true(many: int) -> None:
-    assert not [found for seed in range(many) if (found := fault(seed, moved_graph))]
-    proved = [not check_causality(moved_graph(seed), "seq", "x", ["y"]) for seed in range(many)]
+    assert not [found for seed in range(many) if (found := fault(seed, make_gather_graph))]
+    proved = [
+        not check_causality(make_gather_graph(seed), "seq", "x", ["y"]) for seed in range(many)
+    ]
     assert many / 4 < sum(proved) < 3 * many / 4
 
 
 def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     proved = refused = needlessly = 0
     for seed in range(120):
-        graph = random_graph(seed)
+        graph = make_random_graph(seed)
         if not check_causality(graph, "seq", "x", ["y"]):
             proved += 1
         elif any(token > row for row, token in moves(graph, seed)):
@@ -95,12 +97,12 @@ def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     assert needlessly < 25
 
 
-@pytest.mark.parametrize("draw", [random_graph, looped_graph, moved_graph])
+@pytest.mark.parametrize("draw", [make_random_graph, make_loop_graph, make_gather_graph])
 def test_rows_of_a_batch_are_proved_apart_and_are(draw: Callable[[int], Graph]) -> None:
     for seed in range(40):
         graph = draw(seed)
         assert check_batch_independence(graph, "batch") == []
-        inputs, weights = values(graph, seed, ROWS, batch=3)
+        inputs, weights = sample_graph_values(graph, seed, ROWS, batch=3)
         together = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         for n in range(3):
             alone = specc_numpy.evaluate_graph(
@@ -112,16 +114,20 @@ def test_rows_of_a_batch_are_proved_apart_and_are(draw: Callable[[int], Graph]) 
 PADDED = [
     (draw, side, *numbers)
     for side in ("left", "right")
-    for draw, *numbers in ((random_graph, 500, 20), (looped_graph, 150, 1), (moved_graph, 200, 10))
+    for draw, *numbers in (
+        (make_random_graph, 500, 20),
+        (make_loop_graph, 150, 1),
+        (make_gather_graph, 200, 10),
+    )
 ]
 LONG = [
     pytest.param(draw, side, 2000, 100, marks=pytest.mark.slow)
     for side in ("left", "right")
-    for draw in (random_graph, looped_graph)
+    for draw in (make_random_graph, make_loop_graph)
 ]
 
 
-@pytest.mark.parametrize(("draw", "side", "many", "least"), [*in_two(PADDED), *LONG])
+@pytest.mark.parametrize(("draw", "side", "many", "least"), [*halve_sweep(PADDED), *LONG])
 def test_without_a_padding_warning_padding_changes_nothing(
     draw: Callable[..., Graph], side: Literal["left", "right"], many: int, least: int
 ) -> None:
@@ -134,7 +140,7 @@ def test_without_a_padding_warning_padding_changes_nothing(
             continue
         assert not check_padding(graph)
         clean += 1
-        inputs, weights = values(graph, seed, ROWS)
+        inputs, weights = sample_graph_values(graph, seed, ROWS)
         real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
         keep = np.zeros((1, ROWS), bool)
         keep[:, real] = True

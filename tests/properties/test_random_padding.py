@@ -3,8 +3,8 @@ results with padding of other amounts, sides and values; most of the others do n
 """
 
 import pytest
-from support.random_padding import HEADER, compare_with_padding, graph_of
-from support.turns import in_two
+from support.parameter_sweeps import halve_sweep
+from support.random_padded_specs import HEADER, compare_with_padding, elaborate_padded_spec
 
 from specc.analysis import (
     padding_check,
@@ -57,8 +57,10 @@ SORTED_AND_SKIPPED = (
 
 def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
     """Sorted, valid positions come first; a left padding mask skips the first ones."""
-    assert check_padding(graph_of(SORTED_AND_SKIPPED))
-    assert not check_padding(graph_of(SORTED_AND_SKIPPED.replace("n] left", "n] right")))
+    assert check_padding(elaborate_padded_spec(SORTED_AND_SKIPPED))
+    assert not check_padding(
+        elaborate_padded_spec(SORTED_AND_SKIPPED.replace("n] left", "n] right"))
+    )
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
@@ -105,7 +107,7 @@ FIRST_SEEDS = {"no value is infinite": 290}
 """Seeds that are known to find a mistake after many that do not, which are tried first."""
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)

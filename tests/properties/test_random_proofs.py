@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from support.random_wide import wide_graph, wide_values
-from support.random_windows import windowed_graph
-from support.steps import steps
-from support.turns import in_two
+from support.decode_steps import run_steps
+from support.parameter_sweeps import halve_sweep
+from support.random_batch_axis_graphs import make_batch_axis_graph
+from support.random_dataflow_graphs import make_dataflow_graph, sample_dataflow_values
 
 import specc_numpy
 from specc.analysis import (
@@ -55,10 +55,10 @@ def run(graph: Graph, inputs: dict[str, Any], weights: dict[str, Any]) -> Any:
 
 def stepping(seed: int) -> str:
     """How the steps of a graph that is proved causal differ from its full pass."""
-    graph = wide_graph(seed)
+    graph = make_dataflow_graph(seed)
     if check_causality(graph, "seq", "x", ["y"]):
         return ""
-    inputs, weights = wide_values(graph, seed, ROWS, batch=2)
+    inputs, weights = sample_dataflow_values(graph, seed, ROWS, batch=2)
     full = run(graph, inputs, weights)
     derived = derive_encoder_and_step(graph, "x", {"y": "new"})
     if faults := find_graph_errors(derived.step) + (
@@ -69,7 +69,7 @@ def stepping(seed: int) -> str:
     for plan in ([ROWS], [1] * ROWS, [3, 2, 1]):
         with np.errstate(all="ignore"):
             made = np.concatenate(
-                [r["y"] for r in steps(derived, graph, used, weights, plan)], axis=1
+                [r["y"] for r in run_steps(derived, graph, used, weights, plan)], axis=1
             )
         if not same(made, full):
             return f"graph {seed}: steps {plan} differ from the full pass"
@@ -79,10 +79,10 @@ def stepping(seed: int) -> str:
 def padding_moves(seed: int) -> str:
     """How padding moves rows that exist, in a graph of which it is said that it does not."""
     side = SIDES[seed % 3]
-    graph = wide_graph(seed, side)
+    graph = make_dataflow_graph(seed, side)
     if padding_check.check_padding(graph):
         return ""
-    inputs, weights = wide_values(graph, seed, ROWS)
+    inputs, weights = sample_dataflow_values(graph, seed, ROWS)
     alone = run(graph, inputs, weights)
     rng = np.random.default_rng(seed)
     for before, behind in ((1, 0), (3, 0), (0, 2), (2, 1)):
@@ -107,10 +107,10 @@ def examples_meet(seed: int) -> str:
     """How an example alone differs from itself among others, in a graph that is said to
     keep them apart.
     """
-    graph = wide_graph(seed, mixes=True)
+    graph = make_dataflow_graph(seed, mixes=True)
     if batch_independence.check_batch_independence(graph, "batch"):
         return ""
-    inputs, weights = wide_values(graph, seed, ROWS, batch=3)
+    inputs, weights = sample_dataflow_values(graph, seed, ROWS, batch=3)
     together = run(graph, inputs, weights)
     for n in range(3):
         if not same(
@@ -138,12 +138,14 @@ def test_what_is_said_of_thousands_holds(law: str, start: int) -> None:
 
 def test_much_is_said() -> None:
     """The laws are no use where everything is refused."""
-    graphs = [wide_graph(seed, SIDES[seed % 3]) for seed in range(GRAPHS)]
+    graphs = [make_dataflow_graph(seed, SIDES[seed % 3]) for seed in range(GRAPHS)]
     assert sum(not check_causality(g, "seq", "x", ["y"]) for g in graphs) > 20
     assert sum(not padding_check.check_padding(g) for g in graphs) > 10
     assert (
         sum(
-            not batch_independence.check_batch_independence(wide_graph(s, mixes=True), "batch")
+            not batch_independence.check_batch_independence(
+                make_dataflow_graph(s, mixes=True), "batch"
+            )
             for s in range(GRAPHS)
         )
         > 40
@@ -225,7 +227,7 @@ def found(law: Law, graphs: int = 1500, first: int = 0) -> bool:
     return False
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_a_rule_taken_away_is_missed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, place, name, wrong = MISTAKES[mistake]
     time_dataflow.trace_time_dataflow.cache_clear()
@@ -247,7 +249,7 @@ WINDOWS = 40
 @pytest.fixture
 def windowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws, over such graphs."""
-    monkeypatch.setitem(globals(), "wide_graph", windowed_graph)
+    monkeypatch.setitem(globals(), "wide_graph", make_batch_axis_graph)
 
 
 @pytest.mark.usefixtures("windowed")
@@ -268,7 +270,9 @@ def test_what_is_said_of_thousands_of_windows_holds(law: str, start: int) -> Non
 @pytest.mark.usefixtures("windowed")
 def test_a_loop_from_example_to_example_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = sum(
-        not batch_independence.check_batch_independence(windowed_graph(s, mixes=True), "batch")
+        not batch_independence.check_batch_independence(
+            make_batch_axis_graph(s, mixes=True), "batch"
+        )
         for s in range(40)
     )
     assert kept > 8

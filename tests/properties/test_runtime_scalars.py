@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import open_quietly
-from support.run_time_numbers import CAST, FRACTIONS, OF_FRACTIONS, OF_WHOLE, WHOLE, wrapped
+from support.onnx_sessions import open_silent_session
+from support.scalar_arithmetic import CASTS, FLOAT_OPS, FLOATS, INTEGER_OPS, INTEGERS, wrap_int64
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -66,7 +66,7 @@ def by_reference(graph: Graph, given: Arrays) -> Arrays:
 
 
 def by_onnx(graph: Graph, given: Arrays) -> Arrays:
-    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
+    session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)
     made = session.run(list(graph.outputs), given)
     return dict(zip(graph.outputs, made, strict=True))
 
@@ -99,9 +99,9 @@ def faults(
 
 
 TABLES: Mapping[str, tuple[Table, Sequence[Any], tuple[str, str]]] = {
-    "whole": (OF_WHOLE, WHOLE, ("int", "int")),
-    "fractions": (OF_FRACTIONS, FRACTIONS, ("float", "float")),
-    "casts": (CAST, FRACTIONS, ("float", "int")),
+    "whole": (INTEGER_OPS, INTEGERS, ("int", "int")),
+    "fractions": (FLOAT_OPS, FLOATS, ("float", "float")),
+    "casts": (CASTS, FLOATS, ("float", "int")),
 }
 
 
@@ -118,7 +118,7 @@ def test_numbers_at_their_edges_in_training(name: str, tmp_path: Path) -> None:
 
 def test_a_sum_of_whole_numbers_is_exact(tmp_path: Path) -> None:
     """A runtime's own sum goes through floats."""
-    rows = np.array(list(itertools.product(WHOLE, repeat=3)), np.int64)
+    rows = np.array(list(itertools.product(INTEGERS, repeat=3)), np.int64)
     path = tmp_path / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims n, k\n"
@@ -129,8 +129,8 @@ def test_a_sum_of_whole_numbers_is_exact(tmp_path: Path) -> None:
     for k in (3, 1, 0):
         x = rows[:, :k]
         want = {
-            "y": [wrapped(sum(row)) for row in x.tolist()],
-            "z": [wrapped(sum(column)) for column in x.T.tolist()],
+            "y": [wrap_int64(sum(row)) for row in x.tolist()],
+            "z": [wrap_int64(sum(column)) for column in x.T.tolist()],
         }
         for made in (by_reference(graph, {"x": x}), by_onnx(graph, {"x": x})):
             assert {n: a.tolist() for n, a in made.items()} == want
@@ -155,7 +155,7 @@ class Drawn:
         names = ["a + b", "a - b", "a * b", "a // b", "a % b", "min(a, b)", "max(a, b)"]
         text = self.rng.choice([*names, "abs(a)", "sign(a)", "a ** 3", "-a"])
         made = re.sub(r"\b[ab]\b", lambda m: f"({x if m[0] == 'a' else y})", text)
-        return made, lambda a, b: OF_WHOLE[text](of_x(a, b), of_y(a, b))
+        return made, lambda a, b: INTEGER_OPS[text](of_x(a, b), of_y(a, b))
 
 
 def drawn_faults(seed: int, directory: Path) -> list[str]:
@@ -165,7 +165,7 @@ def drawn_faults(seed: int, directory: Path) -> list[str]:
         text, oracle = drawn.whole()
         table[f"a * 0 + {text}"] = oracle
     try:
-        return faults(table, WHOLE, ("int", "int"), directory)
+        return faults(table, INTEGERS, ("int", "int"), directory)
     except Failed:  # made of numbers alone, and divided by 0 or beyond 2**53
         return []
 

@@ -5,8 +5,8 @@ a limit with a code.
 import pytest
 
 from specc.frontend.elaboration_state import MAX_STEPS
-from tests.support.bombs import CHECKED, all_bombs, mixed
-from tests.support.guarded import guarded
+from tests.support.resource_limits import run_with_limits
+from tests.support.spec_bombs import CHECK_PROGRAM, list_all_bombs, sample_mixed_bombs
 
 LIMITS = {"", "E0109", "E0110", "E0216", "E0223", "E0224", "E0309", "E0310", "E0521"}
 
@@ -15,7 +15,7 @@ def test_each_construct_that_multiplies_is_counted() -> None:
     """With a small budget, so that work that is not counted shows as time and not as a
     limit that holds.
     """
-    made = guarded(CHECKED, given={"bombs": all_bombs(), "steps": 10_000})
+    made = run_with_limits(CHECK_PROGRAM, given={"bombs": list_all_bombs(), "steps": 10_000})
     wrong = {name: code for name, (code, _) in made["found"].items() if code not in LIMITS}
     assert not wrong
     assert made["megabytes"] < 300
@@ -25,9 +25,9 @@ def test_each_construct_that_multiplies_is_counted() -> None:
 
 @pytest.mark.slow
 def test_bombs_with_the_true_budget() -> None:
-    bombs = {**all_bombs(), **dict(mixed(40, seed=8))}
+    bombs = {**list_all_bombs(), **dict(sample_mixed_bombs(40, seed=8))}
     for name, text in bombs.items():
-        made = guarded(CHECKED, given={"bombs": {name: text}, "steps": 0})
+        made = run_with_limits(CHECK_PROGRAM, given={"bombs": {name: text}, "steps": 0})
         ((code, _),) = made["found"].values()
         assert code in LIMITS, (name, code)
         assert made["megabytes"] < 300, name
@@ -61,5 +61,5 @@ for text in given:
     elaborate_model(program, files, reader)
     result.append(reader.steps.spent)
 """
-    two, four = guarded(code, given=[LAYERS.strip() % 2, LAYERS.strip() % 4])
+    two, four = run_with_limits(code, given=[LAYERS.strip() % 2, LAYERS.strip() % 4])
     assert two + (four - two) / 16 * 61 * 256 < MAX_STEPS

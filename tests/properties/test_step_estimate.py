@@ -9,10 +9,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.bombs import CHECKED, INPUT, expanding, loops, mixed, spec
-from support.guarded import guarded
-from support.small import SMALL
-from support.spec_models import opened
+from support.elaborated_specs import elaborate_with_config
+from support.resource_limits import run_with_limits
+from support.small_configs import SMALL_CONFIGS
+from support.spec_bombs import (
+    CHECK_PROGRAM,
+    INPUT,
+    build_spec,
+    list_loop_bombs,
+    list_mask_bombs,
+    sample_mixed_bombs,
+)
 
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend import calls, masks
@@ -48,7 +55,7 @@ def random_spec(random: Random) -> str:
             lines.append(line.replace("M", f"m{random.randrange(6)}"))
         body = "\n".join([*lines, "return x"])
         blocks.append(f"block b{n}({INPUT}) -> float[batch, n, 8] {{\n{body}\n}}")
-    return spec("\n".join([*masks, *blocks]), "x = b5(x)\ny = b4(x)")
+    return build_spec("\n".join([*masks, *blocks]), "x = b5(x)\ny = b4(x)")
 
 
 @contextmanager
@@ -111,11 +118,11 @@ def test_never_more_than_is_taken_in_many(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_CONFIGS)
 def test_of_every_spec(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {key.replace(".", "__"): value for key, value in SMALL[name].items()}
+    values = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
     with audited(monkeypatch) as found:
-        opened(name, **values)
+        elaborate_with_config(name, **values)
     assert not [f for f in found if f[1] > f[2]]
 
 
@@ -127,16 +134,16 @@ def doubling(levels: int) -> str:
         (step % (k, f"b{k - 1}(b{k - 1}(x) @ l) @ r")).replace("{{", "{").replace("}}", "}")
         for k in range(1, levels + 1)
     ]
-    return spec("\n".join([first, *blocks]), f"y = b{levels}(x) @ all")
+    return build_spec("\n".join([first, *blocks]), f"y = b{levels}(x) @ all")
 
 
 def test_what_the_text_tells_is_refused_at_once() -> None:
     """With the true budget, which takes many seconds to spend."""
     slow = {"loops over lists", "loops of nothing"}
-    given = {n: t for n, t in (*expanding(), *loops()) if n not in slow}
-    given |= {n: t for n, t in mixed(6, seed=3) if " in 4096" in t}
+    given = {n: t for n, t in (*list_mask_bombs(), *list_loop_bombs()) if n not in slow}
+    given |= {n: t for n, t in sample_mixed_bombs(6, seed=3) if " in 4096" in t}
     given["doubling"] = doubling(60)
-    made = guarded(CHECKED, given={"bombs": given, "steps": 0}, seconds=60)
+    made = run_with_limits(CHECK_PROGRAM, given={"bombs": given, "steps": 0}, seconds=60)
     late = {n: (c, s) for n, (c, s) in made["found"].items() if s > 1}
     assert not late
     assert made["found"]["doubling"][0] == "E0223"

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.random_graphs import values
-from support.random_strides import strided_graph
-from support.steps import steps
-from support.turns import in_two
+from support.decode_steps import run_steps
+from support.parameter_sweeps import halve_sweep
+from support.random_graphs import sample_graph_values
+from support.random_strided_graphs import make_strided_graph
 
 import specc_numpy
 from specc.analysis import mask_bands, masked_values
@@ -44,11 +44,11 @@ def chunks(graph: Graph) -> tuple[Graph, int]:
 
 def difference(seed: int) -> str:
     """How a stream differs from the full pass; empty where it does not, or is refused."""
-    graph = strided_graph(seed)
+    graph = make_strided_graph(seed)
     whole, chunk = chunks(graph)
     if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
-    inputs, weights = values(graph, seed, CHUNKS * chunk, batch=2)
+    inputs, weights = sample_graph_values(graph, seed, CHUNKS * chunk, batch=2)
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     derived = derive_encoder_and_step(whole, "x", {"y": "new"}, chunk=chunk)
     if faults := find_graph_errors(derived.step):
@@ -56,7 +56,7 @@ def difference(seed: int) -> str:
     per = full.shape[1] // CHUNKS
     for counts in PLANS:
         rows = [n * chunk for n in counts]
-        got = [made["y"] for made in steps(derived, whole, inputs, weights, rows)]
+        got = [made["y"] for made in run_steps(derived, whole, inputs, weights, rows)]
         # Each step gives what its chunks bring, and together they give all.
         if [m.shape[1] for m in got] != [n * per for n in counts]:
             return f"graph {seed}, chunks of {chunk}, {counts}: rows of another step"
@@ -71,13 +71,13 @@ def leak(seed: int) -> str:
     """How graph `seed` breaks what is proved of it: a row that moves with one that comes
     in behind its chunk, or outside of the reach; empty where it does not.
     """
-    graph = strided_graph(seed)
+    graph = make_strided_graph(seed)
     whole, chunk = chunks(graph)
     if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
     reach = trace_time_dataflow(whole, "seq", chunk).state(whole.outputs["y"]).axes[1]
     total = 3 * chunk
-    inputs, weights = values(graph, seed, total)
+    inputs, weights = sample_graph_values(graph, seed, total)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     parts = total // before.shape[1]
     for moved in range(total):
@@ -93,7 +93,7 @@ def leak(seed: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", in_two(range(0, GRAPHS, 30)))
+@pytest.mark.parametrize("start", halve_sweep(range(0, GRAPHS, 30)))
 def test_chunks_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
 
@@ -111,13 +111,13 @@ def test_what_is_proved_of_strides_is_true(many: int) -> None:
 
 def test_much_is_proved_behind_strides() -> None:
     taken = [s for s in range(GRAPHS) if not _refused(s)]
-    wide = [s for s in taken if chunks(strided_graph(s))[1] > 3]
+    wide = [s for s in taken if chunks(make_strided_graph(s))[1] > 3]
     assert len(taken) > GRAPHS / 3
     assert len(wide) > GRAPHS / 10
 
 
 def _refused(seed: int) -> bool:
-    whole, chunk = chunks(strided_graph(seed))
+    whole, chunk = chunks(make_strided_graph(seed))
     return bool(check_causality(whole, "seq", "x", ["y"], chunk))
 
 
@@ -164,7 +164,7 @@ FIRST_SEEDS = {"a row stands behind its chunk": 22, "all rows come at one pace":
 """Seeds that are known to find a mistake after many that do not, which are tried first."""
 
 
-@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.onnx_runtime import open_quietly
+from support.onnx_sessions import open_silent_session
 
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -105,7 +105,7 @@ def test_low_scores(case: str, tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         results = {"the reference": specc_numpy.evaluate_graph(graph, given, {})["y"]}
     for name, opset in (("onnx", 23), ("ort-cpu", 23), ("onnx", 17)):
-        session = open_quietly(build_model(graph, get_target(name), opset=opset).model)
+        session = open_silent_session(build_model(graph, get_target(name), opset=opset).model)
         read = {i.name for i in session.get_inputs()}
         (results[f"{name} {opset}"],) = session.run(
             None, {n: a for n, a in given.items() if n in read}
@@ -135,7 +135,7 @@ def test_what_minus_infinity_hides_a_mask_hides(how: str, tmp_path: Path) -> Non
     with np.errstate(all="ignore"):
         results = {"the reference": specc_numpy.evaluate_graph(graph, given, {})}
     for name, opset in (("onnx", 23), ("ort-cpu", 17)):
-        session = open_quietly(build_model(graph, get_target(name), opset=opset).model)
+        session = open_silent_session(build_model(graph, get_target(name), opset=opset).model)
         read = [i.name for i in session.get_inputs()]
         made = session.run(None, {n: given[n] for n in read})
         results[f"{name} {opset}"] = dict(zip(graph.outputs, made, strict=True))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.random_graphs import BATCH, SEQ, WIDTH, Drawn
-from support.steps import steps
+from support.decode_steps import run_steps
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 
 import specc_numpy
 from specc.analysis import grid_constants, query_key_grids
@@ -30,7 +30,7 @@ MANY = pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark
 D = Dim.of
 
 
-class Weights(Drawn):
+class Weights(RandomGraphBuilder):
     """A builder of weights over heads; `order` says where batch, heads, query and key are."""
 
     def masked(self, masked: str) -> Value:
@@ -212,7 +212,7 @@ def test_steps_equal_the_full_pass(many: int) -> None:
         full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         derived = derive_encoder_and_step(graph, "x", {"y": "new"})
         for plan in ([1] * ROWS, [3, 2]):
-            made = [r["y"] for r in steps(derived, graph, inputs, weights, plan)]
+            made = [r["y"] for r in run_steps(derived, graph, inputs, weights, plan)]
             assert np.allclose(np.concatenate(made, axis=1), full, rtol=1e-9), seed
 
 

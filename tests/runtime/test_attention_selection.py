@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from support.looks import attention
+from support.attention_maps import make_attention_map
 
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.attention_views import AttentionSelection, parse_number_list, select_maps
 
 MAPS = tuple(
-    attention(np.ones((4, 2, 2)), scope=scope)
+    make_attention_map(np.ones((4, 2, 2)), scope=scope)
     for scope in ("enc.layers.0.attn", "enc.layers.1.attn", "dec.layers.1.cross", "look")
 )
 
@@ -42,7 +42,7 @@ def test_layers_are_the_first_numbers_of_scopes():
 
 def test_the_weights_of_heads_go_with_their_numbers():
     weights = np.arange(4.0)[:, None, None] * np.ones((4, 2, 2))
-    (found,) = select_maps((attention(weights),), AttentionSelection(heads=(1, 3)))
+    (found,) = select_maps((make_attention_map(weights),), AttentionSelection(heads=(1, 3)))
     np.testing.assert_array_equal(found.weights[:, 0, 0], [1, 3])
 
 

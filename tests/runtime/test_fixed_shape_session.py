@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
@@ -24,7 +24,7 @@ LENGTHS = {
 
 def compiled(name: str, directory: Path) -> Model:
     path = directory / f"{name}.onnx"
-    specc.compile(name, path, set=SMALL[name], init=1)
+    specc.compile(name, path, set=SMALL_CONFIGS[name], init=1)
     return specc.load(path)
 
 
@@ -97,6 +97,6 @@ def test_a_length_beyond_a_table(tmp_path: Path) -> None:
 def test_what_branches_is_not_recorded(name: str, wanted: bool, tmp_path: Path) -> None:
     """A cell that resets before its product is a loop on a card."""
     path = tmp_path / "model.onnx"
-    specc.compile(name, path, set=SMALL[name], init=1, target="ort-cuda")
+    specc.compile(name, path, set=SMALL_CONFIGS[name], init=1, target="ort-cuda")
     assert can_record_run(onnx.load(path), "cuda") is wanted
     assert not can_record_run(onnx.load(path), "cpu")

@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
@@ -24,11 +24,11 @@ WINDOWED = {
 }
 VOCAB, COUNT, SOME = 17, 25, {"max_tokens": 9, "stop": [2, 3, 4, 5]}
 SPECS: dict[str, dict[str, object]] = {
-    "gpt2": SMALL["gpt2"] | {"layers": 1},
-    "small_translator": SMALL["small_translator"] | WINDOWED,
-    "rwkv": SMALL["rwkv"],
+    "gpt2": SMALL_CONFIGS["gpt2"] | {"layers": 1},
+    "small_translator": SMALL_CONFIGS["small_translator"] | WINDOWED,
+    "rwkv": SMALL_CONFIGS["rwkv"],
     # one position counter for the batch: its sequences end together
-    "luong_local_m": SMALL["luong_local_m"] | {"source_vocab": VOCAB},
+    "luong_local_m": SMALL_CONFIGS["luong_local_m"] | {"source_vocab": VOCAB},
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"strategy": "greedy"},

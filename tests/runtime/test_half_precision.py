@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.small import SMALL
-from support.verify_lines import verify_model
+from support.small_configs import SMALL_CONFIGS
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.cli import main as cli
@@ -49,7 +49,7 @@ def test_rounding_is_that_of_the_type(name: str, dtype: type) -> None:
 
 
 def compiled(spec: str, out: Path, dtype: str, *more: str) -> int:
-    sets = [f"--set={k}={_text(v)}" for k, v in SMALL.get(spec, {}).items()]
+    sets = [f"--set={k}={_text(v)}" for k, v in SMALL_CONFIGS.get(spec, {}).items()]
     options = ("--target", "ort-cuda", "--dtype", dtype, "--init", "1", "-o", str(out))
     return cli.main(["compile", spec, *sets, *options, *more])
 
@@ -73,7 +73,7 @@ def test_a_wrong_model_is_found(tmp_path: Path) -> None:
     out = tmp_path / "gpt2.onnx"
     assert compiled("gpt2", out, "f16") == 0
     model = load_model(str(out))
-    assert len(list(verify_model(model))) == 3
+    assert len(list(list_model_lines(model))) == 3
 
     def off(inputs: dict[str, Any]) -> dict[str, Any]:
         made = model.runtime.run(inputs)
@@ -81,7 +81,7 @@ def test_a_wrong_model_is_found(tmp_path: Path) -> None:
 
     wrong = SimpleNamespace(run=off, outputs=model.session.outputs)
     with pytest.raises(Failed, match="E0930"):
-        list(verify_model(replace(model, session=wrong)))
+        list(list_model_lines(replace(model, session=wrong)))
 
 
 def test_a_number_too_large_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ compared, and written with.
 from pathlib import Path
 
 import numpy as np
-from support.verify_lines import verify_model
+from support.verification_lines import list_model_lines
 
 import specc
 import specc.runtime.model_package
@@ -34,7 +34,7 @@ def test_a_step_writes_what_the_whole_graph_writes(tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "whole.onnx", init=3)
     specc.compile(spec, tmp_path / "package", init=3, graphs=["step"])
     package = specc.runtime.model_package.open_package(tmp_path / "package")
-    assert list(verify_model(package.load("step"), rounds=3))
+    assert list(list_model_lines(package.load("step"), rounds=3))
     specc.compile(spec, tmp_path / "one.onnx", init=3, graphs=["generate"])
     source = np.random.default_rng(0).normal(size=(3, 6, 4)).astype("f4")
     whole, step, one = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support.packed import packed
+from support.two_graph_packages import write_pair_package
 
 from specc.artifact import package_index
 from specc.artifact.package_index import INDEX_FILE, is_path_below, is_plain_file_name
@@ -23,7 +23,9 @@ from specc.runtime.open_model import open_compiled
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
-    packed(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]", role="tokenizer")])
+    write_pair_package(
+        tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]", role="tokenizer")]
+    )
     return tmp_path / "pair"
 
 
@@ -97,7 +99,7 @@ def test_a_further_file_is_compared_when_it_is_read(pair: Path) -> None:
 
 
 def test_graphs_of_another_package_are_refused(pair: Path, tmp_path: Path) -> None:
-    packed(tmp_path / "other", seed=1)
+    write_pair_package(tmp_path / "other", seed=1)
     (tmp_path / "other" / "score.onnx").replace(pair / "score.onnx")
     assert "`score.onnx`" in fault(pair).title
 
@@ -225,7 +227,7 @@ def test_a_package_that_is_replaced_while_it_is_opened_is_opened_again(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = package_index.read_index(pair)
-    packed(pair, seed=1)
+    write_pair_package(pair, seed=1)
     answers = [former, package_index.read_index(pair)]
     monkeypatch.setattr(
         "specc.runtime.model_package.read_index",
@@ -242,5 +244,5 @@ def test_the_graph_that_is_meant_is_named_or_the_one_that_scores(
     with pytest.raises(Failed, match="E0832") as failed:
         package.role("enocde")
     assert failed.value.diagnostics[0].helps == ("did you mean `encode`?",)
-    packed(tmp_path / "pair", graphs=("encode",))
+    write_pair_package(tmp_path / "pair", graphs=("encode",))
     assert open_package(pair).role() == "encode"

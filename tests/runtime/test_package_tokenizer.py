@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
-from support.tokenizer_files import LINES, trained
+from support.tokenizer_files import LINES, train_tokenizer
 from tokenizers import Tokenizer
 
 import specc
@@ -29,8 +29,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoint = found / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text('{"model_type": "gpt2"}')
-    (checkpoint / "tokenizer.json").write_text(trained("byte_bpe"))
-    vocab = Tokenizer.from_str(trained("byte_bpe")).get_vocab_size()
+    (checkpoint / "tokenizer.json").write_text(train_tokenizer("byte_bpe"))
+    vocab = Tokenizer.from_str(train_tokenizer("byte_bpe")).get_vocab_size()
     sizes = {"vocab": vocab, "d": 16, "heads": 2, "layers": 1, "context": 64, "stop": vocab - 1}
     given: dict[str, Any] = {"config": checkpoint, "set": sizes, "init": 0}
     specc.compile("gpt2", found / "package", graphs=["score", "step"], **given)
@@ -47,7 +47,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_tokenizer_is_a_file_of_the_package(directory: Path) -> None:
     assert json.loads((directory / "package" / "tokenizer.json").read_text()) == json.loads(
-        trained("byte_bpe")
+        train_tokenizer("byte_bpe")
     )
     assert (
         "tokenizer" in specc.runtime.model_package.open_package(directory / "package").index.extras
@@ -59,7 +59,7 @@ def test_texts_of_unequal_length_go_in_and_texts_come_out(directory: Path) -> No
     together = [row[0] for row in model.generate(PROMPTS, max_tokens=12).results()]
     alone = [model.generate(p, max_tokens=12).results()[0][0] for p in PROMPTS]
     assert [r.tokens for r in together] == [r.tokens for r in alone]
-    spoken = Tokenizer.from_str(trained("byte_bpe"))
+    spoken = Tokenizer.from_str(train_tokenizer("byte_bpe"))
     assert [r.text for r in together] == [spoken.decode(list(r.tokens)) for r in together]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.verify_lines import verify_model, verify_opened
+from support.verification_lines import list_model_lines, list_opened_lines
 
 import specc
 from specc.runtime.open_model import open_compiled
@@ -85,12 +85,12 @@ def test_its_tokens_are_compared_away_from_its_package(
     pair: tuple[Any, Any, dict[str, Any]], tmp_path: Path
 ) -> None:
     one, _, _ = pair
-    assert ["tokens by" in line for line in verify_model(one.scoring)] == [True] * 3
+    assert ["tokens by" in line for line in list_model_lines(one.scoring)] == [True] * 3
     alone = tmp_path / "alone.onnx"
     alone.write_bytes(one.scoring.path.read_bytes())
     for part in one.scoring.path.parent.glob("*.data"):
         (tmp_path / part.name).write_bytes(part.read_bytes())
-    (told,) = verify_opened(open_compiled(alone), seed=0, rounds=1)
+    (told,) = list_opened_lines(open_compiled(alone), seed=0, rounds=1)
     assert "agree" in told
 
 

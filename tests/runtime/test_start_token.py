@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
 
 PAD = 0
-STARTED: dict[str, Any] = SMALL["encoder_decoder"] | {"pad": PAD, "bos": PAD, "tied": False}
+STARTED: dict[str, Any] = SMALL_CONFIGS["encoder_decoder"] | {"pad": PAD, "bos": PAD, "tied": False}
 SOURCE = np.array([[5, 9, 3, 7], [8, 4, PAD, PAD], [11, PAD, PAD, PAD]])
 TOKENS = 6
 WAYS: dict[str, dict[str, Any]] = {

@@ -22,15 +22,15 @@ from specc.driver.weights_section import read_weight_rules, required_parameters
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.weights.parameter_values import read_parameter
-from support.published import Arrays
+from support.published_models import Arrays
 
-WITHIN = 1e-5
+TOLERANCE = 1e-5
 IDS = np.array([[3, 17, 1, 29, 8, 8, 22, 5, 11, 2, 30, 19]])
-SHORT = IDS[:, :7] % 31
+SHORT_IDS = IDS[:, :7] % 31
 
 
 @dataclass(frozen=True)
-class Family:
+class FieldCase:
     """A spec, the published class it is, a tiny configuration, and how both are run;
     `without` are fields of which the class itself is wrong.
     """
@@ -45,7 +45,7 @@ class Family:
     without: tuple[str, ...] = ()
 
 
-def text_inputs(config: Mapping[str, Any]) -> Arrays:
+def make_text_inputs(config: Mapping[str, Any]) -> Arrays:
     """A text without padding."""
     return {"input_ids": IDS, "attention_mask": np.ones(IDS.shape, bool)}
 
@@ -62,7 +62,7 @@ SIZES = {
     "intermediate_size": 40,
     "hidden_size": 32,
 }
-DECODER = {"vocab_size": 31, "max_position_embeddings": 20, **SIZES}
+DECODER_SIZES = {"vocab_size": 31, "max_position_embeddings": 20, **SIZES}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 100.0,
@@ -119,7 +119,7 @@ ROTARY: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def others(name: str, value: Any) -> tuple[Any, ...]:
+def list_other_values(name: str, value: Any) -> tuple[Any, ...]:
     """Other values of a field, by its kind and what it is now."""
     if isinstance(value, str) and name.endswith(("_act", "activation_function", "act_fn")):
         return ACTIVATIONS
@@ -141,18 +141,18 @@ def others(name: str, value: Any) -> tuple[Any, ...]:
     return ()
 
 
-def changes(family: Family) -> Iterator[tuple[str, Any]]:
+def iterate_field_changes(family: FieldCase) -> Iterator[tuple[str, Any]]:
     """Every field of the class, and of the tiny configuration, with each other value it
     is tried with.
     """
     usual = getattr(transformers, family.config)(**family.tiny).to_dict()
     for name in sorted({*usual, *family.others} - {*family.without}):
-        tried = (*family.others.get(name, ()), *others(name, usual.get(name)))
+        tried = (*family.others.get(name, ()), *list_other_values(name, usual.get(name)))
         yield from ((name, value) for value in tried)
 
 
 @dataclass(frozen=True)
-class Made:
+class PublishedRun:
     """A published model made small, and its results."""
 
     model: Any
@@ -162,7 +162,7 @@ class Made:
         """Every weight, tied ones under each name."""
         return {n: p.numpy() for n, p in self.model.state_dict().items()}
 
-    def same(self, other: "Made") -> bool:
+    def same(self, other: "PublishedRun") -> bool:
         """Whether neither weights nor results differ."""
         pairs = ((self.weights(), other.weights()), (self.results, other.results))
         return all(
@@ -171,7 +171,7 @@ class Made:
         )
 
 
-def published(family: Family, settings: Mapping[str, Any], directory: Path) -> Made:
+def run_published(family: FieldCase, settings: Mapping[str, Any], directory: Path) -> PublishedRun:
     """What transformers makes of a config.json, with weights that only their names and
     shapes decide.
     """
@@ -192,10 +192,12 @@ def published(family: Family, settings: Mapping[str, Any], directory: Path) -> M
         given = {n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()}
         # run on a copy: some classes change their weights when they first run
         made = family.run(copy.deepcopy(model).double(), given)
-    return Made(model, {n: x.double().numpy() for n, x in made.items()})
+    return PublishedRun(model, {n: x.double().numpy() for n, x in made.items()})
 
 
-def ours(family: Family, settings: Mapping[str, Any], theirs: Any, directory: Path) -> Arrays:
+def evaluate_spec_outputs(
+    family: FieldCase, settings: Mapping[str, Any], theirs: Any, directory: Path
+) -> Arrays:
     """What the spec gives in float64 for the same config.json and the file that the
     model is saved as.
     """
@@ -213,26 +215,30 @@ def ours(family: Family, settings: Mapping[str, Any], theirs: Any, directory: Pa
     return specc_numpy.evaluate_graph(model.graph, family.inputs(settings), weights)
 
 
-def agree(found: Arrays, wanted: Arrays) -> bool:
+def has_close_outputs(found: Arrays, wanted: Arrays) -> bool:
     """Whether all results are those that are due."""
     return all(
         found[n].shape == x.shape
-        and np.abs(found[n] - x).max(initial=0) <= WITHIN * np.abs(x).max(initial=0)
+        and np.abs(found[n] - x).max(initial=0) <= TOLERANCE * np.abs(x).max(initial=0)
         for n, x in wanted.items()
     )
 
 
-def check_every_field(family: Family, directory: Path, most: float = 1 / 3) -> None:
+def check_every_field(family: FieldCase, directory: Path, most: float = 1 / 3) -> None:
     """Every other value of every field is obeyed or refused. At most so many of the
     values are ones that transformers itself cannot use.
     """
     base = {"model_type": getattr(transformers, family.config).model_type, **family.tiny}
-    usual = published(family, base, directory)
-    assert agree(ours(family, base, usual.model, directory), usual.results)
+    usual = run_published(family, base, directory)
+    assert has_close_outputs(
+        evaluate_spec_outputs(family, base, usual.model, directory), usual.results
+    )
     usual.model.double()
     outcome: Counter[str] = Counter()
-    for name, value in changes(family):
-        outcome[tried(family, {**base, name: value}, usual, directory) or f"{name}: {value}"] += 1
+    for name, value in iterate_field_changes(family):
+        outcome[
+            try_field_value(family, {**base, name: value}, usual, directory) or f"{name}: {value}"
+        ] += 1
     wrong = sorted(outcome.keys() - OUTCOMES)
     assert not wrong, f"passed over: {wrong}"
     assert outcome["obeyed"] >= 5, outcome
@@ -245,10 +251,12 @@ results that are no numbers); nothing changes; the spec refuses it; the spec obe
 """
 
 
-def tried(family: Family, settings: Mapping[str, Any], usual: Made, directory: Path) -> str:
+def try_field_value(
+    family: FieldCase, settings: Mapping[str, Any], usual: PublishedRun, directory: Path
+) -> str:
     """One of `OUTCOMES`, or nothing where the spec gives other numbers without a word."""
     try:
-        made = published(family, settings, directory)
+        made = run_published(family, settings, directory)
     except Exception:
         # whatever transformers, torch or Python say of a value that no model can have
         return "breaks"
@@ -257,7 +265,7 @@ def tried(family: Family, settings: Mapping[str, Any], usual: Made, directory: P
     if not all(np.isfinite(x).all() for x in made.results.values()):
         return "no numbers"
     try:
-        found = ours(family, settings, made.model, directory)
+        found = evaluate_spec_outputs(family, settings, made.model, directory)
     except Failed:
         return "refused"
-    return "obeyed" if agree(found, made.results) else ""
+    return "obeyed" if has_close_outputs(found, made.results) else ""

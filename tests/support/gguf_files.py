@@ -15,17 +15,17 @@ BLOCK_SIZES = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q8_0: (32, 34)} | {
     Q4_K: (256, 144), Q5_K: (256, 176), Q6_K: (256, 210)
 }  # fmt: skip
 """Values and bytes of a block."""
-Stored = tuple[int, tuple[int, ...], bytes]
+StoredTensor = tuple[int, tuple[int, ...], bytes]
 """Type, shape (outermost axis first) and bytes of a tensor."""
 
 
-def text(value: str) -> bytes:
+def encode_string(value: str) -> bytes:
     """A string with its length."""
     data = value.encode()
     return struct.pack("<Q", len(data)) + data
 
 
-def value(given: Any) -> bytes:
+def encode_value(given: Any) -> bytes:
     """A value of metadata after its type: integers are uint32, floats float32."""
     if isinstance(given, bool):
         return struct.pack("<I?", 7, given)
@@ -34,21 +34,21 @@ def value(given: Any) -> bytes:
     if isinstance(given, float):
         return struct.pack("<If", 6, given)
     if isinstance(given, str):
-        return struct.pack("<I", 8) + text(given)
-    items = [value(item) for item in given]
+        return struct.pack("<I", 8) + encode_string(given)
+    items = [encode_value(item) for item in given]
     kind = items[0][:4] if items else struct.pack("<I", 4)
     return (
         struct.pack("<I", 9) + kind + struct.pack("<Q", len(items)) + b"".join(i[4:] for i in items)
     )
 
 
-def plain(array: Array) -> Stored:
+def make_float_tensor(array: Array) -> StoredTensor:
     """A tensor of float32 or float16."""
     kind = F16 if array.dtype == np.float16 else F32
     return kind, array.shape, array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-def random_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) -> Stored:
+def sample_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) -> StoredTensor:
     """A quantized tensor of random codes, with scales that keep the values small."""
     values, nbytes = BLOCK_SIZES[kind]
     blocks = draw.integers(0, 256, (*shape[:-1], shape[-1] // values, nbytes), np.uint8)
@@ -60,21 +60,23 @@ def random_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) 
     return kind, shape, blocks.tobytes()
 
 
-def gguf_bytes(metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> bytes:
+def encode_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bytes:
     """A file of version 3 with alignment 32."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
-    head += b"".join(text(key) + value(given) for key, given in metadata.items())
+    head += b"".join(encode_string(key) + encode_value(given) for key, given in metadata.items())
     data = b""
     for name, (kind, shape, raw) in tensors.items():
-        head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
+        head += encode_string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
         head += struct.pack("<IQ", kind, len(data))
         data += raw + bytes(-len(raw) % 32)
     return head + bytes(-len(head) % 32) + data
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Path:
+def write_gguf(
+    path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
+) -> Path:
     """Write a file and return its path."""
-    path.write_bytes(gguf_bytes(metadata, tensors))
+    path.write_bytes(encode_gguf(metadata, tensors))
     return path
 
 
@@ -98,7 +100,7 @@ LLAMA_NAMES = {
 """Names in a Llama checkpoint and in its GGUF file."""
 
 
-def llama_metadata(**more: Any) -> dict[str, Any]:
+def make_llama_metadata(**more: Any) -> dict[str, Any]:
     """A small Llama: width 64, 4 heads with 2 for keys, 2 layers."""
     sizes = {
         "context_length": 64,
@@ -115,7 +117,7 @@ def llama_metadata(**more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
-def llama_shapes(vocab: int = 31) -> dict[str, tuple[int, ...]]:
+def list_llama_shapes(vocab: int = 31) -> dict[str, tuple[int, ...]]:
     """Shapes of its tensors by name in the GGUF file."""
     found: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (vocab, 64),

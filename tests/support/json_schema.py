@@ -5,7 +5,7 @@ unknown word fails, so that none is skipped.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-KINDS: dict[str, tuple[type, ...]] = {
+JSON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
     "string": (str,),
@@ -14,24 +14,25 @@ KINDS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
-HARMLESS = {"$schema", "title", "definitions", "description"}
+IGNORED_KEYWORDS = {"$schema", "title", "definitions", "description"}
 
 
-def faults(
+def list_schema_violations(
     value: object, schema: Mapping[str, Any], root: Mapping[str, Any], at: str = "$"
 ) -> Iterator[str]:
     """Where `value` is not what `schema` says."""
     for word, said in schema.items():
         match word:
             case "$ref":
-                yield from faults(
+                yield from list_schema_violations(
                     value, root["definitions"][said.removeprefix("#/definitions/")], root, at
                 )
             case "type":
                 kinds = [said] if isinstance(said, str) else said
                 # True is a number in Python, and none in JSON
                 if not any(
-                    isinstance(value, KINDS[k]) and (isinstance(value, bool) == (k == "boolean"))
+                    isinstance(value, JSON_TYPES[k])
+                    and (isinstance(value, bool) == (k == "boolean"))
                     for k in kinds
                 ):
                     yield f"{at} is no {' or '.join(kinds)}: {value!r}"
@@ -46,14 +47,16 @@ def faults(
                 )
             case "items":
                 for n, one in enumerate(value if isinstance(value, list) else ()):
-                    yield from faults(one, said, root, f"{at}[{n}]")
+                    yield from list_schema_violations(one, said, root, f"{at}[{n}]")
             case "properties" | "additionalProperties":
                 yield from _members(value, word, schema, root, at)
             case "oneOf":
-                fitting = [one for one in said if not list(faults(value, one, root, at))]
+                fitting = [
+                    one for one in said if not list(list_schema_violations(value, one, root, at))
+                ]
                 if len(fitting) != 1:
                     yield f"{at} fits {len(fitting)} of {len(said)} forms"
-            case _ if word not in HARMLESS:
+            case _ if word not in IGNORED_KEYWORDS:
                 raise AssertionError(f"the reader does not know `{word}`")
 
 
@@ -63,9 +66,9 @@ def _members(
     known = schema.get("properties", {})
     for name, one in (value if isinstance(value, dict) else {}).items():
         if word == "properties" and name in known:
-            yield from faults(one, known[name], root, f"{at}.{name}")
+            yield from list_schema_violations(one, known[name], root, f"{at}.{name}")
         elif word == "additionalProperties" and name not in known:
             if schema[word] is False:
                 yield f"{at}.{name} is not foreseen"
             else:
-                yield from faults(one, schema[word], root, f"{at}.{name}")
+                yield from list_schema_violations(one, schema[word], root, f"{at}.{name}")

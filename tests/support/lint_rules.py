@@ -15,17 +15,17 @@ from support import measure
 
 ROOT = measure.ROOT
 WAIVERS = ROOT / "tests" / "waivers.txt"
-FUNCTION, CLASS, FILE, COMPLEXITY = 50, 150, 400, 15
-FIELDS = 5
+MAX_FUNCTION, MAX_CLASS, MAX_FILE, MAX_COMPLEXITY = 50, 150, 400, 15
+MAX_POSITIONAL_FIELDS = 5
 """So many fields of a dataclass may be given by place."""
-ARGUMENTS = 6
+MAX_POSITIONAL_ARGUMENTS = 6
 """So many arguments of a call may be given by place."""
-LISTS = {"specc/syntax/ast.py"}
+CLASS_LISTS = {"specc/syntax/ast.py"}
 """Files that are one list of small classes: length is no fault there."""
 FORBIDDEN = {"hasattr", "eval", "exec", "globals", "setattr"}
-BY_NAME = {"specc/cli/main.py", "specc/backend.py"}
+DYNAMIC_IMPORTERS = {"specc/cli/main.py", "specc/backend.py"}
 """The two places where a module is imported by a text: commands, and backends."""
-IGNORE = re.compile(r"#\s*type:\s*ignore(?P<code>\[[\w, -]+\])?(?P<reason>.*)")
+TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?P<code>\[[\w, -]+\])?(?P<reason>.*)")
 
 
 class Offender(NamedTuple):
@@ -37,19 +37,19 @@ class Offender(NamedTuple):
 
 
 @cache
-def offenders(path: Path) -> tuple[Offender, ...]:
+def list_file_offenders(path: Path) -> tuple[Offender, ...]:
     """Every breach in one file."""
     name = str(path.relative_to(ROOT))
-    return tuple(faults(path.read_text(encoding="utf-8"), name))
+    return tuple(find_offenders(path.read_text(encoding="utf-8"), name))
 
 
-def faults(text: str, name: str) -> Iterator[Offender]:
+def find_offenders(text: str, name: str) -> Iterator[Offender]:
     """Every breach in a text that stands for the file `name`."""
     tree = ast.parse(text)
     if not ast.get_docstring(tree):
         yield Offender("docstring", name, "no module docstring")
-    if text.count("\n") > FILE and name not in LISTS:
-        yield Offender("file", name, f"{text.count(chr(10))} lines, at most {FILE}")
+    if text.count("\n") > MAX_FILE and name not in CLASS_LISTS:
+        yield Offender("file", name, f"{text.count(chr(10))} lines, at most {MAX_FILE}")
     for node, inside in _walk(tree):
         where = f"{name}::{inside}" if inside else name
         for rule in RULES.get(type(node), ()):
@@ -71,12 +71,12 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 def _sizes(node: ast.AST, where: str) -> Iterator[Offender]:
     if isinstance(node, measure.FUNCTIONS):
-        if (lines := measure.size(node)) > FUNCTION:
-            yield Offender("function", where, f"{lines} lines, at most {FUNCTION}")
-        if (found := measure.complexity(node)) > COMPLEXITY:
-            yield Offender("complexity", where, f"{found}, at most {COMPLEXITY}")
-    if isinstance(node, ast.ClassDef) and (lines := measure.size(node)) > CLASS:
-        yield Offender("class", where, f"{lines} lines, at most {CLASS}")
+        if (lines := measure.count_lines(node)) > MAX_FUNCTION:
+            yield Offender("function", where, f"{lines} lines, at most {MAX_FUNCTION}")
+        if (found := measure.count_complexity(node)) > MAX_COMPLEXITY:
+            yield Offender("complexity", where, f"{found}, at most {MAX_COMPLEXITY}")
+    if isinstance(node, ast.ClassDef) and (lines := measure.count_lines(node)) > MAX_CLASS:
+        yield Offender("class", where, f"{lines} lines, at most {MAX_CLASS}")
 
 
 def _dataclass(node: ast.AST, where: str) -> Iterator[Offender]:
@@ -88,7 +88,7 @@ def _dataclass(node: ast.AST, where: str) -> Iterator[Offender]:
         return
     fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]
     fields = [f for f in fields if not ast.unparse(f.annotation).startswith("ClassVar")]
-    if len(fields) > FIELDS and not any("kw_only=True" in d for d in said):
+    if len(fields) > MAX_POSITIONAL_FIELDS and not any("kw_only=True" in d for d in said):
         yield Offender("fields", where, f"{len(fields)} fields, not kw_only")
 
 
@@ -124,11 +124,11 @@ def _call(node: ast.AST, where: str) -> Iterator[Offender]:
             called == "getattr" and len(args) == 3
         ):
             yield Offender("call", where, f"{called}() hides what the type is")
-        case ast.Call(func=ast.Name(id="import_module")) if name not in BY_NAME:
+        case ast.Call(func=ast.Name(id="import_module")) if name not in DYNAMIC_IMPORTERS:
             yield Offender("import", where, "a module imported by its name as a text")
         case ast.Attribute(attr="__name__", value=ast.Attribute(attr="__class__")):
             yield Offender("call", where, "dispatch on the class, not on its name")
-    if isinstance(node, ast.Call) and len(node.args) > ARGUMENTS:
+    if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL_ARGUMENTS:
         called = ast.unparse(node.func)
         what = f"{called}() gets {len(node.args)} arguments by place"
         yield Offender("arguments", where, what)
@@ -147,13 +147,13 @@ RULES: dict[type[ast.AST], tuple[Callable[[ast.AST, str], Iterator[Offender]], .
 def _ignores(text: str, name: str) -> Iterator[Offender]:
     """A `type: ignore` without its code, or without a reason behind it."""
     for line in text.splitlines():
-        found = IGNORE.search(line)
+        found = TYPE_IGNORE.search(line)
         if found and not (found["code"] and found["reason"].strip(" #")):
             yield Offender("ignore", f"{name}::{line.split('#')[0].strip()}", "why?")
 
 
 @cache
-def waived() -> dict[tuple[str, str], str]:
+def read_waivers() -> dict[tuple[str, str], str]:
     """The reason of each waiver, by rule and place."""
     found = {}
     for line in WAIVERS.read_text(encoding="utf-8").splitlines():
@@ -164,9 +164,9 @@ def waived() -> dict[tuple[str, str], str]:
     return found
 
 
-def shrink() -> None:
+def remove_unused_waivers() -> None:
     """Take out of the list what no longer offends. Nothing puts anything into it."""
-    now = {(o.rule, o.where) for path in measure.files() for o in offenders(path)}
+    now = {(o.rule, o.where) for path in measure.list_files() for o in list_file_offenders(path)}
     lines = WAIVERS.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = []
     for line in lines:
@@ -177,4 +177,4 @@ def shrink() -> None:
 
 
 if __name__ == "__main__":
-    shrink()
+    remove_unused_waivers()

@@ -24,9 +24,9 @@ from pathlib import Path
 from statistics import mean
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("specc", "backends")
-LONGEST = {ast.FunctionDef: 50, ast.AsyncFunctionDef: 50, ast.ClassDef: 150}
-LONGEST_FILE = 400
+PRODUCT_DIRS = ("specc", "backends")
+MAX_LINES = {ast.FunctionDef: 50, ast.AsyncFunctionDef: 50, ast.ClassDef: 150}
+MAX_FILE_LINES = 400
 OP_GRID = {
     "specc/ir/ops",
     "specc/frontend/builtins",
@@ -130,19 +130,19 @@ BRANCHES = (
     ast.Assert,
 )
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-COUNTED = {ast.Name, ast.Attribute, ast.ClassDef, *FUNCTIONS}
-SILENT = {
+IDENTIFIER_NODES = {ast.Name, ast.Attribute, ast.ClassDef, *FUNCTIONS}
+UNCOUNTED_TOKENS = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
 }  # fmt: skip
 
 
-LEAVES = {ast.Name, ast.Constant, ast.Load, ast.Store, ast.alias}
+LEAF_NODES = {ast.Name, ast.Constant, ast.Load, ast.Store, ast.alias}
 STATEMENT_FIELDS = {"body", "orelse", "finalbody", "handlers", "cases"}
 
 
 @dataclass
-class Measured:
+class FileCounts:
     """What was counted in one file or in all."""
 
     lines: int = 0
@@ -165,7 +165,7 @@ def parse_module(path: Path) -> ast.Module:
 
 def iterate_children(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the children of a node; none for names and literals, which are most nodes."""
-    return iter(()) if type(node) in LEAVES else ast.iter_child_nodes(node)
+    return iter(()) if type(node) in LEAF_NODES else ast.iter_child_nodes(node)
 
 
 def list_nodes(path: Path) -> list[ast.AST]:
@@ -185,7 +185,7 @@ def iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from iterate_statements(child)
 
 
-def complexity(function: ast.AST) -> int:
+def count_complexity(function: ast.AST) -> int:
     """One more than the number of decisions in a function, those of functions within it
     left out.
     """
@@ -205,59 +205,61 @@ def complexity(function: ast.AST) -> int:
     return count
 
 
-def size(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+def count_lines(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
     """The lines from the first to the last of a definition."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def measured(path: Path) -> Measured:
+def measure_file(path: Path) -> FileCounts:
     """Measure one file."""
     text = path.read_text(encoding="utf-8")
-    found = Measured(
+    found = FileCounts(
         lines=text.count("\n"), wide=sum(len(line) > 100 for line in text.splitlines())
     )
     _count_tokens(text, found)
     name = str(path.relative_to(ROOT))
-    for node in (n for n in list_nodes(path) if type(n) in COUNTED):
+    for node in (n for n in list_nodes(path) if type(n) in IDENTIFIER_NODES):
         match node:
             case ast.Name(id="Any") | ast.Attribute(attr="Any"):
                 found.anys += 1
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                found.functions.append(size(node))
-                found.complexities.append((complexity(node), f"{name}:{node.lineno} {node.name}"))
+                found.functions.append(count_lines(node))
+                found.complexities.append(
+                    (count_complexity(node), f"{name}:{node.lineno} {node.name}")
+                )
             case ast.ClassDef():
-                found.classes.append(size(node))
-        limit = LONGEST.get(type(node))
-        if limit and isinstance(node, (*FUNCTIONS, ast.ClassDef)) and size(node) > limit:
-            found.faults.append(f"{name}:{node.lineno} {node.name}: {size(node)} lines")
-    if found.lines > LONGEST_FILE:
+                found.classes.append(count_lines(node))
+        limit = MAX_LINES.get(type(node))
+        if limit and isinstance(node, (*FUNCTIONS, ast.ClassDef)) and count_lines(node) > limit:
+            found.faults.append(f"{name}:{node.lineno} {node.name}: {count_lines(node)} lines")
+    if found.lines > MAX_FILE_LINES:
         found.faults.append(f"{name}: {found.lines} lines")
     return found
 
 
-def _count_tokens(text: str, found: Measured) -> None:
+def _count_tokens(text: str, found: FileCounts) -> None:
     found.code = sum(bool(line.strip()) for line in text.splitlines())
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             found.comments += 1
-        elif token.type not in SILENT:
+        elif token.type not in UNCOUNTED_TOKENS:
             found.tokens += 1
 
 
-def files(places: Sequence[str] = PLACES) -> list[Path]:
+def list_files(places: Sequence[str] = PRODUCT_DIRS) -> list[Path]:
     """Every module that is measured: those of some folders, or one that is named."""
     roots = [ROOT / place for place in places]
     return [p for r in roots for p in ([r] if r.is_file() else sorted(r.rglob("*.py")))]
 
 
-def module_of(path: Path) -> str:
+def get_module_name(path: Path) -> str:
     """The dotted name of a file; a package's is that of its folder."""
     base = ROOT / "backends" if "backends" in path.relative_to(ROOT).parts else ROOT
     parts = path.relative_to(base).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
+def list_imports(path: Path) -> Iterator[str]:
     """Every module or name that a file imports, lazily or not, but not for types alone."""
     nodes = [*iterate_statements(parse_module(path))]
     typing = {n for node in nodes if _is_for_types(node) for n in iterate_statements(node)}
@@ -278,17 +280,19 @@ def _is_for_types(node: ast.AST) -> bool:
     )
 
 
-def module_graph() -> dict[str, set[str]]:
+def build_module_graph() -> dict[str, set[str]]:
     """Which module imports which, of those that are measured."""
-    known = {module_of(p) for p in files()}
+    known = {get_module_name(p) for p in list_files()}
     graph: dict[str, set[str]] = {}
-    for path in files():
-        targets = {t if t in known else t.rpartition(".")[0] for t in imports(path)}
-        graph.setdefault(module_of(path), set()).update((targets & known) - {module_of(path)})
+    for path in list_files():
+        targets = {t if t in known else t.rpartition(".")[0] for t in list_imports(path)}
+        graph.setdefault(get_module_name(path), set()).update(
+            (targets & known) - {get_module_name(path)}
+        )
     return graph
 
 
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+def find_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Groups of modules each of which leads to all others of its group (Tarjan 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -316,11 +320,11 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def total(places: Sequence[str] = PLACES) -> Measured:
+def sum_counts(places: Sequence[str] = PRODUCT_DIRS) -> FileCounts:
     """The counts of all files of some folders together."""
-    made = Measured()
-    for path in files(places):
-        one = measured(path)
+    made = FileCounts()
+    for path in list_files(places):
+        one = measure_file(path)
         for name in ("lines", "code", "tokens", "comments", "wide", "anys"):
             vars(made)[name] += vars(one)[name]
         for name in ("functions", "classes", "complexities", "faults"):
@@ -336,7 +340,7 @@ def is_op_rule(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path) -> 
     return any(ast.unparse(d) in REGISTRIES for d in called)
 
 
-def public_functions(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+def list_public_functions(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     """Return name and file of every public module-level function, op rules aside."""
     return [
         (node.name, path)
@@ -356,7 +360,7 @@ def is_one_word(name: str) -> bool:
 def find_homonyms(paths: Sequence[Path]) -> list[str]:
     """Return `name: files` for every public function name that two modules define."""
     where: dict[str, list[str]] = {}
-    for name, path in public_functions(paths):
+    for name, path in list_public_functions(paths):
         where.setdefault(name, []).append(str(path.relative_to(ROOT)))
     return [f"{n}: {' '.join(at)}" for n, at in sorted(where.items()) if len(at) > 1]
 
@@ -381,13 +385,13 @@ def find_dialect_modules(paths: Sequence[Path]) -> list[str]:
     return [str(p.relative_to(ROOT)) for p in paths if p.stem in NOT_MODULE_NAMES]
 
 
-def percent(part: int, whole: int) -> float:
+def compute_percent(part: int, whole: int) -> float:
     """Return a share in percent, 0 of nothing."""
     return 100 * part / whole if whole else 0.0
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """One line of the table: a value that must not exceed `aim` once it has reached it."""
 
     name: str
@@ -404,62 +408,73 @@ class Row:
         return f"{self.name:44} {self.value:>10.4g}  aim <= {self.aim:<8g} {mark}"
 
 
-def name_rows(paths: Sequence[Path]) -> Iterator[Row]:
+def build_name_rows(paths: Sequence[Path]) -> Iterator[MetricRow]:
     """Rows about the names of functions and modules."""
-    functions = public_functions(paths)
+    functions = list_public_functions(paths)
     one_word = [f"{n}: {p.relative_to(ROOT)}" for n, p in functions if is_one_word(n)]
     homonyms = find_homonyms(paths)
     shared = sum(len(h.split(": ")[1].split()) for h in homonyms)
     basenames = find_shared_basenames(paths)
     dialect = find_dialect_modules(paths)
     total_functions = len(functions)
-    yield Row(
-        "public functions of one word, %", percent(len(one_word), total_functions), 10, one_word
+    yield MetricRow(
+        "public functions of one word, %",
+        compute_percent(len(one_word), total_functions),
+        10,
+        one_word,
     )
-    yield Row("public functions with a homonym, %", percent(shared, total_functions), 8, homonyms)
-    yield Row("files that share a basename, %", percent(len(basenames), len(paths)), 15, basenames)
-    yield Row("modules named by no noun", len(dialect), 0, dialect)
+    yield MetricRow(
+        "public functions with a homonym, %", compute_percent(shared, total_functions), 8, homonyms
+    )
+    yield MetricRow(
+        "files that share a basename, %", compute_percent(len(basenames), len(paths)), 15, basenames
+    )
+    yield MetricRow("modules named by no noun", len(dialect), 0, dialect)
 
 
-def size_rows(paths: Sequence[Path], counts: Measured) -> Iterator[Row]:
+def build_size_rows(paths: Sequence[Path], counts: FileCounts) -> Iterator[MetricRow]:
     """Rows about volume, length and complexity."""
     thousands = counts.lines / 1000
     complexities = sorted(counts.complexities, reverse=True)
     values = [c for c, _ in complexities]
     over_15 = [f"{c}: {where}" for c, where in complexities if c > 15]
-    yield Row("files", len(paths), 400)
-    yield Row("lines", counts.lines, 90_000)
-    yield Row("tokens", counts.tokens, 600_000)
-    yield Row("functions over 60 lines", sum(f > 60 for f in counts.functions), 0)
-    yield Row("classes over 150 lines", sum(c > 150 for c in counts.classes), 5)
-    yield Row("size faults per 1 000 lines", len(counts.faults) / thousands, 0.09, counts.faults)
-    yield Row("`Any` per 1 000 lines", counts.anys / thousands, 1.5)
-    yield Row("comments per 1 000 lines", counts.comments / thousands, 22)
-    yield Row("tokens per non-blank line", counts.tokens / counts.code, 7.8)
-    yield Row("lines over 100 columns, %", percent(counts.wide, counts.lines), 0.05)
-    yield Row("mean complexity", mean(values), 4.05)
-    yield Row(
-        "functions over complexity 10, %", percent(sum(c > 10 for c in values), len(values)), 4.5
+    yield MetricRow("files", len(paths), 400)
+    yield MetricRow("lines", counts.lines, 90_000)
+    yield MetricRow("tokens", counts.tokens, 600_000)
+    yield MetricRow("functions over 60 lines", sum(f > 60 for f in counts.functions), 0)
+    yield MetricRow("classes over 150 lines", sum(c > 150 for c in counts.classes), 5)
+    yield MetricRow(
+        "size faults per 1 000 lines", len(counts.faults) / thousands, 0.09, counts.faults
     )
-    yield Row("functions over complexity 15", len(over_15), 0, over_15)
+    yield MetricRow("`Any` per 1 000 lines", counts.anys / thousands, 1.5)
+    yield MetricRow("comments per 1 000 lines", counts.comments / thousands, 22)
+    yield MetricRow("tokens per non-blank line", counts.tokens / counts.code, 7.8)
+    yield MetricRow("lines over 100 columns, %", compute_percent(counts.wide, counts.lines), 0.05)
+    yield MetricRow("mean complexity", mean(values), 4.05)
+    yield MetricRow(
+        "functions over complexity 10, %",
+        compute_percent(sum(c > 10 for c in values), len(values)),
+        4.5,
+    )
+    yield MetricRow("functions over complexity 15", len(over_15), 0, over_15)
 
 
-def rows(places: Sequence[str] = PLACES) -> list[Row]:
+def build_rows(places: Sequence[str] = PRODUCT_DIRS) -> list[MetricRow]:
     """Return the whole table; cycles are those of the whole import graph."""
-    paths = files(places)
-    found = cycles(module_graph())
+    paths = list_files(places)
+    found = find_cycles(build_module_graph())
     lines = [" ".join(group) for group in found]
     return [
-        *name_rows(paths),
-        *size_rows(paths, total(places)),
-        Row("import cycles", len(found), 4, lines),
+        *build_name_rows(paths),
+        *build_size_rows(paths, sum_counts(places)),
+        MetricRow("import cycles", len(found), 4, lines),
     ]
 
 
 def print_report(words: Sequence[str]) -> None:
     """Print the table; `--list` adds what each row counts."""
     directories = [word for word in words if not word.startswith("-")]
-    for row in rows(directories or PLACES):
+    for row in build_rows(directories or PRODUCT_DIRS):
         print(row)
         if "--list" in words:
             print(*(f"    {line}" for line in row.detail), sep="\n")

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Example:
+class OpExample:
     """`op` applied to operands of these types. Whole numbers are drawn from 0 up to `below`."""
 
     op: Op
@@ -45,69 +45,69 @@ class Example:
             return rng.random(shape) < 0.6
         if type.dtype in ("i64", "i32"):
             return rng.integers(0, self.below, shape)
-        if type.dtype in LOW:
-            low, high, kind = LOW[type.dtype]
+        if type.dtype in QUANTIZED_RANGES:
+            low, high, kind = QUANTIZED_RANGES[type.dtype]
             return rng.integers(low, high + 1, shape).astype(kind)
         drawn: Array = rng.normal(size=shape)
         return np.abs(drawn) + 0.1 if self.positive else drawn
 
 
-LOW = {"i8": (-127, 127, np.int8), "u8": (0, 255, np.uint8), "i4": (-8, 7, np.int8)}
+QUANTIZED_RANGES = {"i8": (-127, 127, np.int8), "u8": (0, 255, np.uint8), "i4": (-8, 7, np.int8)}
 """What bytes of rounded weights hold, and how NumPy holds them."""
 
 
-def q(dtype: str, *shape: int) -> Type:
+def quantized_type(dtype: str, *shape: int) -> Type:
     return Type.of(dtype, *shape)
 
 
-def f(*shape: int) -> Type:
+def float_type(*shape: int) -> Type:
     return Type.of("f64", *shape)
 
 
-def i(*shape: int) -> Type:
+def int_type(*shape: int) -> Type:
     return Type.of("i64", *shape)
 
 
-def b(*shape: int) -> Type:
+def bool_type(*shape: int) -> Type:
     return Type.of("bool", *shape)
 
 
-def running_body() -> Graph:
+def make_running_body() -> Graph:
     """`carry' = carry + row · captured`, collected: `carry' + row`; rows are f[2 3]."""
     build = Builder()
-    row = build.input("row", Input(f(2, 3)))
-    carry = build.input("carry", Input(f(2, 3)))
-    captured = build.input("captured", Input(f(3)))
+    row = build.input("row", Input(float_type(2, 3)))
+    carry = build.input("carry", Input(float_type(2, 3)))
+    captured = build.input("captured", Input(float_type(3)))
     after = build.one(ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured))
     return build.finish("body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)})
 
 
-def expert_body(axes: int = 0) -> Graph:
+def make_expert_body(axes: int = 0) -> Graph:
     """`tanh(rows · own wᵀ + shared)`; rows are f[… routed 3] behind `axes` axes of 1."""
     build = Builder()
     ones = (Dim.of(1),) * axes
     shape = (*ones, Dim.symbol("routed"), Dim.of(3))
     rows = build.input("rows", Input(Type("f64", shape)))
-    own = build.input("own w", Input(f(4, 3)))
-    shared = build.input("shared", Input(f(4)))
+    own = build.input("own w", Input(float_type(4, 3)))
+    shared = build.input("shared", Input(float_type(4)))
     made = build.one(ops.Linear(), rows, own, shared)
     return build.finish("body", {"y": build.one(ops.Pointwise("tanh"), made)})
 
 
-def mapped_body() -> Graph:
+def make_mapped_body() -> Graph:
     """No carries: every row doubled and mixed over its last axis."""
     build = Builder()
-    row = build.input("row", Input(f(2, 3)))
+    row = build.input("row", Input(float_type(2, 3)))
     twice = build.one(ops.Arith("add"), row, row)
     return build.finish("body", {"y": build.one(ops.Softmax(1), twice), "z": twice})
 
 
-def halting_body() -> Graph:
+def make_halting_body() -> Graph:
     """Sums rows until one is large: `h = h + x` where not done, collecting the sums."""
     body = Builder()
-    x = body.input("x", Input(f(6, 3)))
-    h = body.input("h", Input(f(6, 3)))
-    done = body.input("done", Input(b(6)))
+    x = body.input("x", Input(float_type(6, 3)))
+    h = body.input("h", Input(float_type(6, 3)))
+    done = body.input("done", Input(bool_type(6)))
     held = body.one(ops.Insert(1), done)
     after = body.one(ops.Arith("add"), h, x)
     most = body.one(ops.Reduce("max", 1), after)
@@ -121,277 +121,400 @@ def halting_body() -> Graph:
     return body.finish("halting", outputs)
 
 
-def drifting_body() -> Graph:
+def make_drifting_body() -> Graph:
     """A carry whose rows move one place with every step, so that what they read grows."""
     build = Builder()
-    row = build.input("row", Input(f(5)))
-    carry = build.input("carry", Input(f(5)))
+    row = build.input("row", Input(float_type(5)))
+    carry = build.input("carry", Input(float_type(5)))
     after = build.one(ops.Arith("add"), build.one(ops.Delay(0, 1, 0.0), carry), row)
     return build.finish("body", {"carry": after, "y": after})
 
 
-def along(kernel: int, dilation: int = 1, ahead: int = 0) -> ops.Conv:
+def make_sequence_conv(kernel: int, dilation: int = 1, ahead: int = 0) -> ops.Conv:
     """A convolution along rows that keeps their number and reads so many ahead."""
     before = dilation * (kernel - 1) - ahead
     return ops.Conv((kernel,), (1,), (dilation,), (before, ahead))
 
 
-def _windows() -> list[Example]:
+def _windows() -> list[OpExample]:
     two = Dim.of(2)
-    rows, picture = f(2, 9, 4), f(2, 4, 7, 9)
+    rows, picture = float_type(2, 9, 4), float_type(2, 4, 7, 9)
     return [
         *(
-            Example(along(3, d, a), (f(2, 7, 3), f(4, 3, 3), f(4)))
+            OpExample(
+                make_sequence_conv(3, d, a),
+                (float_type(2, 7, 3), float_type(4, 3, 3), float_type(4)),
+            )
             for d, a in ((1, 0), (2, 0), (1, 1), (2, 3))
         ),
-        Example(ops.Conv((3,), (2,), (1,), (1, 1)), (rows, f(5, 4, 3), f(5))),
-        Example(ops.Conv((2,), (3,), (2,), (0, 4)), (rows, f(5, 4, 2), None)),
-        Example(ops.Conv((3,), (1,), (1,), (0, 0), two), (rows, f(6, 2, 3), None)),
-        Example(
-            ops.Conv((3, 2), (2, 1), (1, 2), (1, 0, 0, 2), two), (picture, f(6, 2, 3, 2), f(6))
+        OpExample(ops.Conv((3,), (2,), (1,), (1, 1)), (rows, float_type(5, 4, 3), float_type(5))),
+        OpExample(ops.Conv((2,), (3,), (2,), (0, 4)), (rows, float_type(5, 4, 2), None)),
+        OpExample(ops.Conv((3,), (1,), (1,), (0, 0), two), (rows, float_type(6, 2, 3), None)),
+        OpExample(
+            ops.Conv((3, 2), (2, 1), (1, 2), (1, 0, 0, 2), two),
+            (picture, float_type(6, 2, 3, 2), float_type(6)),
         ),
-        Example(ops.Conv((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)), (picture, f(5, 4, 3, 3), None)),
-        Example(ops.ConvTranspose((4,), (2,), (1,), (1, 1)), (rows, f(4, 5, 4), f(5))),
-        Example(ops.ConvTranspose((3,), (1,), (2,), (1, 0), two), (rows, f(4, 3, 3), None)),
-        Example(
+        OpExample(
+            ops.Conv((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)), (picture, float_type(5, 4, 3, 3), None)
+        ),
+        OpExample(
+            ops.ConvTranspose((4,), (2,), (1,), (1, 1)), (rows, float_type(4, 5, 4), float_type(5))
+        ),
+        OpExample(
+            ops.ConvTranspose((3,), (1,), (2,), (1, 0), two), (rows, float_type(4, 3, 3), None)
+        ),
+        OpExample(
             ops.ConvTranspose((3, 2), (2, 3), (1, 2), (1, 0, 0, -1), two),
-            (picture, f(4, 3, 3, 2), f(6)),
+            (picture, float_type(4, 3, 3, 2), float_type(6)),
         ),
-        Example(ops.MaxPool((3,), (1,), (1,), (1, 1)), (rows,)),
-        Example(ops.MaxPool((2,), (2,), (2,), (0, 1)), (rows,)),
-        Example(ops.MaxPool((3, 2), (2, 2), (1, 1), (1, 0, 1, 1)), (picture,)),
-        Example(ops.AveragePool((3,), (1,), (1, 1), (0,), True), (rows,)),
-        Example(ops.AveragePool((3,), (2,), (1, 1), (0,), False), (rows,)),
-        Example(ops.AveragePool((3, 2), (2, 2), (1, 1, 1, 0), (0, 1), True), (picture,)),
+        OpExample(ops.MaxPool((3,), (1,), (1,), (1, 1)), (rows,)),
+        OpExample(ops.MaxPool((2,), (2,), (2,), (0, 1)), (rows,)),
+        OpExample(ops.MaxPool((3, 2), (2, 2), (1, 1), (1, 0, 1, 1)), (picture,)),
+        OpExample(ops.AveragePool((3,), (1,), (1, 1), (0,), True), (rows,)),
+        OpExample(ops.AveragePool((3,), (2,), (1, 1), (0,), False), (rows,)),
+        OpExample(ops.AveragePool((3, 2), (2, 2), (1, 1, 1, 0), (0, 1), True), (picture,)),
         *(
-            Example(ops.KeepRows(stride, lag), (b(8, 9),))
+            OpExample(ops.KeepRows(stride, lag), (bool_type(8, 9),))
             for stride, lag in ((2, 0), (1, 2), (3, 1), (2, -1), (1, -2))
         ),
     ]
 
 
-def _shapes() -> list[Example]:
+def _shapes() -> list[OpExample]:
     return [
-        *(Example(ops.Constant(v, t), ()) for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))),
-        Example(ops.Range(Dim.of(4)), ()),
-        Example(ops.Size(Dim.of(7)), ()),
-        Example(ops.Extent(1), (f(2, 3, 5),)),
-        Example(ops.Transpose((2, 0, 1)), (f(2, 3, 5),)),
-        Example(ops.Split(1, (Dim.of(2), Dim.of(3))), (f(2, 6, 5),)),
-        Example(ops.Merge(1, 2), (f(2, 3, 5, 7),)),
-        Example(ops.Insert(1), (f(2, 3),)),
-        Example(ops.Squeeze(1), (f(2, 1, 3),)),
-        Example(ops.Expand(1, Dim.of(4)), (f(2, 1, 3),)),
-        Example(ops.Concat(1), (f(2, 3, 5), f(2, 4, 5), f(2, 1, 5))),
-        Example(ops.Slice(1, Dim.of(1), Dim.of(4)), (f(2, 5, 3),)),
-        Example(ops.Index(1, Dim.of(2)), (f(2, 5, 3),)),
-        Example(ops.Last(1), (f(2, 5, 3),)),
-        Example(ops.Gather(1), (f(2, 5, 3), i(2, 4))),
-        Example(ops.Gather(0), (f(5, 3), i(4))),
-        Example(ops.Gather(2), (f(2, 3, 5), i(2, 3, 4))),
-        Example(ops.Flip(1), (f(2, 5, 3),)),
-        Example(ops.Delay(1, 2, 0.5), (f(2, 5, 3),)),
-        Example(ops.Delay(0, 0, 0), (f(3, 2),)),
-        Example(ops.CumSum(1), (f(2, 5, 3),)),
-        Example(ops.ArgMax(1), (f(2, 5, 3),)),
-        Example(ops.Sort(1), (f(2, 5, 3),)),
-        Example(ops.Sort(2, descending=True), (f(2, 3, 5),)),
-        Example(ops.Stride(1, Dim.of(1), Dim.of(6), Dim.of(2)), (f(2, 7, 3),)),
-        *(Example(ops.Roll(1, Dim.of(by)), (f(2, 5, 3),)) for by in (2, -1, 12)),
-        Example(ops.Pad(1, Dim.of(2), Dim.of(1), value=1.5), (f(2, 5, 3),)),
-        Example(ops.Pad(0, Dim.of(0), Dim.of(2), value=True), (b(5, 3),)),
+        *(OpExample(ops.Constant(v, t), ()) for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))),
+        OpExample(ops.Range(Dim.of(4)), ()),
+        OpExample(ops.Size(Dim.of(7)), ()),
+        OpExample(ops.Extent(1), (float_type(2, 3, 5),)),
+        OpExample(ops.Transpose((2, 0, 1)), (float_type(2, 3, 5),)),
+        OpExample(ops.Split(1, (Dim.of(2), Dim.of(3))), (float_type(2, 6, 5),)),
+        OpExample(ops.Merge(1, 2), (float_type(2, 3, 5, 7),)),
+        OpExample(ops.Insert(1), (float_type(2, 3),)),
+        OpExample(ops.Squeeze(1), (float_type(2, 1, 3),)),
+        OpExample(ops.Expand(1, Dim.of(4)), (float_type(2, 1, 3),)),
+        OpExample(ops.Concat(1), (float_type(2, 3, 5), float_type(2, 4, 5), float_type(2, 1, 5))),
+        OpExample(ops.Slice(1, Dim.of(1), Dim.of(4)), (float_type(2, 5, 3),)),
+        OpExample(ops.Index(1, Dim.of(2)), (float_type(2, 5, 3),)),
+        OpExample(ops.Last(1), (float_type(2, 5, 3),)),
+        OpExample(ops.Gather(1), (float_type(2, 5, 3), int_type(2, 4))),
+        OpExample(ops.Gather(0), (float_type(5, 3), int_type(4))),
+        OpExample(ops.Gather(2), (float_type(2, 3, 5), int_type(2, 3, 4))),
+        OpExample(ops.Flip(1), (float_type(2, 5, 3),)),
+        OpExample(ops.Delay(1, 2, 0.5), (float_type(2, 5, 3),)),
+        OpExample(ops.Delay(0, 0, 0), (float_type(3, 2),)),
+        OpExample(ops.CumSum(1), (float_type(2, 5, 3),)),
+        OpExample(ops.ArgMax(1), (float_type(2, 5, 3),)),
+        OpExample(ops.Sort(1), (float_type(2, 5, 3),)),
+        OpExample(ops.Sort(2, descending=True), (float_type(2, 3, 5),)),
+        OpExample(ops.Stride(1, Dim.of(1), Dim.of(6), Dim.of(2)), (float_type(2, 7, 3),)),
+        *(OpExample(ops.Roll(1, Dim.of(by)), (float_type(2, 5, 3),)) for by in (2, -1, 12)),
+        OpExample(ops.Pad(1, Dim.of(2), Dim.of(1), value=1.5), (float_type(2, 5, 3),)),
+        OpExample(ops.Pad(0, Dim.of(0), Dim.of(2), value=True), (bool_type(5, 3),)),
         *(
-            Example(ops.Pad(1, Dim.of(3), Dim.of(2), mode), (f(2, 4, 3),))
+            OpExample(ops.Pad(1, Dim.of(3), Dim.of(2), mode), (float_type(2, 4, 3),))
             for mode in ("reflect", "edge")
         ),
-        Example(ops.TopK(1, Dim.of(3)), (f(2, 5, 3),)),
-        Example(ops.TopK(1, Dim.of(4), largest=False), (i(2, 5),), below=3),
-        Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),
-        *(Example(ops.Reduce(fn, 1), (f(2, 5, 3),)) for fn in ("sum", "mean", "max", "min")),
-        *(Example(ops.Reduce(fn, 0), (b(5, 3),)) for fn in ("any", "all")),
+        OpExample(ops.TopK(1, Dim.of(3)), (float_type(2, 5, 3),)),
+        OpExample(ops.TopK(1, Dim.of(4), largest=False), (int_type(2, 5),), below=3),
+        OpExample(ops.OneHot(Dim.of(5)), (int_type(2, 3),)),
+        *(
+            OpExample(ops.Reduce(fn, 1), (float_type(2, 5, 3),))
+            for fn in ("sum", "mean", "max", "min")
+        ),
+        *(OpExample(ops.Reduce(fn, 0), (bool_type(5, 3),)) for fn in ("any", "all")),
     ]
 
 
-def _numbers() -> list[Example]:
+def _numbers() -> list[OpExample]:
     return [
         *(
-            Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "log1p", "sqrt"))
+            OpExample(
+                ops.Pointwise(fn), (float_type(2, 3),), positive=fn in ("log", "log1p", "sqrt")
+            )
             for fn in POINTWISE_FUNCTIONS
         ),
-        *(Example(ops.Arith(fn), (f(2, 3, 5), f(3, 1)), positive=True) for fn in ARITH_FUNCTIONS),
-        *(Example(ops.Compare(fn), (i(2, 3, 5), i(3, 1)), below=3) for fn in COMPARE_FUNCTIONS),
-        Example(ops.And(), (b(2, 3), b(3))),
-        Example(ops.Or(), (b(2, 3), b(2, 1))),
-        Example(ops.Not(), (b(2, 3),)),
-        Example(ops.Where(), (b(2, 1, 5), f(2, 3, 1), f(1, 3, 5))),
-        Example(ops.Cast("f64"), (i(2, 3),)),
-        Example(ops.Cast("i64"), (b(2, 3),)),
-        Example(ops.MatMul(), (f(2, 3, 5), f(5, 7))),
-        Example(ops.MatMul(), (f(1, 3, 5), f(2, 5, 7))),
-        Example(ops.Einsum("b i d, b j d -> b i j"), (f(2, 3, 5), f(2, 4, 5))),
-        Example(ops.Einsum("b h i j, b j e -> b i h e"), (f(2, 3, 4, 5), f(2, 5, 7))),
-        Example(ops.Einsum("b i -> i"), (f(2, 3),)),
+        *(
+            OpExample(ops.Arith(fn), (float_type(2, 3, 5), float_type(3, 1)), positive=True)
+            for fn in ARITH_FUNCTIONS
+        ),
+        *(
+            OpExample(ops.Compare(fn), (int_type(2, 3, 5), int_type(3, 1)), below=3)
+            for fn in COMPARE_FUNCTIONS
+        ),
+        OpExample(ops.And(), (bool_type(2, 3), bool_type(3))),
+        OpExample(ops.Or(), (bool_type(2, 3), bool_type(2, 1))),
+        OpExample(ops.Not(), (bool_type(2, 3),)),
+        OpExample(ops.Where(), (bool_type(2, 1, 5), float_type(2, 3, 1), float_type(1, 3, 5))),
+        OpExample(ops.Cast("f64"), (int_type(2, 3),)),
+        OpExample(ops.Cast("i64"), (bool_type(2, 3),)),
+        OpExample(ops.MatMul(), (float_type(2, 3, 5), float_type(5, 7))),
+        OpExample(ops.MatMul(), (float_type(1, 3, 5), float_type(2, 5, 7))),
+        OpExample(ops.Einsum("b i d, b j d -> b i j"), (float_type(2, 3, 5), float_type(2, 4, 5))),
+        OpExample(
+            ops.Einsum("b h i j, b j e -> b i h e"), (float_type(2, 3, 4, 5), float_type(2, 5, 7))
+        ),
+        OpExample(ops.Einsum("b i -> i"), (float_type(2, 3),)),
     ]
 
 
-def _layers() -> list[Example]:
-    mask = (f(2, 3, 5), b(3, 5))
-    qkv = f(2, 6, 3, 4), f(2, 2, 5, 4), f(2, 2, 5, 7)
+def _layers() -> list[OpExample]:
+    mask = (float_type(2, 3, 5), bool_type(3, 5))
+    qkv = float_type(2, 6, 3, 4), float_type(2, 2, 5, 4), float_type(2, 2, 5, 7)
     return [
-        Example(ops.Linear(), (f(2, 3, 5), f(7, 5), f(7))),
-        Example(ops.Linear(), (f(3, 5), f(7, 5), None)),
-        Example(ops.Embedding(), (i(2, 3), f(5, 7))),
-        Example(ops.LayerNorm(1e-5), (f(2, 3, 5), f(5), f(5))),
-        Example(ops.LayerNorm(1e-5), (f(2, 5), None, None)),
-        Example(ops.RMSNorm(1e-6), (f(2, 3, 5), f(5))),
-        Example(ops.Dropout(0.5, 0), (f(2, 5, 3),)),
-        Example(ops.Softmax(1), (f(2, 5, 3),)),
-        Example(ops.MaskedSoftmax(), mask),
-        Example(ops.MaskedSoftmax(), (f(2, 3, 5), b(2, 1, 5))),
-        Example(ops.Hard(), mask),
-        Example(ops.Share(), mask),
-        Example(ops.Weigh(), (f(2, 3, 5), f(2, 5, 7))),
-        Example(ops.Weigh(), (f(6, 3, 5), f(1, 5, 7))),
-        Example(ops.Attend(0.5), (*qkv, None, None, None)),
-        Example(ops.Attend(0.5, 3.0), (*qkv, b(2, 1, 3, 5), f(1, 6, 3, 5), f(6))),
-        Example(ops.Attend(0.5), (*qkv, b(1, 6, 3, 5), None, None)),
-        Example(ops.Patches(), (f(2, 3, 4, 6), f(5, 3, 2, 3), f(5))),
+        OpExample(ops.Linear(), (float_type(2, 3, 5), float_type(7, 5), float_type(7))),
+        OpExample(ops.Linear(), (float_type(3, 5), float_type(7, 5), None)),
+        OpExample(ops.Embedding(), (int_type(2, 3), float_type(5, 7))),
+        OpExample(ops.LayerNorm(1e-5), (float_type(2, 3, 5), float_type(5), float_type(5))),
+        OpExample(ops.LayerNorm(1e-5), (float_type(2, 5), None, None)),
+        OpExample(ops.RMSNorm(1e-6), (float_type(2, 3, 5), float_type(5))),
+        OpExample(ops.Dropout(0.5, 0), (float_type(2, 5, 3),)),
+        OpExample(ops.Softmax(1), (float_type(2, 5, 3),)),
+        OpExample(ops.MaskedSoftmax(), mask),
+        OpExample(ops.MaskedSoftmax(), (float_type(2, 3, 5), bool_type(2, 1, 5))),
+        OpExample(ops.Hard(), mask),
+        OpExample(ops.Share(), mask),
+        OpExample(ops.Weigh(), (float_type(2, 3, 5), float_type(2, 5, 7))),
+        OpExample(ops.Weigh(), (float_type(6, 3, 5), float_type(1, 5, 7))),
+        OpExample(ops.Attend(0.5), (*qkv, None, None, None)),
+        OpExample(
+            ops.Attend(0.5, 3.0),
+            (*qkv, bool_type(2, 1, 3, 5), float_type(1, 6, 3, 5), float_type(6)),
+        ),
+        OpExample(ops.Attend(0.5), (*qkv, bool_type(1, 6, 3, 5), None, None)),
+        OpExample(ops.Patches(), (float_type(2, 3, 4, 6), float_type(5, 3, 2, 3), float_type(5))),
         *_windows(),
         *(
-            Example(ops.Sinusoid(Dim.of(6), layout), (i(2, 3),))
+            OpExample(ops.Sinusoid(Dim.of(6), layout), (int_type(2, 3),))
             for layout in ("interleaved", "halves", "fairseq")
         ),
-        Example(ops.RopeAngles(Dim.of(6), 10000.0), (i(2, 3),)),
-        Example(ops.RopeAngles(Dim.of(4), 1.0, 2.0, (1.0, 0.5)), (i(3),)),
-        Example(ops.RopeAngles(Dim.of(8), 10.0, axes=(0, 1, 2, 0)), (i(2, 3), i(2, 3), i(2, 3))),
-        Example(ops.Rotate("half"), (f(2, 3, 5, 6), f(2, 5, 3), f(2, 5, 3))),
-        Example(ops.Rotate("interleaved"), (f(2, 3, 5, 6), f(1, 5, 2), f(1, 5, 2))),
-        Example(ops.Scan(running_body(), 1, 1, 1), (f(2, 5, 3), f(2, 3), f(3))),
-        Example(ops.Scan(running_body(), 1, 1, 0, reverse=True), (f(5, 2, 3), f(2, 3), f(3))),
-        Example(
-            ops.Scan(running_body(), 1, 1, 1, masked=True), (b(2, 5), f(2, 5, 3), f(2, 3), f(3))
+        OpExample(ops.RopeAngles(Dim.of(6), 10000.0), (int_type(2, 3),)),
+        OpExample(ops.RopeAngles(Dim.of(4), 1.0, 2.0, (1.0, 0.5)), (int_type(3),)),
+        OpExample(
+            ops.RopeAngles(Dim.of(8), 10.0, axes=(0, 1, 2, 0)),
+            (int_type(2, 3), int_type(2, 3), int_type(2, 3)),
         ),
-        Example(ops.Scan(mapped_body(), 1, 0, 2), (f(2, 3, 4),)),
-        Example(ops.Scan(drifting_body(), 1, 1, 0), (f(4, 5), f(5))),
+        OpExample(
+            ops.Rotate("half"), (float_type(2, 3, 5, 6), float_type(2, 5, 3), float_type(2, 5, 3))
+        ),
+        OpExample(
+            ops.Rotate("interleaved"),
+            (float_type(2, 3, 5, 6), float_type(1, 5, 2), float_type(1, 5, 2)),
+        ),
+        OpExample(
+            ops.Scan(make_running_body(), 1, 1, 1),
+            (float_type(2, 5, 3), float_type(2, 3), float_type(3)),
+        ),
+        OpExample(
+            ops.Scan(make_running_body(), 1, 1, 0, reverse=True),
+            (float_type(5, 2, 3), float_type(2, 3), float_type(3)),
+        ),
+        OpExample(
+            ops.Scan(make_running_body(), 1, 1, 1, masked=True),
+            (bool_type(2, 5), float_type(2, 5, 3), float_type(2, 3), float_type(3)),
+        ),
+        OpExample(ops.Scan(make_mapped_body(), 1, 0, 2), (float_type(2, 3, 4),)),
+        OpExample(ops.Scan(make_drifting_body(), 1, 1, 0), (float_type(4, 5), float_type(5))),
         *(
-            Example(ops.Scan(halting_body(), 1, 2, axis, reverse=back, until=1), (x, f(6, 3), b(6)))
-            for axis, x, back in ((1, f(6, 5, 3), False), (0, f(5, 6, 3), True))
+            OpExample(
+                ops.Scan(make_halting_body(), 1, 2, axis, reverse=back, until=1),
+                (x, float_type(6, 3), bool_type(6)),
+            )
+            for axis, x, back in ((1, float_type(6, 5, 3), False), (0, float_type(5, 6, 3), True))
         ),
-        Example(
-            ops.Scan(halting_body(), 1, 2, 1, masked=True, until=1),
-            (b(6, 5), f(6, 5, 3), f(6, 3), b(6)),
+        OpExample(
+            ops.Scan(make_halting_body(), 1, 2, 1, masked=True, until=1),
+            (bool_type(6, 5), float_type(6, 5, 3), float_type(6, 3), bool_type(6)),
         ),
-        Example(
-            ops.Route(expert_body(), Dim.of(5), 1), (f(6, 3), i(6, 2), f(6, 2), f(5, 4, 3), f(4))
+        OpExample(
+            ops.Route(make_expert_body(), Dim.of(5), 1),
+            (
+                float_type(6, 3),
+                int_type(6, 2),
+                float_type(6, 2),
+                float_type(5, 4, 3),
+                float_type(4),
+            ),
         ),
-        Example(
-            ops.Route(expert_body(1), Dim.of(5), 1, masked=True),
-            (f(2, 3, 3), i(2, 3, 2), f(2, 3, 2), b(2, 3), f(5, 4, 3), f(4)),
+        OpExample(
+            ops.Route(make_expert_body(1), Dim.of(5), 1, masked=True),
+            (
+                float_type(2, 3, 3),
+                int_type(2, 3, 2),
+                float_type(2, 3, 2),
+                bool_type(2, 3),
+                float_type(5, 4, 3),
+                float_type(4),
+            ),
         ),
     ]
 
 
-def _recurrent() -> list[Example]:
-    x, keep, h = f(2, 5, 3), b(2, 5), f(2, 4)
-    rnn, gru, lstm = ((x, f(4, 3), f(4, 4)), (x, f(12, 3), f(12, 4)), (x, f(16, 3), f(16, 4)))
+def _recurrent() -> list[OpExample]:
+    x, keep, h = float_type(2, 5, 3), bool_type(2, 5), float_type(2, 4)
+    rnn, gru, lstm = (
+        (x, float_type(4, 3), float_type(4, 4)),
+        (x, float_type(12, 3), float_type(12, 4)),
+        (x, float_type(16, 3), float_type(16, 4)),
+    )
     return [
-        Example(ops.Rnn(), rnn),
-        Example(ops.Rnn("relu", reverse=True), (*rnn, f(4), None, keep)),
-        Example(ops.Rnn("sigmoid"), (*rnn, f(4), f(4), keep, h)),
+        OpExample(ops.Rnn(), rnn),
+        OpExample(ops.Rnn("relu", reverse=True), (*rnn, float_type(4), None, keep)),
+        OpExample(ops.Rnn("sigmoid"), (*rnn, float_type(4), float_type(4), keep, h)),
         *(
-            Example(ops.Gru(r, u), (*gru, f(12), f(12)))
+            OpExample(ops.Gru(r, u), (*gru, float_type(12), float_type(12)))
             for r in ("before", "after")
             for u in ("old", "new")
         ),
-        Example(ops.Gru("before", reverse=True), (*gru, None, f(12), keep, h)),
-        Example(ops.Gru("after"), (*gru, None, None, keep)),
-        Example(ops.Lstm(), lstm),
-        Example(ops.Lstm(), (*lstm, f(16), f(16), None, h, h)),
-        Example(ops.Lstm(reverse=True), (*lstm, f(16), f(16), keep, h, h, f(12))),
-        Example(ops.Lstm(), (*lstm[:2], f(16, 2), f(16), f(16), keep, f(2, 2), h, None, f(2, 4))),
-        Example(
-            ops.Lstm(reverse=True), (*lstm[:2], f(16, 2), None, None, None, None, h, f(12), f(2, 4))
+        OpExample(ops.Gru("before", reverse=True), (*gru, None, float_type(12), keep, h)),
+        OpExample(ops.Gru("after"), (*gru, None, None, keep)),
+        OpExample(ops.Lstm(), lstm),
+        OpExample(ops.Lstm(), (*lstm, float_type(16), float_type(16), None, h, h)),
+        OpExample(
+            ops.Lstm(reverse=True),
+            (*lstm, float_type(16), float_type(16), keep, h, h, float_type(12)),
+        ),
+        OpExample(
+            ops.Lstm(),
+            (
+                *lstm[:2],
+                float_type(16, 2),
+                float_type(16),
+                float_type(16),
+                keep,
+                float_type(2, 2),
+                h,
+                None,
+                float_type(2, 4),
+            ),
+        ),
+        OpExample(
+            ops.Lstm(reverse=True),
+            (
+                *lstm[:2],
+                float_type(16, 2),
+                None,
+                None,
+                None,
+                None,
+                h,
+                float_type(12),
+                float_type(2, 4),
+            ),
         ),
     ]
 
 
-def _resized() -> list[Example]:
+def _resized() -> list[OpExample]:
     """Longer, shorter, to one point, by factors that leave a rest; in front and behind."""
     sizes = Dim.of(7), Dim.of(3)
     return [
         *(
-            Example(ops.Resize(2, sizes, mode), (f(2, 3, 4, 5),))
+            OpExample(ops.Resize(2, sizes, mode), (float_type(2, 3, 4, 5),))
             for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")
         ),
         *(
-            Example(ops.Resize(1, sizes, mode, align_corners=True), (f(2, 4, 5, 3),))
+            OpExample(ops.Resize(1, sizes, mode, align_corners=True), (float_type(2, 4, 5, 3),))
             for mode in ("bilinear", "bicubic")
         ),
         *(
-            Example(ops.Resize(1, (Dim.of(9),), mode, factors=(1.9,)), (f(2, 5, 3),))
+            OpExample(ops.Resize(1, (Dim.of(9),), mode, factors=(1.9,)), (float_type(2, 5, 3),))
             for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")
         ),
-        Example(ops.Resize(2, (Dim.of(1),), "bilinear"), (f(2, 3, 4),)),
+        OpExample(ops.Resize(2, (Dim.of(1),), "bilinear"), (float_type(2, 3, 4),)),
         *(
-            Example(ops.Resize(1, (Dim.of(3), Dim.of(7)), mode, antialias=True), (f(2, 7, 5, 2),))
+            OpExample(
+                ops.Resize(1, (Dim.of(3), Dim.of(7)), mode, antialias=True),
+                (float_type(2, 7, 5, 2),),
+            )
             for mode in ("bilinear", "bicubic")
         ),
-        Example(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (f(2, 4, 5, 3),)),
-        Example(ops.Resize(0, (Dim.of(8),), "nearest"), (i(5, 3),)),
-        Example(ops.GridSample("bilinear"), (f(2, 3, 4, 5), f(2, 6, 3, 2))),
-        Example(ops.GridSample("nearest", "border", True), (f(2, 3, 4, 5), f(2, 7, 2))),
-        Example(ops.GridSample("bilinear", "reflection"), (f(2, 3, 4, 5), f(2, 7, 2))),
+        OpExample(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (float_type(2, 4, 5, 3),)),
+        OpExample(ops.Resize(0, (Dim.of(8),), "nearest"), (int_type(5, 3),)),
+        OpExample(ops.GridSample("bilinear"), (float_type(2, 3, 4, 5), float_type(2, 6, 3, 2))),
+        OpExample(
+            ops.GridSample("nearest", "border", True), (float_type(2, 3, 4, 5), float_type(2, 7, 2))
+        ),
+        OpExample(
+            ops.GridSample("bilinear", "reflection"), (float_type(2, 3, 4, 5), float_type(2, 7, 2))
+        ),
     ]
 
 
-def _normed() -> list[Example]:
+def _normed() -> list[OpExample]:
     return [
-        Example(ops.GroupNorm(1, Dim.of(2), 1e-5), (f(2, 6, 3), f(6), f(6))),
-        Example(ops.GroupNorm(1, Dim.of(3), 1e-5), (f(2, 6), None, None)),
-        Example(ops.GroupNorm(3, Dim.of(1), 1e-3), (f(2, 2, 3, 4), f(4), None)),
-        Example(ops.GroupNorm(2, Dim.of(4), 1e-5), (f(2, 3, 4, 3), None, f(4))),
+        OpExample(
+            ops.GroupNorm(1, Dim.of(2), 1e-5), (float_type(2, 6, 3), float_type(6), float_type(6))
+        ),
+        OpExample(ops.GroupNorm(1, Dim.of(3), 1e-5), (float_type(2, 6), None, None)),
+        OpExample(ops.GroupNorm(3, Dim.of(1), 1e-3), (float_type(2, 2, 3, 4), float_type(4), None)),
+        OpExample(ops.GroupNorm(2, Dim.of(4), 1e-5), (float_type(2, 3, 4, 3), None, float_type(4))),
     ]
 
 
-def _rounded() -> list[Example]:
+def _rounded() -> list[OpExample]:
     """Products and tables in every form that rounded weights have."""
-    x, bias = f(2, 3, 21), f(5)
+    x, bias = float_type(2, 3, 21), float_type(5)
     forms: list[tuple[ops.LinearQ, Type, Type]] = [
-        (ops.LinearQ(), q("i8", 5, 21), f(5)),
-        (ops.LinearQ(rounding="row"), q("i8", 5, 21), f(5)),
-        (ops.LinearQ(layout="columns"), q("i8", 21, 5), f(5)),
-        (ops.LinearQ(layout="columns", rounding="row"), q("i8", 21, 5), f(5)),
-        (ops.LinearQ(layout="columns", rounding="tensor"), q("i8", 21, 5), f(5)),
-        (ops.LinearQ(8, 16, rounding="block"), q("u8", 5, 2, 16), f(5, 2)),
-        (ops.LinearQ(4, 16, rounding="block"), q("u8", 5, 2, 8), f(5, 2)),
-        (ops.LinearQ(4, 16, rounding="row"), q("u8", 5, 2, 8), f(5, 2)),
-        (ops.LinearQ(8, 16, "columns"), q("i8", 21, 5), f(2, 5)),
-        (ops.LinearQ(4, 16, "columns"), q("i4", 21, 5), f(2, 5)),
+        (ops.LinearQ(), quantized_type("i8", 5, 21), float_type(5)),
+        (ops.LinearQ(rounding="row"), quantized_type("i8", 5, 21), float_type(5)),
+        (ops.LinearQ(layout="columns"), quantized_type("i8", 21, 5), float_type(5)),
+        (ops.LinearQ(layout="columns", rounding="row"), quantized_type("i8", 21, 5), float_type(5)),
+        (
+            ops.LinearQ(layout="columns", rounding="tensor"),
+            quantized_type("i8", 21, 5),
+            float_type(5),
+        ),
+        (ops.LinearQ(8, 16, rounding="block"), quantized_type("u8", 5, 2, 16), float_type(5, 2)),
+        (ops.LinearQ(4, 16, rounding="block"), quantized_type("u8", 5, 2, 8), float_type(5, 2)),
+        (ops.LinearQ(4, 16, rounding="row"), quantized_type("u8", 5, 2, 8), float_type(5, 2)),
+        (ops.LinearQ(8, 16, "columns"), quantized_type("i8", 21, 5), float_type(2, 5)),
+        (ops.LinearQ(4, 16, "columns"), quantized_type("i4", 21, 5), float_type(2, 5)),
     ]
     wide = Dim.of(7)
     # four gates of 4 by rows of 3, with a scale a gate
-    lstm = f(2, 5, 3), q("i8", 3, 16), q("i8", 4, 16), f(16), f(16)
-    keep, h = b(2, 5), f(2, 4)
+    lstm = (
+        float_type(2, 5, 3),
+        quantized_type("i8", 3, 16),
+        quantized_type("i8", 4, 16),
+        float_type(16),
+        float_type(16),
+    )
+    keep, h = bool_type(2, 5), float_type(2, 4)
     return [
-        Example(ops.LstmQ(), lstm),
-        Example(ops.LstmQ(reverse=True), (*lstm, f(16), f(16), keep, h, h, f(12))),
-        *(Example(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
-        Example(ops.LinearQ(rounding="row"), (f(21), q("i8", 5, 21), f(5), bias)),
-        Example(ops.Quantize(), (f(2, 3, 5, 4), f(3, 1, 4))),
-        Example(ops.Dequantize(), (q("i8", 2, 3, 5, 4), f(3, 1, 4))),
-        Example(ops.EmbeddingQ(wide), (i(2, 3), q("i8", 5, 7), f(5))),
-        Example(ops.EmbeddingQ(wide, layout="columns"), (i(2, 3), q("i8", 7, 5), f(5))),
+        OpExample(ops.LstmQ(), lstm),
+        OpExample(
+            ops.LstmQ(reverse=True),
+            (*lstm, float_type(16), float_type(16), keep, h, h, float_type(12)),
+        ),
+        *(OpExample(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
+        OpExample(
+            ops.LinearQ(rounding="row"),
+            (float_type(21), quantized_type("i8", 5, 21), float_type(5), bias),
+        ),
+        OpExample(ops.Quantize(), (float_type(2, 3, 5, 4), float_type(3, 1, 4))),
+        OpExample(ops.Dequantize(), (quantized_type("i8", 2, 3, 5, 4), float_type(3, 1, 4))),
+        OpExample(
+            ops.EmbeddingQ(wide), (int_type(2, 3), quantized_type("i8", 5, 7), float_type(5))
+        ),
+        OpExample(
+            ops.EmbeddingQ(wide, layout="columns"),
+            (int_type(2, 3), quantized_type("i8", 7, 5), float_type(5)),
+        ),
         *(
-            Example(
-                ops.EmbeddingQ(Dim.of(21), bits, 16), (i(2, 3), q("u8", 5, 2, 2 * bits), f(5, 2))
+            OpExample(
+                ops.EmbeddingQ(Dim.of(21), bits, 16),
+                (int_type(2, 3), quantized_type("u8", 5, 2, 2 * bits), float_type(5, 2)),
             )
             for bits in (4, 8)
         ),
-        Example(ops.EmbeddingQ(Dim.of(21), 8, 16, "columns"), (i(4), q("i8", 21, 5), f(2, 5))),
+        OpExample(
+            ops.EmbeddingQ(Dim.of(21), 8, 16, "columns"),
+            (int_type(4), quantized_type("i8", 21, 5), float_type(2, 5)),
+        ),
     ]
 
 
-EXAMPLES: list[Example] = [
+EXAMPLES: list[OpExample] = [
     *_rounded(),
     *_shapes(),
     *_numbers(),
@@ -402,7 +525,7 @@ EXAMPLES: list[Example] = [
 ]
 
 
-def graph_of(example: Example) -> tuple[Graph, list[Value | None]]:
+def build_example_graph(example: OpExample) -> tuple[Graph, list[Value | None]]:
     """The graph of one node whose operands are its inputs."""
     build = Builder()
     args = [build.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]

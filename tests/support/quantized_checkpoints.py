@@ -49,7 +49,7 @@ def scale_groups(
     return codes, scales, zeros
 
 
-def gptq(
+def make_gptq_packer(
     bits: int = 4, *, symmetric: bool = True, act_order: bool = False, added: int = 1
 ) -> Packer:
     """GPTQ with groups of 16; files of version 1 store zero points less 1."""
@@ -69,7 +69,7 @@ def gptq(
     return pack
 
 
-def awq(weight: Wide, _: np.random.Generator) -> Packed:
+def pack_awq(weight: Wide, _: np.random.Generator) -> Packed:
     """AWQ, GEMM version, groups of 16: outputs 0, 2, 4, 6, 1, 3, 5, 7 of every eight."""
     index = np.arange(weight.shape[1]) // 16
     codes, scales, zeros = scale_groups(weight, index, 4, symmetric=False)
@@ -84,7 +84,7 @@ def awq(weight: Wide, _: np.random.Generator) -> Packed:
     return tensors, (codes - zeros[:, index]) * scales[:, index]
 
 
-def compressed(*, symmetric: bool = True) -> Packer:
+def make_compressed_packer(*, symmetric: bool = True) -> Packer:
     """compressed-tensors, pack-quantized, groups of 16."""
 
     def pack(weight: Wide, _: np.random.Generator) -> Packed:
@@ -102,7 +102,7 @@ def compressed(*, symmetric: bool = True) -> Packer:
     return pack
 
 
-def int8_rows(suffix: str, divisor: float) -> Packer:
+def make_int8_packer(suffix: str, divisor: float) -> Packer:
     """int8 with one scale per row, of bitsandbytes or compressed-tensors."""
 
     def pack(weight: Wide, _: np.random.Generator) -> Packed:
@@ -116,7 +116,7 @@ def int8_rows(suffix: str, divisor: float) -> Packer:
     return pack
 
 
-def fp8_blocks(weight: Wide, _: np.random.Generator) -> Packed:
+def pack_fp8_blocks(weight: Wide, _: np.random.Generator) -> Packed:
     """FP8 with blocks of 12 by 20, shorter at the edges."""
     rows, columns = np.arange(weight.shape[0]) // 12, np.arange(weight.shape[1]) // 20
     grid = np.zeros((rows[-1] + 1, columns[-1] + 1))
@@ -129,34 +129,34 @@ def fp8_blocks(weight: Wide, _: np.random.Generator) -> Packed:
 
 FOUR_BITS = {"bits": 4, "group_size": 16}
 PACKERS: Mapping[str, tuple[Packer, dict[str, Any]]] = {
-    "gptq": (gptq(), {"quant_method": "gptq", **FOUR_BITS}),
+    "gptq": (make_gptq_packer(), {"quant_method": "gptq", **FOUR_BITS}),
     "gptq, asymmetric, act-order": (
-        gptq(symmetric=False, act_order=True),
+        make_gptq_packer(symmetric=False, act_order=True),
         {"quant_method": "gptq", "desc_act": True, **FOUR_BITS},
     ),
     "gptq_v2": (
-        gptq(symmetric=False, added=0),
+        make_gptq_packer(symmetric=False, added=0),
         {"quant_method": "gptq", "checkpoint_format": "gptq_v2", **FOUR_BITS},
     ),
-    "gptq, 8 bits": (gptq(8), {"quant_method": "gptq", "bits": 8, "group_size": 16}),
-    "awq": (awq, {"quant_method": "awq", "version": "gemm", **FOUR_BITS}),
+    "gptq, 8 bits": (make_gptq_packer(8), {"quant_method": "gptq", "bits": 8, "group_size": 16}),
+    "awq": (pack_awq, {"quant_method": "awq", "version": "gemm", **FOUR_BITS}),
     "compressed": (
-        compressed(),
+        make_compressed_packer(),
         {"quant_method": "compressed-tensors", "format": "pack-quantized"},
     ),
     "compressed, asymmetric": (
-        compressed(symmetric=False),
+        make_compressed_packer(symmetric=False),
         {"quant_method": "compressed-tensors", "format": "pack-quantized"},
     ),
     "compressed, int8": (
-        int8_rows(".weight_scale", 1.0),
+        make_int8_packer(".weight_scale", 1.0),
         {"quant_method": "compressed-tensors", "format": "int-quantized"},
     ),
     "bitsandbytes, 8 bits": (
-        int8_rows(".SCB", 127.0),
+        make_int8_packer(".SCB", 127.0),
         {"quant_method": "bitsandbytes", "load_in_8bit": True},
     ),
-    "fp8": (fp8_blocks, {"quant_method": "fp8", "weight_block_size": [12, 20]}),
+    "fp8": (pack_fp8_blocks, {"quant_method": "fp8", "weight_block_size": [12, 20]}),
 }
 
 

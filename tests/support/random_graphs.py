@@ -11,14 +11,14 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
-from support.op_examples import along
-from support.random_grids import over_keys
+from support.op_examples import make_sequence_conv
+from support.random_key_reductions import add_key_reduction
 
 BATCH, SEQ, WIDTH = Dim.symbol("batch"), Dim.symbol("seq"), 3
 
 
 @dataclass
-class Drawn:
+class RandomGraphBuilder:
     """A builder with the streams f[batch seq 3] made so far."""
 
     rng: random.Random
@@ -116,7 +116,7 @@ class Drawn:
 
     def keys(self, x: Value, y: Value) -> Value:
         """A reduction over keys."""
-        return over_keys(self, x, y)
+        return add_key_reduction(self, x, y)
 
     def others(self, x: Value, y: Value) -> Value:
         """Other scores between queries and keys, [batch q k]."""
@@ -146,7 +146,7 @@ class Drawn:
                 return self.one(ops.CumSum(1), x)
             case "conv":
                 ahead = self.rng.choice([0, 0, 0, 1])
-                op = along(self.rng.choice([2, 3]), self.rng.choice([1, 2]), ahead)
+                op = make_sequence_conv(self.rng.choice([2, 3]), self.rng.choice([1, 2]), ahead)
                 return self.one(op, x, self.weight(WIDTH, WIDTH, *op.kernel), None)
             case "norm":
                 return self.one(ops.LayerNorm(1e-3), x, None, self.weight(WIDTH))
@@ -213,14 +213,16 @@ class Drawn:
         return self.build.add(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
 
 
-def random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
+def make_random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
     """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output
     `y: f64[batch, seq, 3]`.
     """
-    return finished(Drawn(random.Random(seed)), keep)
+    return finish_random_graph(RandomGraphBuilder(random.Random(seed)), keep)
 
 
-def finished(drawn: Drawn, keep: Literal["left", "right", "any"] = "any") -> Graph:
+def finish_random_graph(
+    drawn: RandomGraphBuilder, keep: Literal["left", "right", "any"] = "any"
+) -> Graph:
     """The graph that a builder draws."""
     drawn.streams.append(drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
@@ -229,7 +231,7 @@ def finished(drawn: Drawn, keep: Literal["left", "right", "any"] = "any") -> Gra
     return drawn.build.finish("random", {"y": drawn.streams[-1]})
 
 
-def values(
+def sample_graph_values(
     graph: Graph, seed: int, rows: int, batch: int = 1
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs and parameters for `graph`."""

@@ -18,14 +18,14 @@ PATTERNS = (r"(a+)+$", r"(.*)*x", r"(.|\s)*y", r"(?:(?:(?:a?){60}){60}){60}", r"
             "(" * 5000 + "a" + ")" * 5000, r"(((a{100}){100}){100}){100}", r"(?<=a)*", r"\p{L}{1,99999}")  # fmt: skip
 
 
-def normalizers(*steps: dict[str, Any]) -> dict[str, Any]:
+def chain_normalizers(*steps: dict[str, Any]) -> dict[str, Any]:
     """Steps one after the other."""
     return {"normalizer": {"type": "Sequence", "normalizers": list(steps)}}
 
 
-def growing() -> Iterator[tuple[str, dict[str, Any]]]:
+def list_growing_texts() -> Iterator[tuple[str, dict[str, Any]]]:
     """What makes a text longer, again and again."""
-    yield "bytes of bytes", normalizers(*[{"type": "ByteLevel"}] * 40)
+    yield "bytes of bytes", chain_normalizers(*[{"type": "ByteLevel"}] * 40)
     level = {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -36,16 +36,19 @@ def growing() -> Iterator[tuple[str, dict[str, Any]]]:
         "bytes before tokens",
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [level] * 40}},
     )
-    yield ("ligatures", normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKC"}] * 20))
+    yield (
+        "ligatures",
+        chain_normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKC"}] * 20),
+    )
     yield (
         "decomposed ligatures",
-        normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKD"}] * 20),
+        chain_normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKD"}] * 20),
     )
     yield (
         "characters set apart",
-        normalizers(*[{**SPACE_TO, "content": "中"}, {**BERT, "lowercase": True}] * 40),
+        chain_normalizers(*[{**SPACE_TO, "content": "中"}, {**BERT, "lowercase": True}] * 40),
     )
-    yield "prepended", normalizers(*[{"type": "Prepend", "prepend": "a" * 1000}] * 1000)
+    yield "prepended", chain_normalizers(*[{"type": "Prepend", "prepend": "a" * 1000}] * 1000)
     yield "nested", {"normalizer": reduce(lambda a, _: {"type": "Sequence", "normalizers": [a, a]}, range(12),
                                           {**SPACE_TO, "content": "  "})}  # fmt: skip
     template = {"type": "TemplateProcessing", "single": [A] * 2, "pair": PAIR, "special_tokens": {}}
@@ -60,7 +63,7 @@ def growing() -> Iterator[tuple[str, dict[str, Any]]]:
     )
 
 
-def patterns() -> Iterator[tuple[str, dict[str, Any]]]:
+def list_pattern_bombs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Regular expressions that are slow, large or deep."""
     for pattern in PATTERNS:
         said = {"Regex": pattern}
@@ -68,25 +71,28 @@ def patterns() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"split {pattern[:20]}", {"pre_tokenizer": split}
         yield (
             f"replace {pattern[:20]}",
-            normalizers({"type": "Replace", "pattern": said, "content": "z"}),
+            chain_normalizers({"type": "Replace", "pattern": said, "content": "z"}),
         )
 
 
-def odd() -> Iterator[tuple[str, dict[str, Any]]]:
+def list_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
     """What is deep, long, or nothing."""
     yield "deep", {"normalizer": reduce(lambda a, _: {"type": "Sequence", "normalizers": [a]}, range(300),
                                         {"type": "NFC"})}  # fmt: skip
     yield "no length", {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
     yield "digits", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits",
                                        "individual_digits": True}] * 5000}}  # fmt: skip
-    yield ("no map", normalizers({"type": "Precompiled", "precompiled_charsmap": "AAAA" * 1000}))
+    yield (
+        "no map",
+        chain_normalizers({"type": "Precompiled", "precompiled_charsmap": "AAAA" * 1000}),
+    )
     yield "long truncation", {"truncation": {"max_length": 2**63, "strategy": "LongestFirst", "stride": 2**62,
                                              "direction": "Right"}}  # fmt: skip
     yield "long padding", {"padding": {"strategy": {"Fixed": 2**40}, "direction": "Right", "pad_to_multiple_of": 2**40,
                                        "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}}  # fmt: skip
 
 
-def models(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def list_model_bombs(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Vocabularies."""
     for part in ("continuing_subword_prefix", "end_of_word_suffix"):
         yield f"long {part}", {"model": {**model, part: "#" * 10**6}}
@@ -95,8 +101,13 @@ def models(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "id beyond", {"model": {**model, "vocab": {**model["vocab"], "zzz": 2**40}}}
 
 
-def bombs(base: str) -> Iterator[tuple[str, bytes]]:
+def list_tokenizer_bombs(base: str) -> Iterator[tuple[str, bytes]]:
     """Every one of them, as a change of a tokenizer that is sound."""
     sound = json.loads(base)
-    for name, change in (*growing(), *patterns(), *odd(), *models(sound["model"])):
+    for name, change in (
+        *list_growing_texts(),
+        *list_pattern_bombs(),
+        *list_odd_values(),
+        *list_model_bombs(sound["model"]),
+    ):
         yield name, json.dumps({**sound, **change}).encode()

@@ -27,18 +27,18 @@ KINDS = ("byte_bpe", "wordpiece", "unigram", "fallback_bpe")
 
 
 @lru_cache
-def trained(kind: str) -> str:
+def train_tokenizer(kind: str) -> str:
     """The `tokenizer.json` of a kind."""
     made = {
-        "byte_bpe": byte_bpe,
-        "wordpiece": wordpiece,
-        "unigram": unigram,
-        "fallback_bpe": fallback_bpe,
+        "byte_bpe": train_byte_bpe,
+        "wordpiece": train_wordpiece,
+        "unigram": train_unigram,
+        "fallback_bpe": train_fallback_bpe,
     }[kind]()
     return str(made.to_str())
 
 
-def byte_bpe() -> Tokenizer:
+def train_byte_bpe() -> Tokenizer:
     """As GPT-2's: merges of bytes, nothing around a text."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -55,7 +55,7 @@ def byte_bpe() -> Tokenizer:
     return made
 
 
-def wordpiece() -> Tokenizer:
+def train_wordpiece() -> Tokenizer:
     """As BERT's: lower case, parts of words, [CLS] and [SEP] around a text."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -74,7 +74,7 @@ def wordpiece() -> Tokenizer:
     return made
 
 
-def unigram() -> Tokenizer:
+def train_unigram() -> Tokenizer:
     """As T5's: pieces with a mark for the blank before them, </s> behind a text."""
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.Sequence(
@@ -93,7 +93,7 @@ def unigram() -> Tokenizer:
     return made
 
 
-def fallback_bpe() -> Tokenizer:
+def train_fallback_bpe() -> Tokenizer:
     """As LLaMA's: merges of characters, bytes for what the vocabulary lacks, <s> before a text."""
     made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     made.normalizer = normalizers.Sequence(
@@ -114,10 +114,10 @@ def fallback_bpe() -> Tokenizer:
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    return plain_bytes(made)
+    return unmark_byte_tokens(made)
 
 
-def plain_bytes(made: Tokenizer) -> Tokenizer:
+def unmark_byte_tokens(made: Tokenizer) -> Tokenizer:
     """The trainer takes only specials in a fixed place; bytes are none."""
     data = json.loads(made.to_str())
     data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]

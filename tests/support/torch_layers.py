@@ -1,6 +1,4 @@
-"""Stacks of torch.nn.TransformerEncoderLayer and DecoderLayer, and their weights under
-the names of our specs.
-"""
+"""torch.nn layers (Transformer, RNN) as reference models, and their weights under the parameter names of our specs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,16 +6,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from support.published import Arrays, from_module, randomized
+from support.published_models import Arrays, list_module_weights, randomize_weights
 
 
-def places(keep: torch.Tensor) -> torch.Tensor:
+def count_positions(keep: torch.Tensor) -> torch.Tensor:
     """The number of each row among those that are there."""
     return (keep.long().cumsum(1) - 1).clamp(min=0)
 
 
-class Turned(nn.MultiheadAttention):
+class RotaryAttention(nn.MultiheadAttention):
     """Self-attention whose queries and keys are turned by their places, pair by pair
     (arXiv:2104.09864, eq. 34), with frequencies 100^(-2n/d).
     """
@@ -57,7 +56,7 @@ class Turned(nn.MultiheadAttention):
         return torch.stack([made.real, made.imag], dim=axis).flatten(-2)
 
 
-def with_rms_norms(module: nn.Module, width: int) -> None:
+def replace_layer_norms(module: nn.Module, width: int) -> None:
     """Every LayerNorm below replaced by an RMSNorm."""
     for inner in list(module.modules()):
         for name, norm in list(inner.named_children()):
@@ -65,7 +64,7 @@ def with_rms_norms(module: nn.Module, width: int) -> None:
                 setattr(inner, name, nn.RMSNorm(width, eps=1e-5))
 
 
-class Stacks(nn.Module):
+class TransformerStacks(nn.Module):
     """Embeddings in, layers of torch, logits out, as the paper puts them together
     (arXiv:1706.03762, fig. 1).
     """
@@ -106,9 +105,9 @@ class Stacks(nn.Module):
         self.norms = nn.ModuleDict({k: nn.LayerNorm(width) for k in ("encoder", "decoder") if pre})
         if turned:
             for layer in (*self.encoder, *self.decoder):
-                layer.self_attn = Turned(width, heads, turned)
+                layer.self_attn = RotaryAttention(width, heads, turned)
         if rms:
-            with_rms_norms(self, width)
+            replace_layer_norms(self, width)
 
     def forward(
         self,
@@ -125,12 +124,12 @@ class Stacks(nn.Module):
         source_mask = self.mask(x["source_keep"], source_hidden)
         memory = self.placed(x["source"], x["source_keep"], "encoder")
         for layer in self.encoder:
-            layer.self_attn.at = places(x["source_keep"])
+            layer.self_attn.at = count_positions(x["source_keep"])
             memory = layer(memory, src_mask=source_mask)
         memory = self.norms["encoder"](memory) if "encoder" in self.norms else memory
         y = self.placed(x["target"], x["target_keep"], "decoder")
         for layer in self.decoder:
-            layer.self_attn.at = places(x["target_keep"])
+            layer.self_attn.at = count_positions(x["target_keep"])
             y = layer(y, memory, tgt_mask=target_mask, memory_key_padding_mask=~x["source_keep"])
         y = self.norms["decoder"](y) if "decoder" in self.norms else y
         return y @ self.embed.weight.T
@@ -150,7 +149,7 @@ class Stacks(nn.Module):
         """Embeddings times the root of the width, and positions: learned ones, or sines
         and cosines in turn, or none.
         """
-        at, width = places(keep), self.embed.embedding_dim
+        at, width = count_positions(keep), self.embed.embedding_dim
         words = self.embed(ids) * width**0.5
         if stack in self.places:
             return words + self.places[stack](at)
@@ -160,9 +159,9 @@ class Stacks(nn.Module):
         return words + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(2)
 
 
-def stacks(seed: int = 0, **options: Any) -> Stacks:
+def make_random_stacks(seed: int = 0, **options: Any) -> TransformerStacks:
     """Random ones."""
-    made: Stacks = randomized(Stacks(**options), seed)
+    made: TransformerStacks = randomize_weights(TransformerStacks(**options), seed)
     return made
 
 
@@ -180,13 +179,13 @@ DECODER_NORMS = {
 }
 
 
-def layer_weights(module: nn.Module, stack: str) -> Arrays:
+def rename_layer_weights(module: nn.Module, stack: str) -> Arrays:
     """One of torch's layers under our names: the fused projection apart, modules by
     what they do.
     """
     names = INNER | (ENCODER_NORMS if stack == "encoder" else DECODER_NORMS)
     made: Arrays = {}
-    for name, value in from_module(module).items():
+    for name, value in list_module_weights(module).items():
         head, _, rest = name.partition(".")
         if rest.startswith("in_proj_"):
             for letter, part in zip("qkv", np.split(value, 3), strict=True):
@@ -196,11 +195,56 @@ def layer_weights(module: nn.Module, stack: str) -> Arrays:
     return made
 
 
-def all_layers(module: Stacks) -> Arrays:
+def rename_stack_weights(module: TransformerStacks) -> Arrays:
     """Every layer of both stacks under our names."""
     return {
         f"{stack}.layers.{n}.{name}": value
         for stack, layers in (("encoder", module.encoder), ("decoder", module.decoder))
         for n, layer in enumerate(layers)
-        for name, value in layer_weights(layer, stack).items()
+        for name, value in rename_layer_weights(layer, stack).items()
     }
+
+
+def run_unpadded_layer(
+    layer: nn.Module, rows: torch.Tensor, keep: torch.Tensor, start: Any = None
+) -> tuple[torch.Tensor, Any]:
+    """A layer over the kept rows of each sample alone, packed; results where their rows
+    were, zero elsewhere.
+    """
+    counts = keep.sum(1)
+    order = (~keep).long().argsort(dim=1, stable=True)[..., None]
+    together = rows.gather(1, order.expand_as(rows))
+    found, states = layer(pack_padded_sequence(together, counts, True, enforce_sorted=False), start)
+    out, _ = pad_packed_sequence(found, True, total_length=rows.shape[1])
+    return torch.zeros_like(out).scatter(1, order.expand(-1, -1, out.shape[2]), out), states
+
+
+class RecurrentLanguageModel(nn.Module):
+    """Words to scores of the next one, as in PyTorch's own example of a word language model."""
+
+    def __init__(
+        self,
+        kind: type[nn.RNNBase],
+        *,
+        vocab: int,
+        width: int,
+        hidden: int,
+        layers: int,
+        tied: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder = nn.Embedding(vocab, width)
+        self.rnn = kind(width, hidden, num_layers=layers, batch_first=True)  # type: ignore[call-arg]
+        self.decoder = nn.Linear(hidden, vocab)
+        if tied:
+            self.decoder.weight = self.encoder.weight
+
+    def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.decoder(run_unpadded_layer(self.rnn, self.encoder(ids), keep)[0])
+        return made
+
+
+def make_language_model(kind: type[nn.RNNBase], **sizes: Any) -> RecurrentLanguageModel:
+    """A random one."""
+    made: RecurrentLanguageModel = randomize_weights(RecurrentLanguageModel(kind, **sizes))
+    return made

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spec_models import Opened, assert_agrees, opened, random_weights
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    assert_arrays_close,
+    elaborate_with_config,
+    sample_spec_weights,
+)
 
 import specc_numpy
 from specc.ir import ops
@@ -42,11 +47,11 @@ CELLS = {
 }
 
 
-def model(directory: Path, cell: str, collect: str = "h", options: str = "") -> Opened:
+def model(directory: Path, cell: str, collect: str = "h", options: str = "") -> ElaboratedSpec:
     carry = "h, c" if ", c" in cell.split("=")[0] else "h"
     body = f"earlier = h\n    {cell} @ cell\n    y = {collect}"
     (directory / "m.specc").write_text(SPEC.format(carry=carry, options=options, body=body))
-    return opened(str(directory / "m.specc"))
+    return elaborate_with_config(str(directory / "m.specc"))
 
 
 def fused(graph: Graph) -> Graph:
@@ -59,15 +64,15 @@ def layers(graph: Graph) -> list[Op]:
     ]
 
 
-def assert_means_the_same(spec: Opened, found: Graph) -> None:
+def assert_means_the_same(spec: ElaboratedSpec, found: Graph) -> None:
     rng = np.random.default_rng(0)
     keep = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
     shapes = {"x": (3, 4, 3), "h": (3, 5), "c": (3, 5)}
     given = {n: rng.standard_normal(s) for n, s in shapes.items()} | {"keep": keep}
-    weights = random_weights(spec)
+    weights = sample_spec_weights(spec)
     wanted = specc_numpy.evaluate_graph(spec.model.graph, given, weights)
     for name, array in specc_numpy.evaluate_graph(found, given, weights).items():
-        assert_agrees(array, wanted[name], name, 1e-12)
+        assert_arrays_close(array, wanted[name], name, 1e-12)
 
 
 @pytest.mark.parametrize("options", ["", "reverse", "keep keep", "reverse keep keep"])

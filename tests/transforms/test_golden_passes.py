@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.pass_texts import PASSES, examples, result
+from support.pass_examples import PASSES, find_examples, run_example
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "golden" / "passes"
@@ -31,7 +31,7 @@ def test_pass(case: Path, golden: Callable[[Callable[[str], str]], None]) -> Non
         first = next(n for n, line in enumerate(text.splitlines()) if line[:1] == "$")
         example = "\n".join(text.splitlines()[first:])
         assert example.split()[1] == case.parent.name
-        return result(example)
+        return run_example(example)
 
     golden(run)
 
@@ -44,7 +44,7 @@ def test_every_pass_has_a_case_it_is_for_and_one_that_it_leaves_alone() -> None:
 @pytest.mark.parametrize("module", EXPLAINED)
 def test_the_example_of_a_docstring_is_what_the_pass_does(module: str) -> None:
     text = importlib.import_module(f"specc.{module}").__doc__
-    found = examples(text or "")
+    found = find_examples(text or "")
     assert found, "no worked example"
     for example, said in found:
-        assert result(example) == said
+        assert run_example(example) == said

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.small import SMALL
-from support.spec_models import Opened, opened, random_weights
-from support.turns import in_two
+from support.elaborated_specs import ElaboratedSpec, elaborate_with_config, sample_spec_weights
+from support.parameter_sweeps import halve_sweep
+from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.ir import ops
@@ -26,8 +26,10 @@ SOME = ("bert", "conformer", "gpt2", "t5", "mixtral", "rnnsearch", "vit")
 WRITING = ("gpt2", "mixtral", "rnnsearch", "t5", "transformer_xl")
 
 
-def small(name: str) -> Opened:
-    return opened(name, **{k.replace(".", "__"): v for k, v in SMALL[name].items()})
+def small(name: str) -> ElaboratedSpec:
+    return elaborate_with_config(
+        name, **{k.replace(".", "__"): v for k, v in SMALL_CONFIGS[name].items()}
+    )
 
 
 def thin_nodes(graph: Graph) -> Iterator[Node]:
@@ -43,7 +45,7 @@ def check_meaning(name: str) -> None:
     thin = convert_graph_to_half(graph, "f16")
     assert not find_graph_errors(thin)
     assert any(True for _ in thin_nodes(thin))
-    weights = random_weights(found)
+    weights = sample_spec_weights(found)
     inputs = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(3))
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     got = specc_numpy.evaluate_graph(thin, inputs, weights)
@@ -51,13 +53,13 @@ def check_meaning(name: str) -> None:
         np.testing.assert_array_equal(got[key], value)
 
 
-@pytest.mark.parametrize("name", in_two(SOME))
+@pytest.mark.parametrize("name", halve_sweep(SOME))
 def test_it_means_the_same(name: str) -> None:
     check_meaning(name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("name", sorted(SMALL_CONFIGS))
 def test_every_spec_means_the_same(name: str) -> None:
     graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "bf16")
     assert not find_graph_errors(graph)

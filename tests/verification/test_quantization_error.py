@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -21,8 +21,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("losses")
     for kind in ("", "int8", "int4"):
         path = directory / f"gpt2{kind}.onnx"
-        specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, quantize=kind)
-    specc.compile("gru_lm", directory / "other.onnx", set=SMALL["gru_lm"], init=0)
+        specc.compile("gpt2", path, set=SMALL_CONFIGS["gpt2"], init=0, quantize=kind)
+    specc.compile("gru_lm", directory / "other.onnx", set=SMALL_CONFIGS["gru_lm"], init=0)
     return {p.stem: str(p) for p in directory.glob("*.onnx")}
 
 
@@ -100,6 +100,8 @@ def test_measures_by_hand() -> None:
 def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
     for kind in ("", "int8"):
         path = tmp_path / f"m{kind}"
-        specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, graphs=["score"], quantize=kind)
+        specc.compile(
+            "gpt2", path, set=SMALL_CONFIGS["gpt2"], init=0, graphs=["score"], quantize=kind
+        )
     given = ["verify", str(tmp_path / "mint8"), "--baseline", str(tmp_path / "m")]
     assert main([*given, "--rounds", "1", "--threshold", "changed=1"]) == 0

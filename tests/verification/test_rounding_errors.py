@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from support.changed_models import save_with_hash
+from support.onnx_sessions import save_with_hash
 
 import specc
 from specc import backend

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small import SMALL
-from support.verify_lines import verify_package
+from support.small_configs import SMALL_CONFIGS
+from support.verification_lines import list_package_lines
 
 import specc
 from specc import backend
@@ -29,14 +29,16 @@ from specc.runtime.random_inputs import random_inputs, sample_step_inputs, state
 )
 def test_states_are_those_of_a_first_part_of_a_text(spec: str, names: str, tmp_path: Path) -> None:
     """A step behind them says what one pass over both parts says of the newest row."""
-    specc.compile(spec, tmp_path / "p", set=SMALL[spec], init=0, graphs="step", io_names=names)
+    specc.compile(
+        spec, tmp_path / "p", set=SMALL_CONFIGS[spec], init=0, graphs="step", io_names=names
+    )
     package = open_package(tmp_path / "p")
     tried = 0
     for role in package.roles:
         model = package.load(role)
         tried += _continues(model.manifest.graph, model.weights())
     assert tried
-    assert list(verify_package(package))
+    assert list(list_package_lines(package))
 
 
 def _continues(step: Graph, weights: Mapping[str, Array]) -> bool:

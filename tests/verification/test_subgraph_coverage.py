@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, numpy_helper
-from support.changed_models import save_with_hash
-from support.small import SMALL
+from support.onnx_sessions import save_with_hash
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli import main as cli
@@ -112,8 +112,8 @@ def test_what_no_round_executes_is_listed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", sorted(SMALL))
+@pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
 def test_every_subgraph_of_a_shipped_spec_is_executed(spec: str, tmp_path: Path) -> None:
-    specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL[spec])
+    specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL_CONFIGS[spec])
     found = list(iterate_rounds(specc.load(tmp_path / "m.onnx").scoring))
     assert not [one.uncovered for one in found if one.uncovered]

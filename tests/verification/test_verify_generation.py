@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from support.changed_models import save_with_hash
-from support.small import SMALL
-from support.verify_lines import verify_opened
+from support.onnx_sessions import save_with_hash
+from support.small_configs import SMALL_CONFIGS
+from support.verification_lines import list_opened_lines
 
 import specc
 from specc.cli import main as cli
@@ -29,7 +29,7 @@ def compiled(spec: str, strategy: str, directory: Path) -> Path:
         spec,
         path,
         init=0,
-        set=SMALL[spec],
+        set=SMALL_CONFIGS[spec],
         graphs="generate",
         generation_config=settings,
         weights_as="inline",
@@ -91,7 +91,7 @@ def _choose_another(model: onnx.ModelProto, right: LoadedModel) -> None:
 
 
 def test_a_package_compares_what_decodes_too(tmp_path: Path) -> None:
-    specc.compile("gpt2", tmp_path / "p", init=0, set=SMALL["gpt2"], graphs="all")
+    specc.compile("gpt2", tmp_path / "p", init=0, set=SMALL_CONFIGS["gpt2"], graphs="all")
     found = [line for line in specc_lines(tmp_path / "p") if line.startswith("generate: ")]
     assert len(found) == 3
     assert all("agree" in line for line in found)
@@ -99,12 +99,12 @@ def test_a_package_compares_what_decodes_too(tmp_path: Path) -> None:
 
 def specc_lines(path: Path) -> list[str]:
 
-    return list(verify_opened(open_compiled(path), seed=0, rounds=3))
+    return list(list_opened_lines(open_compiled(path), seed=0, rounds=3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("spec", sorted(SMALL))
+@pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
 def test_every_spec_that_generates(spec: str, strategy: str, tmp_path: Path) -> None:
     try:
         path = compiled(spec, strategy, tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.verify_lines import verify_model, verify_package
+from support.verification_lines import list_model_lines, list_package_lines
 
 import specc
 from specc.cli import main as cli
@@ -88,7 +88,8 @@ def test_a_step_gets_what_encode_gives(tmp_path: Path) -> None:
     """A mean of ones is never negative; a number drawn around zero is, and its logarithm none."""
     package = open_package(compiled(LOGS, tmp_path, graphs=["score", "encode", "step"]))
     assert (
-        len([line for line in verify_package(package, rounds=3) if line.startswith("step: ")]) == 3
+        len([line for line in list_package_lines(package, rounds=3) if line.startswith("step: ")])
+        == 3
     )
 
 
@@ -98,7 +99,7 @@ def test_a_model_that_rounding_decides_is_neither_right_nor_wrong(
     path = compiled(SHAKY, tmp_path)
     lines: list[str] = []
     with pytest.raises(Failed) as caught:
-        lines.extend(verify_model(specc.load(path).scoring))
+        lines.extend(list_model_lines(specc.load(path).scoring))
     assert caught.value.diagnostics[0].code == "E0932"
     assert cli.main(["verify", str(path)]) == 5
     said = capsys.readouterr()
@@ -120,14 +121,14 @@ class Off:
 def test_a_wrong_model_differs(by: float, tmp_path: Path) -> None:
     model: LoadedModel = specc.load(compiled(STEADY, tmp_path)).scoring
     with pytest.raises(Failed) as caught:
-        list(verify_model(replace(model, session=Off(model.session, by))))
+        list(list_model_lines(replace(model, session=Off(model.session, by))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
 def test_a_sensitive_model_that_is_far_off_differs(tmp_path: Path) -> None:
     model: LoadedModel = specc.load(compiled(SHAKY, tmp_path)).scoring
     with pytest.raises(Failed) as caught:
-        list(verify_model(replace(model, session=Off(model.session, 1e4))))
+        list(list_model_lines(replace(model, session=Off(model.session, 1e4))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
@@ -136,7 +137,7 @@ SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context":
 
 def test_lengths_stay_within_a_table_of_positions(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "m", init=0, set=SMALL, graphs=["score", "step"])
-    lines = list(verify_package(open_package(tmp_path / "m"), rounds=4))
+    lines = list(list_package_lines(open_package(tmp_path / "m"), rounds=4))
     assert lines[2].startswith("score: batch=3, seq=4:")
     assert lines[6].startswith("step: batch=3, new=2, past=2:")
 

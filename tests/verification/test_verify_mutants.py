@@ -5,8 +5,8 @@ inputs; those that survive change none.
 from pathlib import Path
 
 import pytest
-from support.small import SMALL
-from support.verify_mutants import survivors
+from support.model_mutants import find_survivors
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 
@@ -50,7 +50,7 @@ def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(LOCAL)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
-    judged, equivalent, missed = survivors(path, 200)
+    judged, equivalent, missed = find_survivors(path, 200)
     assert not missed
     assert judged - len(equivalent) >= 40
 
@@ -60,7 +60,7 @@ def test_mutants_of_a_mask_after_a_stride_are_killed(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(STRIDED)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
-    assert not survivors(path, 200)[2]
+    assert not find_survivors(path, 200)[2]
 
 
 def test_mutants_of_special_ids_counts_and_divisible_lengths_are_killed(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_mutants_of_special_ids_counts_and_divisible_lengths_are_killed(tmp_path
     (tmp_path / "m.specc").write_text(COUNTED)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
-    assert not survivors(path, 200)[2]
+    assert not find_survivors(path, 200)[2]
 
 
 @pytest.mark.parametrize("spec", ["llama", "t5", "luong_local_p"])
@@ -77,12 +77,12 @@ def test_some_mutants_are_killed(spec: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", sorted(SMALL))
+@pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
 def test_mutants_of_every_spec_are_killed(spec: str, tmp_path: Path) -> None:
     _check(spec, tmp_path, MANY)
 
 
 def _check(spec: str, directory: Path, most: int) -> None:
     path = directory / "m.onnx"
-    specc.compile(spec, path, init=0, set=SMALL[spec], weights_as="inline")
-    assert survivors(path, most)[2] == []
+    specc.compile(spec, path, init=0, set=SMALL_CONFIGS[spec], weights_as="inline")
+    assert find_survivors(path, most)[2] == []

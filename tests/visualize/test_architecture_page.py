@@ -4,7 +4,7 @@ import re
 from xml.etree import ElementTree as Xml
 
 import pytest
-from support.pages import Read, data_of, page_is_sound
+from support.html_pages import PageParser, check_page, read_page_data
 
 from specc.drawing.drawing_marks import BoxMark, LineMark
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -30,8 +30,8 @@ def shown(name: str, **more: object) -> ArchitectureView:
 )
 def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
     text = render_architecture_page(shown(name))
-    page_is_sound(text)
-    read = Read(text)
+    check_page(text)
+    read = PageParser(text)
     ids = [a["id"] for _, a in read.elements if a.get("id")]
     assert len(ids) == len(set(ids))
     links = [a["href"] for n, a in read.elements if n == "a"]
@@ -54,7 +54,7 @@ def test_a_link_leads_to_the_line_that_is_shown() -> None:
 def test_derived_graphs_stand_beside_the_whole() -> None:
     text = render_architecture_page(shown("numbers"))
     assert re.findall(r'data-graph="\d">([^<]*)<', text) == ["whole", "encode", "step"]
-    assert len(data_of(text)["graphs"]) == 3
+    assert len(read_page_data(text)["graphs"]) == 3
     assert 'data-graph="' not in render_architecture_page(shown("digits"))
 
 
@@ -69,7 +69,7 @@ def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
     )
     model = elaborate_spec(open_spec(str(tmp_path / "m.specc")))
     made = ArchitectureView(name=HOSTILE, doc=model.doc, graphs=list_model_graphs(model), count="1")
-    page_is_sound(render_architecture_page(made))
+    check_page(render_architecture_page(made))
     tree = Xml.fromstring(render_architecture_svg(made).encode())
     assert "alert" in "".join(tree.itertext())
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 from specc.analysis.cost import count_parameters
 from specc.analysis.model_summary import summarize_graph
@@ -34,7 +34,8 @@ def named(flow: BlockFlow) -> Iterator[tuple[str, str]]:
 def test_blocks_hold_and_cost_what_the_graph_does(name: str) -> None:
     # some have no default for how many words there are
     sets = [
-        f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in SMALL.get(name, {}).items()
+        f"{k}={v if isinstance(v, str) else json.dumps(v)}"
+        for k, v in SMALL_CONFIGS.get(name, {}).items()
     ]
     graph = graph_of(name, *([] if name in SOME else sets))
     root = build_block_tree(graph)

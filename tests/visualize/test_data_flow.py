@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 from specc.drawing.drawing_marks import TextMark
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -35,7 +35,7 @@ ALL = [
 
 def graph_of(name: str) -> Graph:
     """Return the graph of a built-in spec, small."""
-    values = SMALL.get(name, {}).items()
+    values = SMALL_CONFIGS.get(name, {}).items()
     sets = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in values]
     return elaborate_spec(open_spec(name, sets=sets)).graph
 

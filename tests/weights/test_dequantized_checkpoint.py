@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.peak import PEAK
+from support.resource_limits import PEAK_MEMORY_PROGRAM
 
 import specc
 from specc.ir.array import Array
@@ -68,7 +68,15 @@ def write_gptq(
 @pytest.mark.parametrize("quantize", [[], ["--quantize", "none"], ["--quantize", "int8"]])
 def test_a_few_million_values_are_in_memory(quantize: list[str], tmp_path: Path) -> None:
     write_gptq(tmp_path, 4096, 14)
-    command = [sys.executable, "-c", PEAK, "compile", "m.specc", "--no-load", *quantize]
+    command = [
+        sys.executable,
+        "-c",
+        PEAK_MEMORY_PROGRAM,
+        "compile",
+        "m.specc",
+        "--no-load",
+        *quantize,
+    ]
     done = subprocess.run(
         [*command, "--weights", ".", "-o", "m.onnx"],
         cwd=tmp_path,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.rounded import halves, stored
+from support.quantized_linear import pack_int4, quantize_matrix
 
 from specc.ir.ops.quantized import WeightLayout
 from specc.ir.quantization_format import QuantizationFormat
@@ -32,7 +32,7 @@ def test_back_again_is_half_a_step_away_at_most(
     form: QuantizationFormat, out: int, wide: int
 ) -> None:
     weight = RNG.normal(size=(out, wide)).astype(np.float32)
-    numbers, scales = stored(weight, form)
+    numbers, scales = quantize_matrix(weight, form)
     shape = (wide, out) if form.is_transposed else (out, wide)
     assert (numbers.shape, scales.shape) == form.compute_shapes(shape)
     again = int_quantization.dequantize(numbers, scales, wide, form)
@@ -53,7 +53,7 @@ def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
     form = QuantizationFormat(bits=bits, group_size=16, layout="rows", rounding="none")
     weight = np.zeros((4, 20), np.float32)
     weight[1], weight[2], weight[3] = 3.0, -0.25, 1e-42
-    again = int_quantization.dequantize(*stored(weight, form), 20, form)
+    again = int_quantization.dequantize(*quantize_matrix(weight, form), 20, form)
     assert np.allclose(again[:3], weight[:3], rtol=1e-6)
     assert np.isfinite(again).all()
 
@@ -74,7 +74,7 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
     weight = weight.astype(np.float32)
     if most:
         weight[0, 0] = np.finfo(np.float32).max
-    again = int_quantization.dequantize(*stored(weight, form), 20, form)
+    again = int_quantization.dequantize(*quantize_matrix(weight, form), 20, form)
     assert np.isfinite(again).all()
     wide, gone = weight.astype(np.float64), weight.astype(np.float64) - again
     loss = WeightQuantizationError()
@@ -93,10 +93,10 @@ def test_streamed_by_pieces_it_is_the_same(
     base = SeededValues(1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
     values = QuantizedValues(base, {"w": form})
     whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
-    numbers, scales = stored(whole.T if form.is_transposed else whole, form)
+    numbers, scales = quantize_matrix(whole.T if form.is_transposed else whole, form)
     monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 30)
     got = b"".join(values.chunks(form.format_codes_name("w"), form.dtype))
-    assert got == (halves(numbers) if form.dtype == "i4" else numbers.tobytes())
+    assert got == (pack_int4(numbers) if form.dtype == "i4" else numbers.tobytes())
     assert b"".join(values.chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
     count = math.prod(values.wanted[form.format_codes_name("w")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 import specc_numpy
@@ -39,7 +39,7 @@ def uneven(spec: str, directory: Path, *, planted: bool) -> Path:
     """Random weights of a spec with gains from 1/64 to 64; `planted`: of a few channels
     alone, and the maps behind them shrink as much, so that the model means the same.
     """
-    specc.compile(spec, directory / "drawn.onnx", init=0, set=SMALL[spec])
+    specc.compile(spec, directory / "drawn.onnx", init=0, set=SMALL_CONFIGS[spec])
     rng = np.random.default_rng(5)
     weights = dict(specc.load(directory / "drawn.onnx").weights())
     for name, value in weights.items():
@@ -60,7 +60,7 @@ def uneven(spec: str, directory: Path, *, planted: bool) -> Path:
 
 
 def compiled(spec: str, out: Path, weights: Path, *given: str) -> int:
-    sets = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
+    sets = [f"--set={n}={json.dumps(v)}" for n, v in SMALL_CONFIGS[spec].items()]
     args = ["compile", spec, *sets, "--weights", str(weights), *given]
     return main([*args, "--calibration-samples=0", "--force", "-o", str(out)])
 
@@ -93,7 +93,7 @@ def moved(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> Fold
 def test_nothing_is_lost_by_it(spec: str, tmp_path: Path) -> None:
     """Of maps that keep their bits the results are the same, bit for bit."""
     weights = uneven(spec, tmp_path, planted=False)
-    specc.compile(spec, tmp_path / "m.onnx", weights=weights, set=SMALL[spec])
+    specc.compile(spec, tmp_path / "m.onnx", weights=weights, set=SMALL_CONFIGS[spec])
     model = specc.load(tmp_path / "m.onnx")
     graph, before = model.manifest.graph, dict(model.weights())
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
@@ -181,7 +181,7 @@ def read(path: Path) -> dict[str, Array]:
 @pytest.mark.parametrize("kind", ["int8", "int8-weights", "int4"])
 def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
     weights = uneven("llama", tmp_path, planted=True)
-    sets = SMALL["llama"]
+    sets = SMALL_CONFIGS["llama"]
     specc.compile("llama", tmp_path / "full.onnx", weights=weights, set=sets)
     wanted = logits(tmp_path / "full.onnx")
     lost = []
@@ -196,11 +196,11 @@ def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", sorted(SMALL))
+@pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
 def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
     """In float64, whatever its gains are."""
     seed = None if spec in TRAINED else 0
-    specc.compile(spec, tmp_path / "m.onnx", init=seed, set=SMALL[spec])
+    specc.compile(spec, tmp_path / "m.onnx", init=seed, set=SMALL_CONFIGS[spec])
     model = specc.load(tmp_path / "m.onnx")
     graph, rng = model.manifest.graph, np.random.default_rng(1)
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}

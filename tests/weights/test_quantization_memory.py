@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.peak import PEAK
+from support.resource_limits import PEAK_MEMORY_PROGRAM
 
 WIDE, LAYERS = 4096, 14
 LARGEST = 4 * WIDE * WIDE
@@ -81,7 +81,14 @@ def peak(directory: Path, target: str, kind: str, loads: str, mistake: str = "")
     with_holes(directory / "m.safetensors")
     text = SPEC.format(wide=WIDE, layers=LAYERS, loads=loads)
     (directory / "m.specc").write_text(text)
-    command = [sys.executable, "-c", mistake + PEAK, "compile", "m.specc", "--no-load"]
+    command = [
+        sys.executable,
+        "-c",
+        mistake + PEAK_MEMORY_PROGRAM,
+        "compile",
+        "m.specc",
+        "--no-load",
+    ]
     command += ["--weights", "m.safetensors", "--quantize", kind, "--target", target]
     command += ["--calibration-samples", "0"] if kind == "int4" else []
     done = subprocess.run(

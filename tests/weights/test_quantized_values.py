@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from support.rounded import halves
+from support.quantized_linear import pack_int4
 
 from specc.ir.array import Array
 from specc.ir.quantization_format import QuantizationFormat
@@ -79,7 +79,7 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
             whole = [min(max(round(float(x / scale)), low), high) if scale else 0 for x in here]
             whole += [0] * (block - len(here))
             moved = [n + int_quantization.CODE_OFFSETS[bits] for n in whole]
-            packed += bytes(moved) if bits == 8 else halves(np.array(moved))
+            packed += bytes(moved) if bits == 8 else pack_int4(np.array(moved))
             scales.append(scale)
     return bytes(packed), np.array(scales, np.float32).tobytes()
 

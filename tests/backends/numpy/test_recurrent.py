@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.op_examples import EXAMPLES, Example, graph_of
+from support.op_examples import EXAMPLES, OpExample, build_example_graph
 
 import specc_numpy
 from specc.ir import ops
@@ -80,8 +80,8 @@ def test_peepholes_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("example", KEPT, ids=str)
-def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: Example) -> None:
-    graph, _ = graph_of(example)
+def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: OpExample) -> None:
+    graph, _ = build_example_graph(example)
     given = {f"x{n}": x for n, x in enumerate(example.draw(RNG)) if x is not None}
     for kept in ([2, 3, 4], [0, 1, 2], [1, 3], [0, 1, 2, 3, 4], []):
         keep = np.isin(np.arange(5), kept)
@@ -97,7 +97,7 @@ def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: Exa
 
 
 @pytest.mark.parametrize("example", LAYERS, ids=str)
-def test_a_layer_that_runs_backwards_is_one_over_the_rows_turned_around(example: Example) -> None:
+def test_a_layer_that_runs_backwards_is_one_over_the_rows_turned_around(example: OpExample) -> None:
     drawn = example.draw(RNG)
     attributes = example.op.attributes()
     other = type(example.op)(**{**attributes, "reverse": not attributes["reverse"]})

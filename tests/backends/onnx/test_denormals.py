@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.local_attention import Setup, given
-from support.onnx_models import decoder, parameters
-from support.small import SMALL
-from support.spec_models import opened as spec_opened
+from support.decoder_graphs import build_decoder, sample_parameters
+from support.elaborated_specs import elaborate_with_config as spec_opened
+from support.local_attention_cases import LocalAttentionCase, sample_inputs
+from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
@@ -26,7 +26,7 @@ HERE = pytest.mark.skipif(get_float_mode() is None, reason="this platform has no
 
 def opened(graph: Graph, threads: int = 1) -> OrtModel:
     built = build_model(graph, get_target("ort-cpu"))
-    values = parameters(graph)
+    values = sample_parameters(graph)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
     return open_ort_model_bytes(built.model.SerializeToString(), threads=threads)
@@ -73,7 +73,7 @@ def test_other_threads_are_left_alone() -> None:
 
 
 def test_opening_and_running_models_leaves_small_numbers() -> None:
-    model = opened(decoder())
+    model = opened(build_decoder())
     model.run({"tokens": np.array([[1, 2, 3]])})
     assert compute_half_min_normal() > 0
     model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
@@ -95,7 +95,7 @@ def test_a_model_runs_in_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append(compute_half_min_normal())
             return []
 
-    plain = opened(decoder())
+    plain = opened(build_decoder())
     model = OrtModel(session=Watching(), name="m", provider="cpu", inputs=plain.inputs, outputs={})
     model.run({"tokens": np.array([[1]])})
     model.run_interruptibly({"tokens": np.array([[1]])})
@@ -113,12 +113,12 @@ def test_results_are_the_same_to_the_last_bit(
     graph: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
-        "decoder": decoder,
-        "window": Setup(low=0, high=20).graph,
-        "causal": Setup(low=0, high=None, slopes=True).graph,
-        "sinks": Setup(low=-5, high=5, sinks=True, cap=3.0).graph,
+        "decoder": build_decoder,
+        "window": LocalAttentionCase(low=0, high=20).graph,
+        "causal": LocalAttentionCase(low=0, high=None, slopes=True).graph,
+        "sinks": LocalAttentionCase(low=-5, high=5, sinks=True, cap=3.0).graph,
     }[graph]()
-    inputs = given(made, 2, 150)
+    inputs = sample_inputs(made, 2, 150)
     if graph == "decoder":
         inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 150))}
     on = opened(made, threads).run(inputs)
@@ -138,14 +138,14 @@ def test_specs_give_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", sorted(set(SMALL) - {*FEW}))
+@pytest.mark.parametrize("spec", sorted(set(SMALL_CONFIGS) - {*FEW}))
 def test_every_spec_gives_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same_bits(spec, monkeypatch)
 
 
 def same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights, inputs of several rows, with the mode and without it."""
-    sets = {key.replace(".", "__"): value for key, value in SMALL[spec].items()}
+    sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
     inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
     on = opened(graph).run(inputs)

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from support.verify_lines import verify_model
+from support.verification_lines import list_model_lines
 
 import specc
 from specc.diagnostics.diagnostic import Failed
@@ -159,4 +159,4 @@ def test_layers_that_a_card_has_no_kernel_for_become_loops_there(
         specc.compile(spec, path, set=small[spec], init=0, target=target)
         kinds = {n.op_type for n in onnx.load(path).graph.node}
         assert {layer, "Scan"} & kinds == {expected}
-        assert list(verify_model(specc.load(path, execution_provider="cpu").whole, rounds=2))
+        assert list(list_model_lines(specc.load(path, execution_provider="cpu").whole, rounds=2))

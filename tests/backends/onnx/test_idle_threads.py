@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 
 
 def test_threads_look_out_for_a_millisecond(tmp_path: Path) -> None:
-    specc.compile("t5", tmp_path / "out", init=0, set=SMALL["t5"], graphs=["step"])
+    specc.compile("t5", tmp_path / "out", init=0, set=SMALL_CONFIGS["t5"], graphs=["step"])
     writer = specc.load(tmp_path / "out").writer
     assert writer
     stepper = writer.stepper(

@@ -7,18 +7,18 @@ Some specs here; all of them under `slow`, and in `make providers`.
 import json
 
 import pytest
-from support.operators import OperatorList, lists
-from support.providers import RECORD
-from support.small import SMALL
+from support.provider_operators import OperatorList, read_operator_lists
+from support.provider_report import RECORD
+from support.small_configs import SMALL_CONFIGS
 
 LACKING = json.loads(RECORD.read_text("utf-8"))["lists"]
 SOME = ("digits", "dates", "gpt2", "lstm_lm")
-LISTS = lists()
+LISTS = read_operator_lists()
 
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize(
-    "spec", [pytest.param(s, marks=[pytest.mark.slow] * (s not in SOME)) for s in SMALL]
+    "spec", [pytest.param(s, marks=[pytest.mark.slow] * (s not in SOME)) for s in SMALL_CONFIGS]
 )
 def test_the_page_tells_what_a_list_lacks(spec: str, name: str) -> None:
     assert LISTS[name].lacks(spec) == LACKING[name].get(spec, [])

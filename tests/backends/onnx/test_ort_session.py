@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from support.onnx_models import decoder, parameters
+from support.decoder_graphs import build_decoder, sample_parameters
 
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
@@ -123,9 +123,9 @@ def test_a_fault_while_running_is_a_diagnostic_and_prints_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """An id beyond the table: nothing before the run can know it."""
-    graph = decoder()
+    graph = build_decoder()
     built = build_model(graph, get_target("onnx"))
-    for name, array in parameters(graph).items():
+    for name, array in sample_parameters(graph).items():
         built.weights[name].raw_data = array.tobytes()
     model = open_ort_model_bytes(built.model.SerializeToString(), name="decoder.onnx")
     with pytest.raises(Failed, match=r"E0924\]: `decoder\.onnx` stopped while running") as caught:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -28,7 +28,7 @@ model that is misread is off by about 1.
 
 def compiled(spec: str, path: Path, *given: str) -> Path:
     # a score is no text in quotes
-    words = {n: v if isinstance(v, str) else json.dumps(v) for n, v in SMALL[spec].items()}
+    words = {n: v if isinstance(v, str) else json.dumps(v) for n, v in SMALL_CONFIGS[spec].items()}
     values = [f"--set={n}={v}" for n, v in words.items()]
     args = ["compile", spec, *values, "--init=0", "--target", "onnx", *given]
     assert main([*args, "--weights-as", "inline", "-o", str(path)]) == 0

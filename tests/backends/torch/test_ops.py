@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.op_examples import EXAMPLES, Example, graph_of
+from support.op_examples import EXAMPLES, OpExample, build_example_graph
 
 import specc_numpy
 from specc.ir import ops
@@ -26,8 +26,8 @@ def doubles() -> object:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_pytorch_equals_the_reference(example: Example) -> None:
-    graph, _ = graph_of(example)
+def test_pytorch_equals_the_reference(example: OpExample) -> None:
+    graph, _ = build_example_graph(example)
     module = specc_torch.SpecModule(graph).eval()
     for seed in range(3):
         drawn = example.draw(np.random.default_rng(seed))
@@ -57,8 +57,8 @@ SMOOTH = (
     ],
     ids=str,
 )
-def test_gradients_are_those_of_the_function(example: Example) -> None:
-    graph, _ = graph_of(example)
+def test_gradients_are_those_of_the_function(example: OpExample) -> None:
+    graph, _ = build_example_graph(example)
     module = specc_torch.SpecModule(graph).eval()
     drawn = {
         f"x{n}": torch.as_tensor(x)
@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_function(example: Example) -> None:
 
 def test_a_query_that_sees_nothing_leaves_no_nan_behind() -> None:
     example = next(e for e in EXAMPLES if isinstance(e.op, ops.MaskedSoftmax))
-    graph, _ = graph_of(example)
+    graph, _ = build_example_graph(example)
     scores, mask = (torch.as_tensor(x) for x in example.draw(np.random.default_rng(0)))
     scores.requires_grad_()
     result = specc_torch.SpecModule(graph)(x0=scores, x1=torch.zeros_like(mask))["y0"]

@@ -76,14 +76,14 @@ def test_a_tokenizer_by_itself_gets_what_is_missing(
 ) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     assert tokenizers
-    from support.tokenizer_files import trained
+    from support.tokenizer_files import train_tokenizer
 
     (checkpoint / "tokenizer_config.json").unlink()
-    (checkpoint / "tokenizer.json").write_text(trained("byte_bpe"), encoding="utf-8")
+    (checkpoint / "tokenizer.json").write_text(train_tokenizer("byte_bpe"), encoding="utf-8")
     out = package(checkpoint, "genai")
     found = json.loads((out / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert found == {"tokenizer_class": "PreTrainedTokenizerFast"}
-    assert (out / "tokenizer.json").read_text(encoding="utf-8") == trained("byte_bpe")
+    assert (out / "tokenizer.json").read_text(encoding="utf-8") == train_tokenizer("byte_bpe")
 
 
 @pytest.mark.parametrize(("names", "lacks"), [("hf", "config.json"), ("genai", "tokenizer.json")])

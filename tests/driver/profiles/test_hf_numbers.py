@@ -4,9 +4,13 @@ of padded texts too.
 
 import numpy as np
 import pytest
-from support.dressed_models import InSessions, in_profile
-from support.readers import decoder_only, encoder_decoder
-from support.spec_models import assert_agrees, by_reference
+from support.elaborated_specs import assert_arrays_close, run_reference
+from support.profiled_models import (
+    ProfiledSessions,
+    open_profiled_model,
+    run_decoder_only,
+    run_encoder_decoder,
+)
 
 DECODERS: dict[str, dict[str, object]] = {
     "gpt2": {"layers": 2, "d": 16, "heads": 4, "vocab": 29, "context": 32},
@@ -27,24 +31,24 @@ PIECES = ([6, 1, 1, 1], [1] * 9, [4, 5])
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> None:
-    model = in_profile("hf", name, **DECODERS[name])
+    model = open_profiled_model("hf", name, **DECODERS[name])
     ids = np.random.default_rng(1).integers(1, 29, (3, 9))
     mask = np.arange(9) >= np.array([[0], [2], [5]])
-    want = by_reference(model.spec, model.weights, {"input_ids": ids, "attention_mask": mask})[
+    want = run_reference(model.spec, model.weights, {"input_ids": ids, "attention_mask": mask})[
         "logits"
     ]
-    sessions = InSessions(model)
+    sessions = ProfiledSessions(model)
     for pieces in PIECES:
         for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
             got = np.concatenate(
-                list(decoder_only(run, model.made.graphs["model"], ids, mask, pieces)), axis=1
+                list(run_decoder_only(run, model.made.graphs["model"], ids, mask, pieces)), axis=1
             )
-            assert_agrees(got[mask], want[mask], f"{name} in {pieces}", within)
+            assert_arrays_close(got[mask], want[mask], f"{name} in {pieces}", within)
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> None:
-    model = in_profile("hf", name, **TRANSLATORS[name])
+    model = open_profiled_model("hf", name, **TRANSLATORS[name])
     rng = np.random.default_rng(1)
     source, target = rng.integers(3, 29, (3, 5)), rng.integers(3, 29, (3, 9))
     kept = np.arange(5) < np.array([[5], [3], [1]])
@@ -55,16 +59,18 @@ def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) ->
             strict=True,
         )
     )
-    want = by_reference(model.spec, model.weights, inputs)["logits"]
-    sessions = InSessions(model)
+    want = run_reference(model.spec, model.weights, inputs)["logits"]
+    sessions = ProfiledSessions(model)
     for pieces in PIECES:
         for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
-            made = encoder_decoder(run, model.made.graphs, source, kept, target, pieces)
-            assert_agrees(np.concatenate(list(made), axis=1), want, f"{name} in {pieces}", within)
+            made = run_encoder_decoder(run, model.made.graphs, source, kept, target, pieces)
+            assert_arrays_close(
+                np.concatenate(list(made), axis=1), want, f"{name} in {pieces}", within
+            )
 
 
 def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone() -> None:
-    graphs = in_profile("hf", "transformer", **TRANSLATORS["transformer"]).made.graphs
+    graphs = open_profiled_model("hf", "transformer", **TRANSLATORS["transformer"]).made.graphs
     linear = {
         name: sum(node.op.name == "linear" for node, _ in graph.nodes)
         for name, graph in graphs.items()
@@ -73,7 +79,7 @@ def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone(
     assert linear["encoder_model"] == 6 * layers
     assert linear["decoder_with_past_model"] == 8 * layers + 1
     assert linear["decoder_model"] == 10 * layers + 1
-    whole = in_profile("hf", "transformer", **TRANSLATORS["transformer"]).spec.model.graph
+    whole = open_profiled_model("hf", "transformer", **TRANSLATORS["transformer"]).spec.model.graph
     assert (
         sum(n.op.name == "linear" for n, _ in whole.nodes)
         == linear["encoder_model"] + linear["decoder_model"]

@@ -3,7 +3,7 @@ each with what is in the way.
 """
 
 import pytest
-from support.dressed_models import in_profile
+from support.profiled_models import open_profiled_model
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.driver.profiles.export_profiles import check_profile
@@ -21,7 +21,7 @@ SMALL: dict[str, dict[str, object]] = {
 
 def refused(profile: str, spec: str) -> Diagnostic:
     with pytest.raises(Failed) as caught:
-        in_profile(profile, spec, **SMALL[spec])
+        open_profiled_model(profile, spec, **SMALL[spec])
     (found,) = caught.value.diagnostics
     assert found.code == "E0752"
     assert found.helps

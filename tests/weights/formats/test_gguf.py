@@ -18,13 +18,13 @@ from support.gguf_files import (
     Q5_K,
     Q6_K,
     Q8_0,
-    Stored,
-    gguf_bytes,
+    StoredTensor,
+    encode_gguf,
     interleave_heads,
-    llama_metadata,
-    llama_shapes,
-    plain,
-    random_blocks,
+    list_llama_shapes,
+    make_float_tensor,
+    make_llama_metadata,
+    sample_blocks,
     write_gguf,
 )
 
@@ -76,7 +76,7 @@ def block_value(kind: int, raw: bytes, n: int) -> float:
     return half(raw[208:]) * scale * ((low | high << 4) - 32)
 
 
-def block_values(stored: Stored) -> Array:
+def block_values(stored: StoredTensor) -> Array:
     """All values of a quantized tensor."""
     kind, shape, raw = stored
     values, nbytes = BLOCK_SIZES[kind]
@@ -86,8 +86,8 @@ def block_values(stored: Stored) -> Array:
 
 @pytest.mark.parametrize("kind", [Q4_0, Q8_0, Q4_K, Q5_K, Q6_K])
 def test_blocks_have_the_values_of_ggml(kind: int, tmp_path: Path) -> None:
-    stored = random_blocks(kind, (5, 512), np.random.default_rng(kind))
-    path = write_gguf(tmp_path / "m.gguf", llama_metadata(), {"blk.1.ffn_up.weight": stored})
+    stored = sample_blocks(kind, (5, 512), np.random.default_rng(kind))
+    path = write_gguf(tmp_path / "m.gguf", make_llama_metadata(), {"blk.1.ffn_up.weight": stored})
     with open_weights(path) as opened:
         checkpoint = DequantizedCheckpoint(opened, "gguf", QuantizationSettings())
         name, wanted = "model.layers.1.mlp.up_proj.weight", block_values(stored)
@@ -102,12 +102,12 @@ def llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
     """The same Llama as a GGUF file and as a checkpoint directory with float32 weights."""
     draw, stored, values = np.random.default_rng(0), {}, {}
     theirs = {theirs: ours for ours, theirs in LLAMA_NAMES.items()}
-    for name, shape in llama_shapes().items():
+    for name, shape in list_llama_shapes().items():
         if len(shape) == 1 or kind == F16:
             array = draw.normal(0, 0.2, shape).astype(np.float16 if len(shape) > 1 else np.float32)
-            stored[name], value = plain(array), array.astype(np.float32)
+            stored[name], value = make_float_tensor(array), array.astype(np.float32)
         else:
-            stored[name] = random_blocks(kind, shape, draw)
+            stored[name] = sample_blocks(kind, shape, draw)
             value = block_values(stored[name]).astype(np.float32)
         layer, number = name.removesuffix(".weight"), name.split(".")[1]
         key = theirs[layer.replace(f"blk.{number}", "blk.{}")].replace("{}", number)
@@ -123,7 +123,7 @@ def llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
         "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 31,
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config))
-    return write_gguf(directory / "m.gguf", llama_metadata(), stored), directory
+    return write_gguf(directory / "m.gguf", make_llama_metadata(), stored), directory
 
 
 @pytest.mark.parametrize("kind", [F16, Q4_0, Q8_0])
@@ -157,9 +157,11 @@ def test_texts_are_read_with_the_tokenizer_of_the_file(tmp_path: Path) -> None:
     }  # fmt: skip
     more = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
     more["tokenizer.chat_template"] = "{{ bos_token }}{{ messages[0].content }}"
-    draw, shapes = np.random.default_rng(0), llama_shapes()
-    stored = {n: plain(draw.normal(0, 0.2, s).astype(np.float32)) for n, s in shapes.items()}
-    file = write_gguf(tmp_path / "m.gguf", llama_metadata(**more), stored)
+    draw, shapes = np.random.default_rng(0), list_llama_shapes()
+    stored = {
+        n: make_float_tensor(draw.normal(0, 0.2, s).astype(np.float32)) for n, s in shapes.items()
+    }
+    file = write_gguf(tmp_path / "m.gguf", make_llama_metadata(**more), stored)
     made = specc.compile(file, tmp_path / "out", graphs="all")
     assert f"the tokenizer is `{file}`" in made.remarks
     model = specc.load(tmp_path / "out")
@@ -187,8 +189,8 @@ def check_refused(data: bytes, directory: Path) -> Failed | None:
     return None
 
 
-SMALL = gguf_bytes(
-    llama_metadata(
+SMALL = encode_gguf(
+    make_llama_metadata(
         **{
             "tokenizer.ggml.model": "llama",
             "tokenizer.ggml.tokens": ["a", "b"],
@@ -197,8 +199,8 @@ SMALL = gguf_bytes(
         }
     ),
     {
-        "output_norm.weight": plain(np.ones(64, np.float32)),
-        "blk.0.attn_q.weight": random_blocks(Q4_0, (8, 64), np.random.default_rng(0)),
+        "output_norm.weight": make_float_tensor(np.ones(64, np.float32)),
+        "blk.0.attn_q.weight": sample_blocks(Q4_0, (8, 64), np.random.default_rng(0)),
     },
 )
 
@@ -225,14 +227,14 @@ def test_a_damaged_file_is_read_or_refused(
 
 
 HEAD = b"GGUF" + struct.pack("<I", 3)
-ARCHITECTURE = llama_metadata()
-NORM = plain(np.ones(64, np.float32))
+ARCHITECTURE = make_llama_metadata()
+NORM = make_float_tensor(np.ones(64, np.float32))
 
 
 def two_tensors(*offsets: int) -> bytes:
     """Two vectors of 256 bytes at these offsets, in data of 512 bytes."""
     data = bytearray(
-        gguf_bytes(ARCHITECTURE, {"output_norm.weight": NORM, "blk.0.attn_norm.weight": NORM})
+        encode_gguf(ARCHITECTURE, {"output_norm.weight": NORM, "blk.0.attn_norm.weight": NORM})
     )
     for name, offset in zip(
         (b"output_norm.weight", b"blk.0.attn_norm.weight"), offsets, strict=True
@@ -255,14 +257,14 @@ def two_tensors(*offsets: int) -> bytes:
         (two_tensors(0, 128), "E0506", "overlaps"),
         (two_tensors(0, 2**52), "E0506", "ends after the end of the file"),
         (two_tensors(0, 250), "E0506", "multiple of 32"),
-        (gguf_bytes({**ARCHITECTURE, "general.alignment": 3}, {}), "E0506", "not a power of 2"),
-        (gguf_bytes({"general.architecture": "rwkv7"}, {}), "E0419", "`rwkv7`"),
-        (gguf_bytes({}, {}), "E0419", "architecture"),
-        (gguf_bytes({**ARCHITECTURE, "split.count": 3}, {}), "E0518", "one of 3 parts"),
-        (gguf_bytes(ARCHITECTURE, {"output.weight": (3, (1, 32), bytes(20))}), "E0508", "Q4_1"),
-        (gguf_bytes(ARCHITECTURE, {"output.weight": (99, (1, 32), bytes(20))}), "E0508", "NUMBER 99"),
-        (gguf_bytes(ARCHITECTURE, {"output.weight": (2, (1, 33), bytes(36))}), "E0506", "a block"),
-        (gguf_bytes(ARCHITECTURE, {"a.b": (0, (2**30, 2**30), b"")}), "E0506", "larger than any file"),
+        (encode_gguf({**ARCHITECTURE, "general.alignment": 3}, {}), "E0506", "not a power of 2"),
+        (encode_gguf({"general.architecture": "rwkv7"}, {}), "E0419", "`rwkv7`"),
+        (encode_gguf({}, {}), "E0419", "architecture"),
+        (encode_gguf({**ARCHITECTURE, "split.count": 3}, {}), "E0518", "one of 3 parts"),
+        (encode_gguf(ARCHITECTURE, {"output.weight": (3, (1, 32), bytes(20))}), "E0508", "Q4_1"),
+        (encode_gguf(ARCHITECTURE, {"output.weight": (99, (1, 32), bytes(20))}), "E0508", "NUMBER 99"),
+        (encode_gguf(ARCHITECTURE, {"output.weight": (2, (1, 33), bytes(36))}), "E0506", "a block"),
+        (encode_gguf(ARCHITECTURE, {"a.b": (0, (2**30, 2**30), b"")}), "E0506", "larger than any file"),
     ],
 )  # fmt: skip
 def test_hostile_files(data: bytes, code: str, what: str, tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_hostile_files(data: bytes, code: str, what: str, tmp_path: Path) -> Non
 
 
 def test_rows_that_are_not_those_of_heads(tmp_path: Path) -> None:
-    stored = {"blk.0.attn_q.weight": plain(np.ones((6, 64), np.float32))}
+    stored = {"blk.0.attn_q.weight": make_float_tensor(np.ones((6, 64), np.float32))}
     file = open_gguf(write_gguf(tmp_path / "m.gguf", ARCHITECTURE, stored))
     with file, pytest.raises(Failed, match="not those of 4 heads"):
         file.read("model.layers.0.self_attn.q_proj.weight")

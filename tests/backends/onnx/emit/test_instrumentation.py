@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.onnx_models import decoder, parameters
-from support.onnx_runtime import agree, open_quietly
+from support.decoder_graphs import build_decoder, sample_parameters
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.ir import ops
@@ -30,8 +30,8 @@ def with_weights(graph: Graph) -> Graph:
 @pytest.mark.parametrize("opset", [17, 23, 24])
 @pytest.mark.parametrize("least", [{}, {"batch": 1, "seq": 1}], ids=["may be empty", "not empty"])
 def test_the_weights_of_every_attention_can_be_read(opset: int, least: dict[str, int]) -> None:
-    graph = decoder(least=least)
-    values = parameters(graph)
+    graph = build_decoder(least=least)
+    values = sample_parameters(graph)
     built = build_model(graph, get_target("onnx"), opset)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
@@ -39,34 +39,35 @@ def test_the_weights_of_every_attention_can_be_read(opset: int, least: dict[str,
     assert list(names) == ["layers.0.self_attn", "layers.1.self_attn"]
     given = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 5))}
     wanted = specc_numpy.evaluate_graph(with_weights(graph), given, values)
-    got = open_quietly(built.model).run(["logits", *names.values()], given)
-    agree(wanted, got)
+    got = open_silent_session(built.model).run(["logits", *names.values()], given)
+    assert_outputs_match(wanted, got)
     assert np.allclose(got[1].sum(-1), 1)
 
 
 def test_an_attention_whose_weights_are_an_output_already_is_left_as_it_is() -> None:
-    graph = with_weights(decoder())
-    values = parameters(graph)
+    graph = with_weights(build_decoder())
+    values = sample_parameters(graph)
     built = build_model(graph, get_target("onnx"))
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
     given = {"tokens": np.array([[1, 2, 3]])}
-    agree(
-        specc_numpy.evaluate_graph(graph, given, values), open_quietly(built.model).run(None, given)
+    assert_outputs_match(
+        specc_numpy.evaluate_graph(graph, given, values),
+        open_silent_session(built.model).run(None, given),
     )
     names = add_attention_outputs(built.model, built.attentions)
     assert set(names) == {"layers.0.self_attn", "layers.1.self_attn"}
-    got = open_quietly(built.model).run(list(names.values()), given)
+    got = open_silent_session(built.model).run(list(names.values()), given)
     assert [a.shape for a in got] == [(1, 4, 3, 3)] * 2
 
 
 def test_notes_that_do_not_fit_the_model_are_passed_over() -> None:
-    built = build_model(decoder(), get_target("onnx"))
+    built = build_model(build_decoder(), get_target("onnx"))
     assert add_attention_outputs(built.model, [{"scope": "gone", "node": "nothing/like/it"}]) == {}
 
 
 def test_an_attention_used_under_two_scopes_is_found_under_both() -> None:
-    graph = decoder(layers=1)
+    graph = build_decoder(layers=1)
     made = {
         n: NodeOrigin(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m
         for n, m in graph.node_origins.items()

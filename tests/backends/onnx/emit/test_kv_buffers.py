@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-from support.small import SMALL
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
@@ -129,14 +129,14 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
     path = tmp_path / "package"
     parts = ["score", "step"]
-    specc.compile(spec, path, init=1, set=SMALL[spec], target="ort-cuda", graphs=parts)
+    specc.compile(spec, path, init=1, set=SMALL_CONFIGS[spec], target="ort-cuda", graphs=parts)
     (step,) = path.glob("step*.onnx")
     ways = [n for n in onnx.load(step).graph.node if n.op_type == "If"]
     kernels = [
         sum(n.op_type == "GroupQueryAttention" for a in way.attribute for n in a.g.node)
         for way in ways
     ]
-    assert kernels == [2] * SMALL[spec]["layers"]
+    assert kernels == [2] * SMALL_CONFIGS[spec]["layers"]
     capsys.readouterr()
     assert main(["verify", str(path)]) == 0
     told = capsys.readouterr().out

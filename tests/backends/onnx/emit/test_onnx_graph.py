@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from support.onnx_models import decoder, parameters
-from support.onnx_runtime import agree, open_quietly
+from support.decoder_graphs import build_decoder, sample_parameters
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.ir import ops
@@ -37,51 +37,53 @@ def filled(built: BuiltModel, values: dict[str, np.ndarray]) -> onnx.ModelProto:
 @pytest.mark.parametrize("where", sorted(TARGETS))
 @pytest.mark.parametrize("opset", [17, 20, 23, 24, 26])
 def test_a_decoder_equals_the_reference_and_passes_the_gates(where: str, opset: int) -> None:
-    graph = decoder()
-    values = parameters(graph)
+    graph = build_decoder()
+    values = sample_parameters(graph)
     built = build_model(graph, get_target(where), opset)
     verify_built_model(built)
-    session = open_quietly(filled(built, values))
+    session = open_silent_session(filled(built, values))
     rng = np.random.default_rng(0)
     for shape in ((3, 5), (1, 1), (2, 0), (0, 4)):
         given = {"tokens": rng.integers(0, 11, shape)}
-        agree(specc_numpy.evaluate_graph(graph, given, values), session.run(None, given))
+        assert_outputs_match(
+            specc_numpy.evaluate_graph(graph, given, values), session.run(None, given)
+        )
 
 
 def test_attention_is_one_node_on_packed_heads() -> None:
     """No transpose is left: heads are split and merged by the kernel."""
-    found = kinds(build_model(decoder(least=ONES), WHOLE, 23))
+    found = kinds(build_model(build_decoder(least=ONES), WHOLE, 23))
     assert found["Attention"] == found["RotaryEmbedding"] / 2 == 2
     assert found["Transpose"] == found["If"] == 0
-    assert kinds(build_model(decoder(least=ONES), WHOLE, 22))["Attention"] == 0
+    assert kinds(build_model(build_decoder(least=ONES), WHOLE, 22))["Attention"] == 0
 
 
 def test_an_attention_that_may_meet_empty_inputs_is_guarded() -> None:
-    found = kinds(build_model(decoder(), WHOLE, 23))
+    found = kinds(build_model(build_decoder(), WHOLE, 23))
     assert found["If"] == 2
     assert found["Attention"] == 0
 
 
 def test_mask_and_rotary_tables_are_made_once_for_all_layers() -> None:
-    found = kinds(build_model(decoder(layers=4), WHOLE, 23))
+    found = kinds(build_model(build_decoder(layers=4), WHOLE, 23))
     assert found["LessOrEqual"] == found["Cos"] == found["Sin"] == 1
 
 
 def test_linear_maps_keep_the_layout_of_the_checkpoint() -> None:
-    built = build_model(decoder(), get_target("onnx"), 23)
+    built = build_model(build_decoder(), get_target("onnx"), 23)
     assert list(built.weights["layers.0.mlp.up.weight"].dims) == [32, 16]
     assert "Transpose" not in kinds(built)
 
 
 def test_only_the_targets_of_onnx_runtime_use_its_own_operators() -> None:
     for name, wanted in (("onnx", set()), ("ort-cpu", {"FusedMatMul"})):
-        built = build_model(decoder(), get_target(name), 23)
+        built = build_model(build_decoder(), get_target(name), 23)
         assert {n.op_type for n in built.model.graph.node if n.domain} == wanted
         assert len(built.model.opset_import) == 1 + len(wanted)
 
 
 def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
-    names = [n.name for n in build_model(decoder(least=ONES), WHOLE, 23).model.graph.node]
+    names = [n.name for n in build_model(build_decoder(least=ONES), WHOLE, 23).model.graph.node]
     assert len(set(names)) == len(names)
     assert "layers/0/self_attn/Attention" in names
     assert "layers/1/mlp/up/Gemm" in names
@@ -90,7 +92,7 @@ def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
 
 
 def test_weights_bear_their_own_names_and_outputs_theirs() -> None:
-    graph = decoder()
+    graph = build_decoder()
     model = build_model(graph, get_target("onnx")).model
     assert [t.name for t in model.graph.initializer][: len(graph.parameters)] == list(
         graph.parameters
@@ -130,9 +132,9 @@ def test_an_input_may_be_an_output_and_a_value_two() -> None:
     built = build_model(graph, get_target("onnx"))
     values = {"w": np.array([1.0, 2.0], np.float32)}
     given = {"x": np.arange(3, dtype=np.float32)}
-    agree(
+    assert_outputs_match(
         specc_numpy.evaluate_graph(graph, given, values),
-        open_quietly(filled(built, values)).run(None, given),
+        open_silent_session(filled(built, values)).run(None, given),
     )
 
 

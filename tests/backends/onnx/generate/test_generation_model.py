@@ -4,11 +4,18 @@ strategy and edge.
 
 import numpy as np
 import pytest
-from support.covering import covering
-from support.onnx_models import decoder, parameters
-from support.onnx_runtime import open_quietly
-from support.self_decoding import BATCH, PROMPT, Case, assert_found, filled, settings_of, small
-from support.turns import in_two
+from support.decoder_graphs import build_decoder, sample_parameters
+from support.generation_models import (
+    BATCH,
+    PROMPT,
+    GenerationCase,
+    assert_hypotheses_equal,
+    elaborate_smallest,
+    fill_weights,
+    make_settings,
+)
+from support.onnx_sessions import open_silent_session
+from support.parameter_sweeps import cover_axes, halve_sweep
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -52,7 +59,7 @@ DRAWS = (
 )
 
 
-def same(case: Case) -> None:
+def same(case: GenerationCase) -> None:
     """Tokens are equal, and log-probabilities nearly."""
     tokens, scores = case.run()
     wanted, wanted_scores = case.wanted()
@@ -60,10 +67,12 @@ def same(case: Case) -> None:
     assert np.abs(scores - wanted_scores).max() < 1e-4
 
 
-@pytest.mark.parametrize("name", in_two([*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"]))
+@pytest.mark.parametrize(
+    "name", halve_sweep([*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"])
+)
 def test_greedy(name: str) -> None:
-    spec = small(name)
-    case = Case(spec, settings_of(spec))
+    spec = elaborate_smallest(name)
+    case = GenerationCase(spec, make_settings(spec))
     assert [i.name for i in case.session.get_inputs()][-1] == "max_tokens"
     same(case)
 
@@ -75,35 +84,35 @@ DRAWING, SEARCHING = (
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), covering(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS)
+    ("name", "more"), cover_axes(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS)
 )
 def test_sampling_draws_what_python_draws(name: str, more: dict[str, float]) -> None:
-    spec = small(name)
-    case = Case(spec, settings_of(spec, "sample", seed=5, max_tokens=16, **more))
+    spec = elaborate_smallest(name)
+    case = GenerationCase(spec, make_settings(spec, "sample", seed=5, max_tokens=16, **more))
     same(case)
     again = case.run(seed=np.array(6))[0]
     assert again.shape != case.run()[0].shape or (again != case.run()[0]).any()
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), covering(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS)
+    ("name", "more"), cover_axes(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS)
 )
 def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> None:
-    spec = small(name)
+    spec = elaborate_smallest(name)
     stops = (0, 2, 5) if name in PROMPTED else (2, 7)
-    case = Case(spec, settings_of(spec, "beam", stop=stops, **more))
-    assert_found(*case.run(), case.best())
+    case = GenerationCase(spec, make_settings(spec, "beam", stop=stops, **more))
+    assert_hypotheses_equal(*case.run(), case.best())
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm", "sparsemax_lm"])
 def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
     """A row padded on the left gets the tokens that it gets alone."""
-    spec = small(name)
+    spec = elaborate_smallest(name)
     keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
-    case = Case(spec, settings_of(spec), keep=keep)
+    case = GenerationCase(spec, make_settings(spec), keep=keep)
     same(case)
     tokens = case.run()[0]
-    alone = Case(spec, settings_of(spec))
+    alone = GenerationCase(spec, make_settings(spec))
     for row in range(BATCH):
         made = alone.run(**{alone.growing: PROMPT[row : row + 1][:, keep[row]]})[0]
         assert tokens[row, : made.shape[1]].tolist() == made[0].tolist()
@@ -127,11 +136,13 @@ def test_rules_over_runs_of_tokens(seed: int) -> None:
     strategy = ("greedy", "sample", "beam")[seed % 3 if seed < 6 else 2 * (seed % 2)]
     if strategy == "beam":
         more |= {"num_beams": 3, "num_return_sequences": 2, "renormalize_logits": seed % 4 < 2}
-    spec = small("llama")
+    spec = elaborate_smallest("llama")
     opset = 17 if strategy == "beam" and seed % 2 else DEFAULT_OPSET
-    case = Case(spec, settings_of(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt)
+    case = GenerationCase(
+        spec, make_settings(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt
+    )
     if strategy == "beam":
-        assert_found(*case.run(), case.best())
+        assert_hypotheses_equal(*case.run(), case.best())
         return
     (tokens, _), (wanted, _) = case.run(), case.wanted()
     assert tokens.tolist() == wanted.tolist()
@@ -139,22 +150,22 @@ def test_rules_over_runs_of_tokens(seed: int) -> None:
 
 def test_beams_of_unequal_prompts_fan_out() -> None:
     """The prompt is read once a text; what says which of it exists fans out with the caches."""
-    spec = small("gpt2")
+    spec = elaborate_smallest("gpt2")
     keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
-    case = Case(
+    case = GenerationCase(
         spec,
-        settings_of(
+        make_settings(
             spec, "beam", stop=(0, 5), num_beams=3, num_return_sequences=3, repetition_penalty=1.2
         ),
         keep=keep,
     )
-    assert_found(*case.run(), case.best())
+    assert_hypotheses_equal(*case.run(), case.best())
 
 
 def test_padding_may_be_told_by_the_ids() -> None:
     """Where defaults are computed inside, `input_ids >= 0` says what exists: -1 is padding."""
-    spec = small("gpt2")
-    case = Case(spec, settings_of(spec))
+    spec = elaborate_smallest("gpt2")
+    case = GenerationCase(spec, make_settings(spec))
     padded = np.array([[-1, -1, 7], [1, 2, 8], [-1, 4, 9]])
     tokens = case.run(input_ids=padded)[0]
     for row, prompt in enumerate(padded):
@@ -163,22 +174,22 @@ def test_padding_may_be_told_by_the_ids() -> None:
 
 
 def test_a_start_needs_another_input_that_tells_how_many_texts() -> None:
-    spec = small("gpt2")
-    case = Case(spec, settings_of(spec, start=(3,)))
+    spec = elaborate_smallest("gpt2")
+    case = GenerationCase(spec, make_settings(spec, start=(3,)))
     assert not case.ingredients.can_start_empty
     assert list(case.ingredients.inputs) == ["input_ids"]
 
 
 def test_an_output_whose_name_is_taken_is_numbered() -> None:
-    graph = decoder()
+    graph = build_decoder()
     derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
     built = build_generation_model(
         SelfDecodingGraph(graph, derived, DecodingConfig(logits_output="logits")),
         get_target("onnx"),
     )
-    session = open_quietly(filled(built, parameters(graph)))
+    session = open_silent_session(fill_weights(built, sample_parameters(graph)))
     assert [o.name for o in session.get_outputs()] == ["tokens_2", "log_probs"]
-    prompt, weights = np.array([[1, 2, 3]]), parameters(graph)
+    prompt, weights = np.array([[1, 2, 3]]), sample_parameters(graph)
     made = session.run(None, {"tokens": prompt, "max_tokens": np.array(6)})[0]
     for token in made[0]:
         logits = specc_numpy.evaluate_graph(graph, {"tokens": prompt}, weights)["logits"]
@@ -190,10 +201,10 @@ def test_decoding_ends_when_every_row_has_ended() -> None:
     """The step runs no further than the longest row needs, and what stands behind a
     stop is filler.
     """
-    spec = small("gpt2")
-    free = Case(spec, settings_of(spec, stop=())).run()[0]
+    spec = elaborate_smallest("gpt2")
+    free = GenerationCase(spec, make_settings(spec, stop=())).run()[0]
     stops = tuple(int(t) for t in free[:, 2])
-    case = Case(spec, settings_of(spec, stop=stops, pad=16))
+    case = GenerationCase(spec, make_settings(spec, stop=stops, pad=16))
     same(case)
     tokens, scores = case.run()
     assert tokens.shape[1] <= 3
@@ -205,42 +216,46 @@ def test_decoding_ends_when_every_row_has_ended() -> None:
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
 def test_no_tokens_are_asked_for(strategy: str) -> None:
-    spec = small("gpt2")
-    tokens, scores = Case(spec, settings_of(spec, strategy)).run(max_tokens=np.array(0))
+    spec = elaborate_smallest("gpt2")
+    tokens, scores = GenerationCase(spec, make_settings(spec, strategy)).run(max_tokens=np.array(0))
     assert tokens.shape == ((BATCH, 1, 0) if strategy == "beam" else (BATCH, 0))
     assert scores.shape == ((BATCH, 1) if strategy == "beam" else (BATCH, 0))
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
 def test_no_texts_are_given(strategy: str) -> None:
-    spec = small("gpt2")
-    tokens = Case(spec, settings_of(spec, strategy)).run(input_ids=np.zeros((0, 3), np.int64))[0]
+    spec = elaborate_smallest("gpt2")
+    tokens = GenerationCase(spec, make_settings(spec, strategy)).run(
+        input_ids=np.zeros((0, 3), np.int64)
+    )[0]
     assert tokens.shape[0] == 0
 
 
 @pytest.mark.parametrize(
     ("where", "opset"),
-    covering(lambda where, opset: where == opset % 2, ("onnx", "ort-cpu"), (18, 20, 23, 26)),
+    cover_axes(lambda where, opset: where == opset % 2, ("onnx", "ort-cpu"), (18, 20, 23, 26)),
 )
 def test_every_opset_and_target(where: str, opset: int) -> None:
     for name, strategy in (("gpt2", "sample"), ("rnnsearch", "beam")):
-        spec = small(name)
-        case = Case(spec, settings_of(spec, strategy, seed=1), target=where, opset=opset)
-        same(case) if strategy == "sample" else assert_found(*case.run(), case.best())
+        spec = elaborate_smallest(name)
+        case = GenerationCase(
+            spec, make_settings(spec, strategy, seed=1), target=where, opset=opset
+        )
+        same(case) if strategy == "sample" else assert_hypotheses_equal(*case.run(), case.best())
 
 
 def test_the_oldest_opset_decodes_greedily_and_refuses_to_sample() -> None:
-    spec = small("gpt2")
-    same(Case(spec, settings_of(spec), opset=17))
+    spec = elaborate_smallest("gpt2")
+    same(GenerationCase(spec, make_settings(spec), opset=17))
     with pytest.raises(Failed) as caught:
-        Case(spec, settings_of(spec, "sample"), opset=17)
+        GenerationCase(spec, make_settings(spec, "sample"), opset=17)
     assert caught.value.diagnostics[0].code == "E0821"
 
 
 def test_a_seed_gives_the_same_in_any_batch() -> None:
     """What row 0 draws does not depend on the rows beside it."""
-    spec = small("gpt2")
-    case = Case(spec, settings_of(spec, "sample", seed=9))
+    spec = elaborate_smallest("gpt2")
+    case = GenerationCase(spec, make_settings(spec, "sample", seed=9))
     whole = case.run()[0]
     alone = case.run(input_ids=PROMPT[:1])[0]
     assert whole[0, : alone.shape[1]].tolist() == alone[0].tolist()
@@ -250,7 +265,7 @@ def test_a_seed_gives_the_same_in_any_batch() -> None:
 
 
 def test_weights_stand_once_and_in_the_main_graph() -> None:
-    case = Case(small("gpt2"), settings_of(small("gpt2")))
+    case = GenerationCase(elaborate_smallest("gpt2"), make_settings(elaborate_smallest("gpt2")))
     initializers = [t.name for t in case.model.graph.initializer]
     assert len(initializers) == len(set(initializers))
     (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
@@ -262,7 +277,9 @@ def test_weights_stand_once_and_in_the_main_graph() -> None:
 
 def test_what_does_not_change_stays_outside_the_loop() -> None:
     """In a translator the encoder, and what is computed from its results and weights alone."""
-    case = Case(small("rnnsearch"), settings_of(small("rnnsearch")))
+    case = GenerationCase(
+        elaborate_smallest("rnnsearch"), make_settings(elaborate_smallest("rnnsearch"))
+    )
     (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
     (body,) = iterate_node_bodies(loop)
     read = {name for node in body.node for name in node.input}
@@ -271,7 +288,9 @@ def test_what_does_not_change_stays_outside_the_loop() -> None:
 
 
 def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
-    derived = Case(small("transformer"), settings_of(small("transformer"))).ingredients.derived
+    derived = GenerationCase(
+        elaborate_smallest("transformer"), make_settings(elaborate_smallest("transformer"))
+    ).ingredients.derived
     fixed = set(find_invariant_nodes(derived.step, derived.static_inputs))
     assert {node for node, _ in derived.step.nodes} - fixed
     known = {derived.step.inputs[n] for n in derived.static_inputs} | set(
@@ -284,7 +303,12 @@ def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
 
 
 def test_the_same_model_has_the_same_bytes() -> None:
-    first, second = (Case(small("gpt2"), settings_of(small("gpt2"), "sample")) for _ in range(2))
+    first, second = (
+        GenerationCase(
+            elaborate_smallest("gpt2"), make_settings(elaborate_smallest("gpt2"), "sample")
+        )
+        for _ in range(2)
+    )
     assert first.model.SerializeToString(deterministic=True) == second.model.SerializeToString(
         deterministic=True
     )

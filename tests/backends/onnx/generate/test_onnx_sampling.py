@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.onnx_pieces import Piece
+from support.onnx_sessions import EmittedModel
 
 from specc.decode.decode_loop import choose_next_tokens
 from specc.decode.generation_settings import GenerationSettings
@@ -20,7 +20,7 @@ VOCABULARY = 60
 INPUTS = {"logits": ("f32", 2), "seed": ("i64", 0), "rows": ("i64", 0), "step": ("i64", 0)}
 
 
-def piece(vocabulary: int = VOCABULARY) -> Piece:
+def piece(vocabulary: int = VOCABULARY) -> EmittedModel:
     """A token of each row, from logits and everything a caller can ask for."""
 
     def write(g: Emitter) -> Sequence[tuple[str, str]]:
@@ -32,13 +32,13 @@ def piece(vocabulary: int = VOCABULARY) -> Piece:
         return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
 
     knobs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
-    return Piece(
+    return EmittedModel(
         write, INPUTS | knobs | {"prompt": ("i64", 2), "keep": ("bool", 2), "penalty": ("f32", 0)}
     )
 
 
 def drawn(
-    model: Piece,
+    model: EmittedModel,
     logits: Floats,
     settings: GenerationSettings,
     step: int,

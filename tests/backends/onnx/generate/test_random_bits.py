@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from support.onnx_pieces import Piece
+from support.onnx_sessions import EmittedModel
 
 from specc.diagnostics.diagnostic import Failed
 from specc.weights.random_stream import fold_key, random_word, stream_key
@@ -28,8 +28,8 @@ def draw(g: Emitter) -> Sequence[tuple[str, str]]:
     return [(keys, "u64"), (onnx_sampling.emit_uniform(g, at_step), "f32")]
 
 
-def piece() -> Piece:
-    return Piece(draw, {"seed": ("i64", 0), "rows": ("i64", 1), "step": ("i64", 0)})
+def piece() -> EmittedModel:
+    return EmittedModel(draw, {"seed": ("i64", 0), "rows": ("i64", 1), "step": ("i64", 0)})
 
 
 def test_keys_and_uniforms_have_the_same_bits() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import GraphProto
-from support.onnx_runtime import open_quietly
+from support.onnx_sessions import open_silent_session
 
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -50,7 +50,7 @@ def off(graph: Graph, opset: int, *sizes: tuple[int, int]) -> float:
     verify_built_model(built)
     for name, tensor in built.weights.items():
         tensor.raw_data = weights[name].tobytes()
-    session, worst = open_quietly(built.model), 0.0
+    session, worst = open_silent_session(built.model), 0.0
     for batch, n in sizes:
         x = rng.normal(size=(batch, n, 6)).astype("f4")
         keep = np.arange(n) < np.arange(n, n - batch * 30, -30)[:batch, None]

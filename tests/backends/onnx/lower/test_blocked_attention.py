@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import GraphProto
-from support.local_attention import Setup, given
-from support.onnx_models import decoder
-from support.onnx_runtime import open_quietly
+from support.decoder_graphs import build_decoder
+from support.local_attention_cases import LocalAttentionCase, sample_inputs
+from support.onnx_sessions import open_silent_session
 
 import specc_numpy
 from specc.analysis.local_attention import plan_local_attention
@@ -33,10 +33,12 @@ from specc_onnx.verifier.onnx_verifier import (
 def off(graph: Graph, opset: int | Sequence[int], batch: int, *rows: int) -> float:
     """How far the model is from the reference, at the worst of some lengths and opsets."""
     opsets = [opset] if isinstance(opset, int) else opset
-    sessions = [open_quietly(build_model(graph, get_target("onnx"), o).model) for o in opsets]
+    sessions = [
+        open_silent_session(build_model(graph, get_target("onnx"), o).model) for o in opsets
+    ]
     worst = 0.0
     for n in rows:
-        inputs = given(graph, batch, n)
+        inputs = sample_inputs(graph, batch, n)
         want = specc_numpy.evaluate_graph(graph, inputs, {})["y"]
         for session in sessions:
             (got,) = session.run(["y"], inputs)
@@ -53,14 +55,14 @@ WINDOWS = [(0, 0), (0, 15), (-7, 8), (3, 20), (-30, -5)]
 @pytest.mark.parametrize("packed", [True, False])
 def test_windows_equal_the_reference(low: int, high: int, packed: bool) -> None:
     """Also with keys that do not exist, with queries that see none, and with nothing."""
-    setup = Setup(low=low, high=high, packed=packed)
+    setup = LocalAttentionCase(low=low, high=high, packed=packed)
     assert off(setup.graph(), (17, 23, 26), 2, 0, 1, 129, 144, 145, 200) < 3e-6
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, None), (None, 0), (1, None), (-3, None)])
 @pytest.mark.parametrize("opset", [17, 23])
 def test_halves_equal_the_reference(low: int | None, high: int | None, opset: int) -> None:
-    setup = Setup(low=low, high=high, heads=(2, 1), packed=opset == 23)
+    setup = LocalAttentionCase(low=low, high=high, heads=(2, 1), packed=opset == 23)
     assert off(setup.graph(), opset, 1, 0, 513, 520) < 3e-6
 
 
@@ -68,7 +70,7 @@ def test_halves_equal_the_reference(low: int | None, high: int | None, opset: in
 @pytest.mark.parametrize("opset", [17, 24])
 def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(opset: int, high: int | None) -> None:
     lengths = (1, 130) if high else (1, 513)
-    usual = Setup(low=0, high=high, heads=(2, 1))
+    usual = LocalAttentionCase(low=0, high=high, heads=(2, 1))
     for setup in (
         replace(usual, slopes=True),
         replace(usual, slopes=True, keep=False, cap=5.0),
@@ -80,7 +82,7 @@ def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(opset: int, high: in
 @pytest.mark.parametrize("apart", ["keys", "queries", "both", "alone", "first"])
 @pytest.mark.parametrize(("opset", "packed"), [(17, True), (23, True), (24, False)])
 def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: bool) -> None:
-    usual = Setup(low=-7, high=8, apart=apart, packed=packed)
+    usual = LocalAttentionCase(low=-7, high=8, apart=apart, packed=packed)
     graph = usual.graph()
     local = plan_local_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
@@ -98,9 +100,9 @@ def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.3, 1.0])
 def test_however_many_stand_apart(share: float) -> None:
-    graph = Setup(low=-7, high=8, apart="both").graph()
-    session = open_quietly(build_model(graph, get_target("onnx")).model)
-    inputs = given(graph, 2, 160)
+    graph = LocalAttentionCase(low=-7, high=8, apart="both").graph()
+    session = open_silent_session(build_model(graph, get_target("onnx")).model)
+    inputs = sample_inputs(graph, 2, 160)
     inputs["far"] = np.arange(160) >= np.full((2, 1), round(160 * (1 - share)))
     want = specc_numpy.evaluate_graph(graph, inputs, {})["y"]
     assert np.abs(session.run(["y"], inputs)[0] - want).max() < 3e-6
@@ -113,23 +115,23 @@ def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(grid_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
-        assert off(Setup(low=-7, high=8, apart="keys").graph(), 23, 2, 160) < 1e-3
+        assert off(LocalAttentionCase(low=-7, high=8, apart="keys").graph(), 23, 2, 160) < 1e-3
 
 
 def test_padding_is_no_part_of_a_mask() -> None:
-    graph = Setup(low=None, high=2**60, apart="alone").graph()
+    graph = LocalAttentionCase(low=None, high=2**60, apart="alone").graph()
     keep, far = graph.inputs["keep"], graph.inputs["far"]
     assert plan_local_attention(_attention(graph), [keep]) is not None
     assert plan_local_attention(_attention(graph), [keep, far]) is None
 
 
 def test_an_empty_batch_of_long_texts_gives_nothing() -> None:
-    assert off(Setup(low=0, high=15).graph(), 23, 0, 0, 7, 500) == 0
+    assert off(LocalAttentionCase(low=0, high=15).graph(), 23, 0, 0, 7, 500) == 0
 
 
 def test_windows_as_wide_as_the_axis_and_wider() -> None:
     for high in (299, 600):
-        graph = Setup(low=0, high=high, heads=(2, 1)).graph()
+        graph = LocalAttentionCase(low=0, high=high, heads=(2, 1)).graph()
         assert off(graph, 23, 1, 299, 513, 640) < 3e-6
 
 
@@ -141,13 +143,19 @@ def nodes(graph: GraphProto) -> Iterator[str]:
 
 
 def test_only_standard_operators_and_only_where_it_pays() -> None:
-    local = list(nodes(build_model(Setup(low=0, high=9).graph(), get_target("onnx")).model.graph))
+    local = list(
+        nodes(
+            build_model(LocalAttentionCase(low=0, high=9).graph(), get_target("onnx")).model.graph
+        )
+    )
     assert local.count("Loop") == 1
-    free = Setup(low=None, high=None, keep=False)
-    assert plan_local_attention(_attention(Setup(low=0, high=9).graph())) is not None
+    free = LocalAttentionCase(low=None, high=None, keep=False)
+    assert plan_local_attention(_attention(LocalAttentionCase(low=0, high=9).graph())) is not None
     no_band = replace(free, low=-(2**60), high=2**60).graph()
     assert "Loop" not in set(nodes(build_model(no_band, get_target("onnx")).model.graph))
-    cuda = build_model(Setup(low=0, high=9).graph(), get_target("ort-cuda")).model.graph
+    cuda = build_model(
+        LocalAttentionCase(low=0, high=9).graph(), get_target("ort-cuda")
+    ).model.graph
     assert "Loop" not in set(nodes(cuda))
 
 
@@ -158,7 +166,9 @@ def _attention(graph: Graph) -> Any:
 @pytest.mark.parametrize("opset", [17, 23])
 @pytest.mark.parametrize("high", [15, None])
 def test_nothing_outside_the_short_form_has_the_length_twice(opset: int, high: int | None) -> None:
-    built = build_model(Setup(low=0, high=high, slopes=True).graph(), get_target("onnx"), opset)
+    built = build_model(
+        LocalAttentionCase(low=0, high=high, slopes=True).graph(), get_target("onnx"), opset
+    )
     verify_built_model(built)
     model = make_weights_inputs(built)
     found = infer_model_types(model, {"batch": 3, "seq": 1009}, {})
@@ -197,19 +207,19 @@ def _inner(graph: GraphProto) -> Iterator[list[str]]:
 
 
 def test_layers_share_the_mask_of_the_short_form() -> None:
-    main = build_model(decoder(layers=3), get_target("onnx")).model.graph.node
+    main = build_model(build_decoder(layers=3), get_target("onnx")).model.graph.node
     # one for the mask, one for each attention
     assert sum(n.op_type == "If" for n in main) == 1 + 3
 
 
 @pytest.mark.parametrize("opset", [17, 23])
 def test_weights_can_be_read_of_texts_that_are_done_in_blocks(opset: int) -> None:
-    graph = Setup(low=0, high=15, slopes=True).graph()
+    graph = LocalAttentionCase(low=0, high=15, slopes=True).graph()
     built = build_model(graph, get_target("onnx"), opset)
     names = add_attention_outputs(built.model, built.attentions)
     assert list(names) == ["layer.attention"]
-    inputs = given(graph, 2, 150)
-    y, weights = open_quietly(built.model).run(["y", *names.values()], inputs)
+    inputs = sample_inputs(graph, 2, 150)
+    y, weights = open_silent_session(built.model).run(["y", *names.values()], inputs)
     assert np.abs(y - specc_numpy.evaluate_graph(graph, inputs, {})["y"]).max() < 3e-6
     seen = np.tril(np.ones((150, 150))) - np.tril(np.ones((150, 150)), -16)
     assert weights.shape == (2, 4, 150, 150)
@@ -229,14 +239,12 @@ def test_a_block_that_looks_at_one_key_too_few_is_seen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
-        assert off(Setup(low=0, high=15).graph(), 23, 2, 160) < 1e-3
+        assert off(LocalAttentionCase(low=0, high=15).graph(), 23, 2, 160) < 1e-3
 
 
 def test_8192_rows_take_little_memory() -> None:
     """One tensor of 8192² flags would be 67 MB, one of row numbers 537."""
-    program = (
-        "from support.local_attention import Setup, peak; print(peak(Setup(low=0, high=63), 8192))"
-    )
+    program = "from support.local_attention_cases import Setup, peak; print(peak(Setup(low=0, high=63), 8192))"
     where = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", program], env=where, capture_output=True, check=True, text=True

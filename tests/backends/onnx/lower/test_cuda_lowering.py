@@ -8,9 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.kernels import WIDTHS, known, lacking, of_ops, of_spec
-from support.onnx_runtime import agree, open_quietly
-from support.small import SMALL
+from support.cuda_kernels import (
+    COMPUTE_DTYPES,
+    build_op_models,
+    build_spec_models,
+    list_missing_kernels,
+    read_signatures,
+)
+from support.onnx_sessions import assert_outputs_match, open_silent_session
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 import specc_numpy
@@ -30,11 +36,15 @@ B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
 
 
 @pytest.mark.parametrize(
-    "width", [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in WIDTHS]
+    "width", [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in COMPUTE_DTYPES]
 )
 def test_every_op_has_kernels(width: HalfDtype) -> None:
     """Also those that no built-in spec uses, or not in this width."""
-    found = {name: lack for name, model in of_ops(width) if (lack := lacking(model) - UNMEASURED)}
+    found = {
+        name: lack
+        for name, model in build_op_models(width)
+        if (lack := list_missing_kernels(model) - UNMEASURED)
+    }
     assert not found
 
 
@@ -43,7 +53,7 @@ def test_every_op_is_valid_at_the_oldest_opset(width: HalfDtype) -> None:
     """Operators learned bfloat16 one after the other. Weights of 4 bits in the standard's
     form are refused there (E0851).
     """
-    for name, model in of_ops(width, opset=MIN_OPSET):
+    for name, model in build_op_models(width, opset=MIN_OPSET):
         if any(t.type.tensor_type.elem_type == INT4 for t in model.graph.input):
             continue
         onnx.checker.check_model(model, full_check=True)
@@ -52,12 +62,15 @@ def test_every_op_is_valid_at_the_oldest_opset(width: HalfDtype) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(s, marks=pytest.mark.parity if s in SOME else pytest.mark.slow) for s in SMALL],
+    [
+        pytest.param(s, marks=pytest.mark.parity if s in SOME else pytest.mark.slow)
+        for s in SMALL_CONFIGS
+    ],
 )
 def test_every_spec_has_kernels(name: str) -> None:
-    for width in WIDTHS:
-        for label, model in of_spec(name, width):
-            assert not lacking(model), (label, width)
+    for width in COMPUTE_DTYPES:
+        for label, model in build_spec_models(name, width):
+            assert not list_missing_kernels(model), (label, width)
 
 
 def test_what_has_no_kernel_is_seen() -> None:
@@ -66,9 +79,11 @@ def test_what_has_no_kernel_is_seen() -> None:
     x = made.input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
     pool = made.one(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
     graph = made.finish("g", {"y": pool})
-    assert lacking(build_model(graph, get_target("onnx")).model) == {"MaxPool 22 float>float"}
-    assert not lacking(build_model(graph, get_target("ort-cuda")).model)
-    assert len(known()) > 200
+    assert list_missing_kernels(build_model(graph, get_target("onnx")).model) == {
+        "MaxPool 22 float>float"
+    }
+    assert not list_missing_kernels(build_model(graph, get_target("ort-cuda")).model)
+    assert len(read_signatures()) > 200
 
 
 def windows() -> list[tuple[ops.MaxPool, Graph]]:
@@ -99,12 +114,12 @@ def test_the_greatest_of_windows(op: ops.MaxPool, graph: Graph) -> None:
         # of a window of nothing but padding the processor's f32 kernel gives a number
         names = ("ort-cuda",) if dtype == "f32" else ("onnx", "ort-cuda")
         for name in names:
-            session = open_quietly(build_model(of_type, get_target(name)).model)
+            session = open_silent_session(build_model(of_type, get_target(name)).model)
             kind = np.float32 if dtype == "f32" else np.float16
             shape = [d.evaluate({"b": 2, "n": 12, "m": 15}) for d in x.shape]
             drawn = np.random.default_rng(1).standard_normal(shape).astype(kind)
             want = specc_numpy.evaluate_graph(of_type, {"x": drawn}, {})
-            agree(want, session.run(None, {"x": drawn}))
+            assert_outputs_match(want, session.run(None, {"x": drawn}))
 
 
 @pytest.mark.parametrize("dtype", ["i64", "i32"])
@@ -112,10 +127,12 @@ def test_the_first_of_the_greatest_whole_numbers(dtype: str) -> None:
     made = Builder()
     x = made.input("x", Input(Type(dtype, (B, Dim.of(6), N))))
     graph = made.finish("g", {"y": made.one(ops.ArgMax(1), x)})
-    session = open_quietly(build_model(graph, get_target("ort-cuda")).model)
+    session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)
     kind = np.int64 if dtype == "i64" else np.int32
     drawn = np.random.default_rng(0).integers(-2, 2, (3, 6, 50)).astype(kind)
-    agree(specc_numpy.evaluate_graph(graph, {"x": drawn}, {}), session.run(None, {"x": drawn}))
+    assert_outputs_match(
+        specc_numpy.evaluate_graph(graph, {"x": drawn}, {}), session.run(None, {"x": drawn})
+    )
 
 
 def test_weights_that_are_read_are_not_asked_of_the_kernel(tmp_path: Path) -> None:
@@ -125,7 +142,7 @@ def test_weights_that_are_read_are_not_asked_of_the_kernel(tmp_path: Path) -> No
     path = tmp_path / "bert.onnx"
     tap = "bert.encoder.layer.0.attention:weights"
     options = {"init": 1, "target": "ort-cuda", "taps": [tap]}
-    specc.compile("bert", path, set=SMALL["bert"], **options)
+    specc.compile("bert", path, set=SMALL_CONFIGS["bert"], **options)
     nodes = onnx.load(path).graph.node
     modes = [a.name for n in nodes for a in n.attribute if n.op_type == "Attention"]
     assert "qk_matmul_output_mode" not in modes

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from support.onnx_runtime import open_quietly
+from support.onnx_sessions import open_silent_session
 
 Rows = NDArray[np.float32]
 RNG = np.random.default_rng(8)
@@ -44,7 +44,7 @@ def session(heads: int, groups: int, cap: float, biased: bool) -> onnxruntime.In
         [node], "g", [value(n) for n in names if n], [value(n) for n in node.output]
     )
     domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return open_quietly(helper.make_model(graph, opset_imports=domains, ir_version=10))
+    return open_silent_session(helper.make_model(graph, opset_imports=domains, ir_version=10))
 
 
 @pytest.mark.parametrize(("heads", "groups", "wide"), [(4, 2, 8), (2, 2, 24)])

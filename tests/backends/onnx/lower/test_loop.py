@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.ir import ops
@@ -70,10 +70,12 @@ def test_a_scan_equals_the_reference(
     model = build_model(made, get_target(where), opset).model
     assert {n.op_type for n in model.graph.node} & {"Loop", "Scan"} == {kind}
     onnx.checker.check_model(model, full_check=True)
-    session = open_quietly(model)
+    session = open_silent_session(model)
     for batch, length in ((3, 5), (1, 1), (2, 0), (0, 3)):
         inputs = given(batch, length, masked)
-        agree(specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs))
+        assert_outputs_match(
+            specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs)
+        )
 
 
 @pytest.mark.parametrize("where", LOOPS)
@@ -98,11 +100,11 @@ def test_a_scan_may_hold_another(where: str) -> None:
         ops.Scan(outer.finish("outer", {"s": end, "y": sums}), 1, 1, 1), rows, first, factor
     )
     made = b.finish("nested", {"end": whole[0], "sums": whole[1]})
-    session = open_quietly(build_model(made, get_target(where)).model)
+    session = open_silent_session(build_model(made, get_target(where)).model)
     rng = np.random.default_rng(0)
     inputs = {
         "rows": rng.standard_normal((2, 5, 3)).astype(np.float32),
         "first": np.ones(2, np.float32),
         "factor": np.array(0.5, np.float32),
     }
-    agree(specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs))
+    assert_outputs_match(specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs))

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import agree, open_quietly
-from support.op_examples import LOW, along
+from support.onnx_sessions import assert_outputs_match, open_silent_session
+from support.op_examples import QUANTIZED_RANGES, make_sequence_conv
 
 import specc_numpy
 from specc.ir import ops
@@ -193,11 +193,11 @@ CASES: list[Case] = [
     Case(ops.Weigh(), ("f32[2 t s]", "f32[b 1 s 3]")),
     Case(ops.Patches(), ("f32[b 3 8 6]", "f32[5 3 4 2]", "f32[5]")),
     Case(ops.Patches(), ("f32[b 1 4 4]", "f32[5 1 2 2]", None)),
-    *[Case(along(3, dilation, ahead), ("f32[b t 4]", "f32[5 4 3]", "f32[5]"))
+    *[Case(make_sequence_conv(3, dilation, ahead), ("f32[b t 4]", "f32[5 4 3]", "f32[5]"))
       for dilation, ahead in ((1, 0), (1, 1), (2, 0), (2, 3))],
     Case(ops.Conv((7,), (1,), (1,), (3, 3), D(4)), ("f32[b t 4]", "f32[4 1 7]", "f32[4]")),
     Case(ops.Conv((8,), (2,), (2,), (10, 4), D(4)), ("f32[b t 4]", "f32[8 1 8]", None)),
-    Case(along(1), ("f32[b t 4]", "f32[5 4 1]", None)),
+    Case(make_sequence_conv(1), ("f32[b t 4]", "f32[5 4 1]", None)),
     Case(ops.Conv((3,), (2,), (1,), (1, 1)), ("f32[b t 4]", "f32[5 4 3]", "f32[5]")),
     Case(ops.Conv((5,), (4,), (1,), (2, 2), D(2)), ("f32[b t 4]", "f32[6 2 5]", None)),
     Case(ops.Conv((3,), (3,), (2,), (4, 0)), ("f32[b t 4]", "f32[5 4 3]", "f32[5]")),
@@ -364,8 +364,8 @@ def values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDAr
             low = 0 if case.op.name in NUMBERS_FROM_0 else -case.below
             kind = np.int64 if dtype == "i64" else np.int32
             found[f"x{n}"] = rng.integers(low, case.below, shape).astype(kind)
-        elif dtype in LOW:
-            low, high, stored = LOW[dtype]
+        elif dtype in QUANTIZED_RANGES:
+            low, high, stored = QUANTIZED_RANGES[dtype]
             found[f"x{n}"] = rng.integers(low, high + 1, shape).astype(stored)
         else:
             x = rng.standard_normal(shape) * 2
@@ -377,7 +377,7 @@ def values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDAr
 def assert_agree(graph: Graph, session: Any, given: dict[str, NDArray[Any]]) -> None:
     known = {i.name for i in session.get_inputs()}
     got = session.run(None, {k: v for k, v in given.items() if k in known})
-    agree(specc_numpy.evaluate_graph(graph, given, {}), got)
+    assert_outputs_match(specc_numpy.evaluate_graph(graph, given, {}), got)
 
 
 def test_every_op_has_a_rule() -> None:
@@ -395,7 +395,7 @@ def test_onnx_runtime_equals_the_reference(case: Case) -> None:
     for opset in OPSETS:
         built = build_model(graph, get_target("onnx"), opset)
         onnx.checker.check_model(built.model, full_check=True)
-        session = open_quietly(built.model)
+        session = open_silent_session(built.model)
         del built.model.opset_import[:]
         if (body := built.model.graph.SerializeToString()) in seen and opset != OPSETS[-1]:
             continue  # the same nodes as at an older opset
@@ -411,6 +411,6 @@ def test_rounded_weights_for_a_card_equal_the_reference(case: Case) -> None:
     if isinstance(op, ops.LinearQ) and op.rounding == "block":
         case = replace(case, op=replace(op, rounding="none"))
     graph = graph_of(case)
-    session = open_quietly(build_model(graph, get_target("ort-cuda")).model)
+    session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)
     for sizes in (*SIZES, *(EMPTY if case.empty else ())):
         assert_agree(graph, session, values(case, graph, sizes))

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.onnx_runtime import open_quietly
-from support.small import SMALL
-from support.spec_models import opened
+from support.elaborated_specs import elaborate_with_config
+from support.onnx_sessions import open_silent_session
+from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.ir.graph import Graph
@@ -20,7 +20,7 @@ from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 
 def translator() -> tuple[Graph, dict[str, Any]]:
-    graph = opened("luong_local_p", **SMALL["luong_local_p"]).model.graph
+    graph = elaborate_with_config("luong_local_p", **SMALL_CONFIGS["luong_local_p"]).model.graph
     rng = np.random.default_rng(0)
     shapes = {n: [d.number for d in p.type.shape] for n, p in graph.parameters.items()}
     weights = {n: rng.normal(size=s).astype("f4") * 0.3 for n, s in shapes.items()}
@@ -34,7 +34,7 @@ def off(opset: int, *sizes: Mapping[str, int]) -> float:
     verify_built_model(built)
     for name, tensor in built.weights.items():
         tensor.raw_data = weights[name].tobytes()
-    session = open_quietly(built.model)
+    session = open_silent_session(built.model)
     worst = 0.0
     for at in sizes:
         given = random_inputs(graph, at, np.random.default_rng(at["src"]))
@@ -81,6 +81,6 @@ def test_rows_that_are_not_the_near_ones_are_seen(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_masks_around_a_center_are_done_so() -> None:
-    graph = opened("luong_local_m", **SMALL["luong_local_m"]).model.graph
+    graph = elaborate_with_config("luong_local_m", **SMALL_CONFIGS["luong_local_m"]).model.graph
     made = build_model(pass_pipeline.simplify_graph(graph), get_target("onnx")).model
     assert str(predictive_local_attention.NEAR_KEYS_DIM) not in str(made.graph)

@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import agree, open_quietly
-from support.rounded import rounded_map
+from support.onnx_sessions import assert_outputs_match, open_silent_session
+from support.quantized_linear import build_quantized_linear
 
 import specc_numpy
 from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
@@ -46,11 +46,13 @@ def has_extremes(*shape: int) -> Rows:
 @pytest.mark.parametrize(("block", "wide"), [(16, 56), (32, 100), (128, 24), (64, 64)])
 @pytest.mark.parametrize("rounding", ["block", "none"])
 def test_blocks(bits: int, block: int, wide: int, rounding: ActivationRoundingMode) -> None:
-    made = rounded_map(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
-    session = open_quietly(made.model("ort-cpu"))
+    made = build_quantized_linear(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
+    session = open_silent_session(made.model("ort-cpu"))
     for rows in (1, 3, 17):
         given = {"x": has_extremes(rows, wide)}
-        agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given))
+        assert_outputs_match(
+            specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given)
+        )
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -61,10 +63,10 @@ def test_blocks_of_zeros_add_nothing(bits: int) -> None:
     weight = normal(5, 96) * np.float32(1e-6)
     weight[:, 32:64] = 0
     weight[4] = 0
-    made = rounded_map(weight, blocked(bits, 32))
+    made = build_quantized_linear(weight, blocked(bits, 32))
     given = {"x": has_extremes(3, 96)}
-    (got,) = open_quietly(made.model("ort-cpu")).run(None, given)
-    agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), [got])
+    (got,) = open_silent_session(made.model("ort-cpu")).run(None, given)
+    assert_outputs_match(specc_numpy.evaluate_graph(made.graph, given, made.weights), [got])
     assert np.abs(got[:, 4]).max() < 1e-30
 
 
@@ -75,21 +77,21 @@ def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str)
     """ONNX Runtime multiplies the bias by the scale of a row in the fused form that its
     optimizer makes, unless the scales are multiplied one after the other.
     """
-    made = rounded_map(normal(5, 21), form, ("b", "t"), normal(5) * 50)
+    made = build_quantized_linear(normal(5, 21), form, ("b", "t"), normal(5) * 50)
     model = made.model(name, opset)
     given = {"x": has_extremes(2, 3, 21)}
     want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
-    agree(want, open_quietly(model).run(None, given))
+    assert_outputs_match(want, open_silent_session(model).run(None, given))
     plain = onnxruntime.SessionOptions()
     plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), plain)
-    agree(want, session.run(None, given))
+    assert_outputs_match(want, session.run(None, given))
 
 
 @pytest.mark.parametrize("form", [ROW, COLUMN, blocked(4, 32), blocked(8, 32)], ids=str)
 def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> None:
-    made = rounded_map(normal(40, 96), form)
-    session = open_quietly(made.model("ort-cpu"))
+    made = build_quantized_linear(normal(40, 96), form)
+    session = open_silent_session(made.model("ort-cpu"))
     x = has_extremes(9, 96)
     together = session.run(None, {"x": x})[0]
     for n in range(len(x)):
@@ -105,21 +107,23 @@ def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> N
 def test_no_rows_and_maps_of_one() -> None:
     forms = (ROW, COLUMN, blocked(4, 16))
     for form, (out, wide) in itertools.product(forms, ((1, 1), (3, 5))):
-        made = rounded_map(normal(out, wide), form, ("b", "t"))
-        session = open_quietly(made.model("ort-cpu"))
+        made = build_quantized_linear(normal(out, wide), form, ("b", "t"))
+        session = open_silent_session(made.model("ort-cpu"))
         for lead in ((0, 3), (2, 0), (1, 1), (2, 2)):
             given = {"x": normal(*lead, wide)}
             want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
-            agree(want, session.run(None, given))
+            assert_outputs_match(want, session.run(None, given))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("wide", [64, 50])
 def test_columns_in_blocks_are_the_standards(bits: int, wide: int) -> None:
     """Without ONNX Runtime's own optimization nothing but weights is rounded."""
-    made = rounded_map(normal(9, wide), blocked(bits, 32, "none", "columns"))
+    made = build_quantized_linear(normal(9, wide), blocked(bits, 32, "none", "columns"))
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     session = onnxruntime.InferenceSession(made.model("onnx", 21).SerializeToString(), options)
     given = {"x": has_extremes(3, wide)}
-    agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given))
+    assert_outputs_match(
+        specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given)
+    )

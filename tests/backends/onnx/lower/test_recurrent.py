@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.onnx_runtime import agree, open_quietly
-from support.spec_models import Opened, by_reference, opened, random_weights
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 from specc_onnx import build_model, get_target
 
@@ -26,14 +31,14 @@ graph f(x: float[batch, seq, 3], keep: keep[batch, seq]{side}, first: float[batc
 LAYER = "gru(x, hidden=5, reset=after, layers=2, direction=both, keep=keep, start=first)"
 
 
-def spec(directory: Path, call: str, side: str = "", dims: str = "batch, seq") -> Opened:
+def spec(directory: Path, call: str, side: str = "", dims: str = "batch, seq") -> ElaboratedSpec:
     (directory / "m.specc").write_text(SPEC.format(call=call, side=side, dims=dims))
-    return opened(str(directory / "m.specc"))
+    return elaborate_with_config(str(directory / "m.specc"))
 
 
-def model(found: Opened, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:
+def model(found: ElaboratedSpec, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:
     built = build_model(found.model.graph, get_target(where), opset)
-    weights = random_weights(found)
+    weights = sample_spec_weights(found)
     for name, initializer in built.weights.items():
         initializer.raw_data = weights[name].astype("<f4").tobytes()
     onnx.checker.check_model(built.model, full_check=True)
@@ -92,9 +97,9 @@ def test_padding_on_either_side_and_nothing_at_all(call: str, tmp_path: Path) ->
     batch gives nothing.
     """
     found = spec(tmp_path, call)
-    weights = random_weights(found)
+    weights = sample_spec_weights(found)
     for opset in (17, 26):
-        session = open_quietly(model(found, opset))
+        session = open_silent_session(model(found, opset))
         for side in ("left", "right"):
             for case in (
                 (3, 5, [5, 2, 0]),
@@ -104,7 +109,9 @@ def test_padding_on_either_side_and_nothing_at_all(call: str, tmp_path: Path) ->
                 (1, 1, [1]),
             ):
                 inputs = given(*case, side)
-                agree(by_reference(found, weights, inputs), session.run(None, inputs))
+                assert_outputs_match(
+                    run_reference(found, weights, inputs), session.run(None, inputs)
+                )
 
 
 def test_rows_of_unequal_length_are_a_loop_where_the_operator_knows_no_lengths(
@@ -116,19 +123,22 @@ def test_rows_of_unequal_length_are_a_loop_where_the_operator_knows_no_lengths(
     assert kinds(made)["Loop"] == 4
     free = spec(tmp_path, LAYER.replace("keep=keep, ", ""))
     assert kinds(model(free, where="openvino"))["GRU"] == 4
-    weights, session = (random_weights(spec(tmp_path, LAYER, " right")), open_quietly(made))
+    weights, session = (
+        sample_spec_weights(spec(tmp_path, LAYER, " right")),
+        open_silent_session(made),
+    )
     for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
         inputs = given(*case)
-        agree(by_reference(found, weights, inputs), session.run(None, inputs))
+        assert_outputs_match(run_reference(found, weights, inputs), session.run(None, inputs))
 
 
 def test_padding_declared_on_the_right(tmp_path: Path) -> None:
     found = spec(tmp_path, LAYER, " right")
-    weights = random_weights(found)
-    session = open_quietly(model(found))
+    weights = sample_spec_weights(found)
+    session = open_silent_session(model(found))
     for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
         inputs = given(*case)
-        agree(by_reference(found, weights, inputs), session.run(None, inputs))
+        assert_outputs_match(run_reference(found, weights, inputs), session.run(None, inputs))
 
 
 def test_a_layer_inside_a_loop_reads_its_weights_from_outside(tmp_path: Path) -> None:
@@ -145,8 +155,11 @@ graph f(x: float[batch, words, letters, 3]) -> (y: float[batch, words, 4]) {
 }
 """
     (tmp_path / "m.specc").write_text(text)
-    found = opened(str(tmp_path / "m.specc"))
+    found = elaborate_with_config(str(tmp_path / "m.specc"))
     inputs = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype(np.float32)}
     made = model(found)
     assert kinds(made)["Split"] == 4, "gates are put in order once, outside"
-    agree(by_reference(found, random_weights(found), inputs), open_quietly(made).run(None, inputs))
+    assert_outputs_match(
+        run_reference(found, sample_spec_weights(found), inputs),
+        open_silent_session(made).run(None, inputs),
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.ir import ops
@@ -86,14 +86,14 @@ def test_numbers_that_name_nobody_and_experts_named_twice(
     built = build_model(made, get_target("onnx"), opset)
     built.weights["w"].raw_data = weight.tobytes()
     onnx.checker.check_model(built.model, full_check=True)
-    session = open_quietly(built.model)
+    session = open_silent_session(built.model)
     for k, low, high in ((3, -2, experts + 2), (2, 1, 2), (1, experts, experts + 1), (0, 0, 1)):
         x = given(sizes, k, low, high)
         x = {n: v for n, v in x.items() if n in made.inputs}
         wanted = by_hand(made, x, weight)
         found = specc_numpy.evaluate_graph(made, x, {"w": weight})["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
-        agree({"y": wanted}, session.run(None, x))
+        assert_outputs_match({"y": wanted}, session.run(None, x))
 
 
 @FORMS
@@ -104,7 +104,9 @@ def test_whole_numbers_of_32_bits(experts: int) -> None:
     x = given((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
     x["ids"] = x["ids"].astype(np.int32)
-    agree({"y": by_hand(made, x, weight)}, open_quietly(built.model).run(None, x))
+    assert_outputs_match(
+        {"y": by_hand(made, x, weight)}, open_silent_session(built.model).run(None, x)
+    )
 
 
 @FORMS
@@ -122,7 +124,7 @@ def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
     x = given((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
     wanted = by_hand(made, x, short.astype(np.float32))
-    agree({"y": wanted}, open_quietly(built.model).run(None, x))
+    assert_outputs_match({"y": wanted}, open_silent_session(built.model).run(None, x))
 
 
 def test_a_target_says_how_many_experts_stand_alone() -> None:

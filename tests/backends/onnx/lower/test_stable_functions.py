@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import open_quietly
+from support.onnx_sessions import open_silent_session
 
 import specc_numpy
 from specc.analysis.causality import check_causality
@@ -45,7 +45,7 @@ def compute(function: str, x: Array, directory: Path) -> tuple[Array, Array]:
     path = directory / "m.specc"
     path.write_text(SPEC.format(function=function), encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
-    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
+    session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)
     (found,) = session.run(None, {"x": x})
     with np.errstate(all="ignore"):
         reference = specc_numpy.evaluate_graph(graph, {"x": x}, {})["y"]
@@ -117,7 +117,7 @@ def test_naive_formulas_fail_the_same_comparison(naive: str, tmp_path: Path) -> 
     path = tmp_path / "naive.specc"
     path.write_text(SPEC.format(function="").replace("return (x)", f"return {naive}"), "utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
-    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
+    session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)
     (found,) = session.run(None, {"x": ROWS})
     with pytest.raises(AssertionError):
         check_close(found, stable.astype(np.float64))

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from support.onnx_runtime import agree, open_quietly
+from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -79,7 +79,7 @@ def test_windows_of_every_form(opset: int, axes: int) -> None:
     for seed in range(6):
         op, weight = drawn(rng, axes)
         graph = graph_of(op, weight, axes)
-        session = open_quietly(build_model(graph, get_target("onnx"), opset=opset).model)
+        session = open_silent_session(build_model(graph, get_target("onnx"), opset=opset).model)
         for sizes in (*SIZES, *FEW):
             given = values(graph, sizes, seed)
             if too_few(graph, given):
@@ -87,7 +87,7 @@ def test_windows_of_every_form(opset: int, axes: int) -> None:
                     session.run(None, given)
             else:
                 wanted = specc_numpy.evaluate_graph(graph, given, {})
-                agree(wanted, session.run(None, given))
+                assert_outputs_match(wanted, session.run(None, given))
 
 
 STOPS = (

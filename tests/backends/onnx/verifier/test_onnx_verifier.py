@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from support.onnx_models import decoder
+from support.decoder_graphs import build_decoder
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -18,13 +18,13 @@ from specc_onnx.verifier.onnx_verifier import (
 
 
 def test_a_sound_model_passes_without_its_weights() -> None:
-    built = build_model(decoder(), get_target("onnx"))
+    built = build_model(build_decoder(), get_target("onnx"))
     verify_built_model(built)
     assert len(make_weights_inputs(built).graph.initializer) < len(built.model.graph.initializer)
 
 
 def test_a_node_with_an_unknown_attribute_is_found() -> None:
-    built = build_model(decoder(), get_target("onnx"))
+    built = build_model(build_decoder(), get_target("onnx"))
     built.model.graph.node[0].attribute.append(onnx.helper.make_attribute("colour", 1))
     with pytest.raises(UnsoundModelError, match="is not valid"):
         verify_built_model(built)
@@ -41,7 +41,7 @@ def test_a_node_with_an_unknown_attribute_is_found() -> None:
 def test_a_type_that_the_nodes_contradict_is_found(
     axis: int, dim: dict[str, object], message: str
 ) -> None:
-    built = build_model(decoder(), get_target("onnx"))
+    built = build_model(build_decoder(), get_target("onnx"))
     model = make_weights_inputs(built)
     where = next(v for v in model.graph.value_info if v.name == "embed/Gather")
     changed = where.type.tensor_type.shape.dim[axis]
@@ -54,7 +54,7 @@ def test_a_type_that_the_nodes_contradict_is_found(
 
 @pytest.mark.parametrize("field", ["input", "output"])
 def test_inputs_weights_and_results_are_the_graphs(field: str) -> None:
-    built = build_model(decoder(), get_target("onnx"))
+    built = build_model(build_decoder(), get_target("onnx"))
     for value in getattr(make_weights_inputs(built).graph, field):
         model = make_weights_inputs(built)
         changed = next(v for v in getattr(model.graph, field) if v.name == value.name)
@@ -67,7 +67,7 @@ def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
     """ONNX knows Swish and gives it a body; ONNX Runtime 1.31 has no kernel for it at
     opset 25 and 26.
     """
-    built = build_model(decoder(), get_target("onnx"), 26)
+    built = build_model(build_decoder(), get_target("onnx"), 26)
     node = next(n for n in built.model.graph.node if n.op_type == "Gelu")
     node.op_type = "Erf"
     node.domain = "nobody.knows"

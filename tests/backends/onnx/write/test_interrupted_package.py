@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.packed import packed
+from support.two_graph_packages import write_pair_package
 
 from specc.artifact.package_index import INDEX_FILE
 from specc.backend import ExtraFile
@@ -63,14 +63,14 @@ def attempts(
         directory = tmp_path / str(nth) / "pair"
         directory.parent.mkdir()
         if existing:
-            packed(directory, seed=0, extras=EXTRAS[1:], load=False)
+            write_pair_package(directory, seed=0, extras=EXTRAS[1:], load=False)
         before = content(directory)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
             for module in (output, platform):
                 context.setattr(module, "os", faulty)
             with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
-                packed(directory, seed=1, extras=EXTRAS, load=False)
+                write_pair_package(directory, seed=1, extras=EXTRAS, load=False)
         if faulty.left > 0:
             assert nth > 1, "nothing was made to fail"
             return
@@ -134,5 +134,5 @@ def test_after_a_killed_run_the_package_can_be_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for directory, _ in attempts(tmp_path, monkeypatch, "replace", Stopped(), True):
-        packed(directory, seed=2, extras=EXTRAS[1:], load=False)
+        write_pair_package(directory, seed=2, extras=EXTRAS[1:], load=False)
         assert open_package(directory, contents=True).roles == ("encode", "score")

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support.onnx_models import decoder, parameters
-from support.onnx_runtime import agree
+from support.decoder_graphs import build_decoder, sample_parameters
+from support.onnx_sessions import assert_outputs_match
 
 import specc_numpy
 from specc.backend import EmittedModel, WrittenModel
@@ -88,15 +88,15 @@ def write(graph: Graph, values: Arrays, path: Path, **options: Any) -> WrittenMo
 
 def assert_runs(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
     given = {"tokens": np.array([[1, 5, 2], [10, 0, 3]])}
-    agree(
+    assert_outputs_match(
         specc_numpy.evaluate_graph(graph, given, arrays),
         list(open_ort_model(path).run(given).values()),
     )
 
 
 def test_small_weights_stand_in_the_file(tmp_path: Path) -> None:
-    graph = decoder()
-    arrays = parameters(graph)
+    graph = build_decoder()
+    arrays = sample_parameters(graph)
     written = write(graph, Arrays(graph, arrays), tmp_path / "m.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
     assert written.data is None
@@ -104,8 +104,8 @@ def test_small_weights_stand_in_the_file(tmp_path: Path) -> None:
 
 
 def test_copied_weights_lie_in_one_file_named_by_its_content(tmp_path: Path) -> None:
-    graph = decoder()
-    arrays = parameters(graph)
+    graph = build_decoder()
+    arrays = sample_parameters(graph)
     values = Arrays(graph, arrays)
     written = write(graph, values, tmp_path / "m.onnx", weights_as="copy")
     assert written.data is not None
@@ -114,17 +114,23 @@ def test_copied_weights_lie_in_one_file_named_by_its_content(tmp_path: Path) -> 
     assert values.read == list(graph.parameters)
     assert_runs(graph, arrays, written.path)
     again = write(
-        graph, Arrays(graph, parameters(graph, seed=1)), tmp_path / "m.onnx", weights_as="copy"
+        graph,
+        Arrays(graph, sample_parameters(graph, seed=1)),
+        tmp_path / "m.onnx",
+        weights_as="copy",
     )
     assert again.data != written.data
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
-    graph = decoder()
+    graph = build_decoder()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write(
-            graph, Arrays(graph, parameters(graph)), tmp_path / name / "m.onnx", weights_as="copy"
+            graph,
+            Arrays(graph, sample_parameters(graph)),
+            tmp_path / name / "m.onnx",
+            weights_as="copy",
         )
     a, b = (sorted(p for p in (tmp_path / name).iterdir()) for name in ("a", "b"))
     assert [p.name for p in a] == [p.name for p in b]
@@ -133,8 +139,8 @@ def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
 
 def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path) -> None:
     """Nothing is copied, only looked at for what is not finite, and odd offsets do not matter."""
-    graph = decoder()
-    arrays = parameters(graph)
+    graph = build_decoder()
+    arrays = sample_parameters(graph)
     (tmp_path / "weights").mkdir()
     values = in_a_file(graph, arrays, tmp_path / "weights" / "model.safetensors")
     written = write(graph, values, tmp_path / "m.onnx", weights_as="link")
@@ -144,8 +150,8 @@ def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_linked_bf16_is_widened_in_the_graph_and_copied_bf16_on_the_way(tmp_path: Path) -> None:
-    graph = decoder()
-    arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in parameters(graph).items()}
+    graph = build_decoder()
+    arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in sample_parameters(graph).items()}
     values = in_a_file(graph, arrays, tmp_path / "model.safetensors")
     for how, dtype in (("link", onnx.TensorProto.BFLOAT16), ("copy", onnx.TensorProto.FLOAT)):
         written = write(graph, values, tmp_path / f"{how}.onnx", weights_as=how)
@@ -157,9 +163,9 @@ def test_linked_bf16_is_widened_in_the_graph_and_copied_bf16_on_the_way(tmp_path
 def test_weights_that_cannot_be_linked_are_copied_unless_linking_was_asked_for(
     tmp_path: Path,
 ) -> None:
-    graph = decoder()
+    graph = build_decoder()
     (tmp_path / "out").mkdir()
-    values = in_a_file(graph, parameters(graph), tmp_path / "model.safetensors")
+    values = in_a_file(graph, sample_parameters(graph), tmp_path / "model.safetensors")
     written = write(graph, values, tmp_path / "out" / "m.onnx", weights_as="auto")
     assert not written.plan.linked
     with pytest.raises(Failed, match="E0824") as caught:
@@ -169,8 +175,8 @@ def test_weights_that_cannot_be_linked_are_copied_unless_linking_was_asked_for(
 
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
-    graph = decoder()
-    arrays = {**parameters(graph)}
+    graph = build_decoder()
+    arrays = {**sample_parameters(graph)}
     a, b = "layers.0.self_attn.q.weight", "layers.1.self_attn.q.weight"
     arrays[b] = arrays[a]
     values = Arrays(graph, arrays, ties={b: a})
@@ -180,7 +186,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 
 
 def test_the_model_carries_its_texts(tmp_path: Path) -> None:
-    graph = decoder()
+    graph = build_decoder()
 
     def texts(emitted: EmittedModel) -> dict[str, str]:
         return {
@@ -190,7 +196,11 @@ def test_the_model_carries_its_texts(tmp_path: Path) -> None:
 
     path = tmp_path / "m.onnx"
     write_model(
-        graph, path, Arrays(graph, parameters(graph)), target=get_target("onnx"), metadata=texts
+        graph,
+        path,
+        Arrays(graph, sample_parameters(graph)),
+        target=get_target("onnx"),
+        metadata=texts,
     )
     carried = {p.key: p.value for p in onnx.load(path).metadata_props}
     assert [a["scope"] for a in json.loads(carried["specc"])] == [
@@ -201,8 +211,8 @@ def test_the_model_carries_its_texts(tmp_path: Path) -> None:
 
 
 def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
-    graph = decoder()
-    values = Arrays(graph, parameters(graph))
+    graph = build_decoder()
+    values = Arrays(graph, sample_parameters(graph))
     (tmp_path / "m.onnx").write_text("what was there")
 
     def broken(name: str, dtype: str) -> Iterator[memoryview]:
@@ -215,7 +225,7 @@ def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    graph = decoder(layers=1, width=16384, heads=4)
+    graph = build_decoder(layers=1, width=16384, heads=4)
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
     assert sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values()) > MAX_INLINE
     with pytest.raises(

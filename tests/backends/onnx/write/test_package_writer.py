@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support.packed import ALL, SHARED, SPEC, packed, single
-from support.verify_lines import verify_package
+from support.two_graph_packages import (
+    ALL_SIZES,
+    SHARED_SIZES,
+    SPEC,
+    write_pair_package,
+    write_single_graph,
+)
+from support.verification_lines import list_package_lines
 
 import specc
 from specc.artifact.package_index import INDEX_FILE
@@ -41,7 +47,7 @@ def initializers(path: Path) -> dict[str, Any]:
 
 
 def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(tmp_path: Path) -> None:
-    written = packed(tmp_path / "pair")
+    written = write_pair_package(tmp_path / "pair")
     assert names(tmp_path / "pair") == sorted(
         ["score.onnx", "encode.onnx", INDEX_FILE, str(written.data)]
     )
@@ -52,20 +58,22 @@ def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(tmp_path: Path
 def test_weights_of_both_graphs_are_stored_once_and_those_of_one_beside_them(
     tmp_path: Path,
 ) -> None:
-    packed(tmp_path / "pair")
-    assert weights_file(tmp_path / "pair").stat().st_size < 4 * sum(ALL.values()) + 64 * len(ALL)
+    write_pair_package(tmp_path / "pair")
+    assert weights_file(tmp_path / "pair").stat().st_size < 4 * sum(ALL_SIZES.values()) + 64 * len(
+        ALL_SIZES
+    )
     score, encode = (initializers(tmp_path / "pair" / f"{n}.onnx") for n in ("score", "encode"))
-    assert set(score) | set(encode) >= set(ALL)
-    for name in SHARED:
+    assert set(score) | set(encode) >= set(ALL_SIZES)
+    for name in SHARED_SIZES:
         assert [e.value for e in score[name].external_data] == [
             e.value for e in encode[name].external_data
         ]
     assert "more.weight" not in score
-    assert not any(t.raw_data for n, t in (*score.items(), *encode.items()) if n in ALL)
+    assert not any(t.raw_data for n, t in (*score.items(), *encode.items()) if n in ALL_SIZES)
 
 
 def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
-    packed(tmp_path / "pair")
+    write_pair_package(tmp_path / "pair")
     index = json.loads((tmp_path / "pair" / INDEX_FILE).read_text(encoding="utf-8"))
     for name, data in content(tmp_path / "pair").items():
         if name != INDEX_FILE:
@@ -80,28 +88,28 @@ def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
 
 def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
     for where in ("a", "b"):
-        packed(
+        write_pair_package(
             tmp_path / where / "pair", extras=[ExtraFile.of_data("config.json", {"b": 1, "a": 2})]
         )
     assert content(tmp_path / "a" / "pair") == content(tmp_path / "b" / "pair")
 
 
 def test_a_graph_gives_what_it_gives_as_a_model_of_one_file(tmp_path: Path) -> None:
-    packed(tmp_path / "pair")
+    write_pair_package(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
     for graph, result in (("score", "tags"), ("encode", "rows")):
-        alone = specc.load(single(tmp_path, graph)).run(ids=IDS)[result]
+        alone = specc.load(write_single_graph(tmp_path, graph)).run(ids=IDS)[result]
         np.testing.assert_array_equal(package.load(graph).run(ids=IDS)[result], alone)
 
 
 def test_every_graph_agrees_with_the_reference(tmp_path: Path) -> None:
-    packed(tmp_path / "pair")
-    lines = list(verify_package(open_package(tmp_path / "pair", contents=True), rounds=2))
+    write_pair_package(tmp_path / "pair")
+    lines = list(list_package_lines(open_package(tmp_path / "pair", contents=True), rounds=2))
     assert [line.partition(":")[0] for line in lines] == ["encode", "encode", "score", "score"]
 
 
 def test_sources_stand_in_the_index_once_and_each_manifest_has_them(tmp_path: Path) -> None:
-    packed(tmp_path / "pair")
+    write_pair_package(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
     assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
     assert b"Tags words, or" in (tmp_path / "pair" / INDEX_FILE).read_bytes()
@@ -109,14 +117,14 @@ def test_sources_stand_in_the_index_once_and_each_manifest_has_them(tmp_path: Pa
 
 
 def test_inline_weights_stand_in_each_graph_that_needs_them(tmp_path: Path) -> None:
-    packed(tmp_path / "pair", weights_as="inline")
+    write_pair_package(tmp_path / "pair", weights_as="inline")
     assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE]
-    assert set(initializers(tmp_path / "pair" / "score.onnx")) >= set(SHARED)
-    assert len(list(verify_package(open_package(tmp_path / "pair"), rounds=1))) == 2
+    assert set(initializers(tmp_path / "pair" / "score.onnx")) >= set(SHARED_SIZES)
+    assert len(list(list_package_lines(open_package(tmp_path / "pair"), rounds=1))) == 2
 
 
 def test_a_package_of_one_graph_holds_small_weights_in_it(tmp_path: Path) -> None:
-    packed(tmp_path / "pair", graphs=("score",))
+    write_pair_package(tmp_path / "pair", graphs=("score",))
     assert names(tmp_path / "pair") == ["score.onnx", INDEX_FILE]
     assert open_package(tmp_path / "pair").role() == "score"
 
@@ -124,7 +132,7 @@ def test_a_package_of_one_graph_holds_small_weights_in_it(tmp_path: Path) -> Non
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint in the folder of the package."""
-    packed(tmp_path / "first")
+    write_pair_package(tmp_path / "first")
     package = open_package(tmp_path / "first")
     weights = {n: a for role in package.roles for n, a in package.load(role).weights().items()}
     path = tmp_path / "pair" / "weights" / "model.safetensors"
@@ -134,18 +142,18 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
-    written = packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+    written = write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
     assert written.data is None
     assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
     package = open_package(tmp_path / "pair", contents=True)
     assert list(package.index.linked) == ["weights/model.safetensors"]
     want = open_package(tmp_path / "first").load("score").run(ids=IDS)["tags"]
     np.testing.assert_array_equal(package.load("score").run(ids=IDS)["tags"], want)
-    assert len(list(verify_package(package, rounds=1))) == 2
+    assert len(list(list_package_lines(package, rounds=1))) == 2
 
 
 def test_a_checkpoint_that_has_changed_is_refused_by_name(tmp_path: Path, checkpoint: Path) -> None:
-    packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+    write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
     data = bytearray(checkpoint.read_bytes())
     data[-1] ^= 1
     checkpoint.write_bytes(data)
@@ -156,8 +164,8 @@ def test_a_checkpoint_that_has_changed_is_refused_by_name(tmp_path: Path, checkp
 def test_a_package_in_the_place_of_a_linked_one_leaves_the_checkpoint(
     tmp_path: Path, checkpoint: Path
 ) -> None:
-    packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
-    packed(tmp_path / "pair", weights=str(checkpoint), weights_as="copy")
+    write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+    write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="copy")
     assert checkpoint.exists()
     assert not open_package(tmp_path / "pair").index.linked
 
@@ -167,7 +175,7 @@ def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(tmp_path:
         ExtraFile("genai_config.json", b"{}"),
         ExtraFile("tokenizer.json", b"[1]", role="tokenizer", hashed=True),
     ]
-    packed(tmp_path / "pair", extras=extras)
+    write_pair_package(tmp_path / "pair", extras=extras)
     package = open_package(tmp_path / "pair")
     assert package.extra("genai_config.json") == b"{}"
     assert package.extra("tokenizer") == b"[1]"
@@ -180,15 +188,15 @@ def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(tmp_path: 
         ExtraFile("genai_config.json", b"{}"),
         ExtraFile("tokenizer.json", b"[1]", hashed=True),
     ]
-    packed(tmp_path / "pair", extras=extras)
+    write_pair_package(tmp_path / "pair", extras=extras)
     (tmp_path / "pair" / "notes.txt").write_text("mine")
-    packed(tmp_path / "pair", seed=1, graphs=("score",))
+    write_pair_package(tmp_path / "pair", seed=1, graphs=("score",))
     assert names(tmp_path / "pair") == ["notes.txt", "score.onnx", INDEX_FILE]
 
 
 def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path) -> None:
     """Only what is by its content what the former package wrote goes."""
-    packed(tmp_path / "pair")
+    write_pair_package(tmp_path / "pair")
     for name in ("notes.txt", "notes-0123456789abcdef.txt"):
         (tmp_path / "pair" / name).write_text("mine")
     path = tmp_path / "pair" / INDEX_FILE
@@ -196,7 +204,7 @@ def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path
     for name in ("notes.txt", "notes-0123456789abcdef.txt"):
         index["files"][name] = {"bytes": 4, "sha256": "0" * 64}
     path.write_text(json.dumps(index), encoding="utf-8")
-    packed(tmp_path / "pair", seed=1)
+    write_pair_package(tmp_path / "pair", seed=1)
     assert {"notes.txt", "notes-0123456789abcdef.txt"} < set(names(tmp_path / "pair"))
 
 
@@ -204,9 +212,9 @@ def test_a_file_that_is_there_and_equal_is_left_and_never_removed(tmp_path: Path
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "tokenizer.json").write_bytes(b"[1]")
     for _ in range(2):
-        packed(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
+        write_pair_package(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
         assert open_package(tmp_path / "pair").index.kept == ("tokenizer.json",)
-    packed(tmp_path / "pair")
+    write_pair_package(tmp_path / "pair")
     assert "tokenizer.json" in names(tmp_path / "pair")
 
 
@@ -215,12 +223,12 @@ def test_a_file_that_no_package_wrote_is_not_replaced(name: str, tmp_path: Path)
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / name).write_bytes(b"something else")
     with pytest.raises(Failed, match=rf"E0833\]: .*{name}` would be replaced"):
-        packed(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
+        write_pair_package(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
     assert content(tmp_path / "pair") == {name: b"something else"}
 
 
 def test_a_model_of_one_file_may_become_part_of_a_package(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
-    single(tmp_path, "score").rename(tmp_path / "pair" / "score.onnx")
-    packed(tmp_path / "pair")
+    write_single_graph(tmp_path, "score").rename(tmp_path / "pair" / "score.onnx")
+    write_pair_package(tmp_path / "pair")
     assert open_package(tmp_path / "pair").roles == ("encode", "score")

@@ -1,0 +1,65 @@
+"""Attention that no model made, for tests of its pictures."""
+
+import numpy as np
+
+from specc.drawing.attention_maps import AttentionMap, AttentionMaps, MapAxis, PatchGrid
+
+HOSTILE_LABELS = (
+    "</script><script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "<!--",
+    "]]>",
+    "&amp;",
+    "\x00\x1b[31m",
+    "\u202eevil",
+    "\ud800",
+    "a\nb",
+    " ",
+    "漢字",
+    "עברית",
+    "'\" onload=",
+    "\u2028",
+)
+"""Tokens that a vocabulary may hold."""
+
+
+def make_axis(labels, role="input", **more) -> MapAxis:
+    """An axis with these labels, or so many numbers."""
+    if isinstance(labels, int):
+        labels = [str(n) for n in range(labels)]
+    return MapAxis(role=role, labels=tuple(labels), **more)
+
+
+def make_attention_map(
+    weights, queries=None, keys=None, scope="layers.0.attn", hidden=None
+) -> AttentionMap:
+    """A map of weights [heads, query, key]."""
+    weights = np.asarray(weights, np.float64)
+    heads, rows, columns = weights.shape
+    return AttentionMap(
+        scope=scope,
+        weights=weights,
+        masked=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
+        heads=tuple(range(heads)),
+        queries=queries or make_axis(rows, "generated"),
+        keys=keys or make_axis(columns),
+    )
+
+
+def make_attention_maps(
+    *maps: AttentionMap, image=None, model="m", given="a text"
+) -> AttentionMaps:
+    """What a model looked at, as these maps."""
+    return AttentionMaps(model=model, input_text=given, maps=maps, image=image)
+
+
+def make_image_attention(
+    size: int = 8, side: int = 4, lead: int = 1, heads: int = 2
+) -> AttentionMaps:
+    """A model of pictures: `side` squared patches behind `lead` tokens."""
+    count = lead + side * side
+    names = ["[CLS]"][:lead] + [f"{n}" for n in range(side * side)]
+    seen = make_axis(names, "image", grid=PatchGrid(rows=side, columns=side, prefix_tokens=lead))
+    weights = np.random.default_rng(0).dirichlet(np.ones(count), (heads, count))
+    pixels = np.random.default_rng(1).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    return make_attention_maps(make_attention_map(weights, seen, seen), image=pixels)

@@ -1,0 +1,44 @@
+"""What weights would be rounded by, of a model that the reference computes."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specc import backend
+from specc.backend import TensorSlot
+from specc.calibration import gram_matrices
+from specc.calibration.activation_taps import WeightReaders
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.weights.quantized_values import GetFactor, PrequantizedWeight, WeightQuantizationError
+
+
+def compute_weight_factors(
+    readers: WeightReaders,
+    weights: Mapping[str, Array],
+    sample: Mapping[str, Array],
+    directory: Path,
+) -> dict[str, list[Array]]:
+    """The factor that each weight would be rounded by, or each matrix of a stack."""
+    found: dict[str, list[Array]] = {}
+
+    @dataclass(frozen=True)
+    class Part:
+        graph: Graph
+        outputs: Mapping[str, TensorSlot] = field(default_factory=dict)
+
+        def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+            given = {name: weights[name] for name in self.graph.parameters}
+            return backend.load_reference().evaluate_graph(self.graph, inputs, given)
+
+    @contextmanager
+    def opened(graph: Graph) -> Iterator[Part]:
+        yield Part(graph)
+
+    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
+        found[name] = [factor(n) for n in range(readers.experts[name])]
+        return PrequantizedWeight(stem, stem, WeightQuantizationError())
+
+    gram_matrices.quantize_calibrated(opened, readers, lambda: [sample], directory, round_one)
+    return found

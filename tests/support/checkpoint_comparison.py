@@ -1,0 +1,262 @@
+"""Checkpoints that people have, compared with transformers on texts and pictures of theirs:
+`SPECC_CHECKPOINTS=DIR make parity-real`.
+
+Every folder below DIR with a config.json is compiled. Texts are the lines of the *.txt
+files in DIR, pictures its *.png and *.jpg; where there are none, or a folder has no
+tokenizer, random ids and numbers are taken, which the table says. A line a folder: what
+it was, what was compared, how far apart the results are, and whether 20 tokens that both
+write are the same.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+import specc
+from specc.api import Model
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.ir.model import ModelDefinition as Meant
+
+TOLERANCE = 1e-5
+MAX_PROMPT = 48
+"""Tokens of a text at most."""
+MAX_NEW_TOKENS = 20
+PUBLISHED_INPUTS = {
+    "source": "input_ids", "source_keep": "attention_mask", "target": "decoder_input_ids",
+    "target_keep": "decoder_attention_mask", "ids": "input_ids", "keep": "attention_mask",
+}  # fmt: skip
+"""What published classes call inputs that have names of our own."""
+TOKEN_INPUTS = {
+    "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "token_type_ids",
+}  # fmt: skip
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass
+class CheckpointRow:
+    """A line of the table."""
+
+    directory: str
+    family: str = ""
+    inputs: str = ""
+    worst: float | None = None
+    writes: str = ""
+    fault: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether all that was compared is alike."""
+        return not self.fault and self.writes != "no"
+
+    def __str__(self) -> str:
+        worst = "" if self.worst is None else f"{self.worst:.1e}"
+        told = self.fault or ("agrees" if self.good else "writes something else")
+        return f"| {self.directory} | {self.family} | {self.inputs} | {worst} | {self.writes} | {told} |"
+
+
+TABLE_HEAD = "| folder | graph | inputs | worst difference | writes | |\n|---|---|---|---|---|---|"
+
+
+def compare_checkpoint(directory: Path, home: Path) -> CheckpointRow:
+    """One checkpoint compared; nothing that goes wrong with it ends the others."""
+    row = CheckpointRow(str(directory.relative_to(home)))
+    try:
+        _compare(directory, home, row)
+    except Failed as failed:
+        first = failed.diagnostics[0]
+        row.fault = f"{first.code}: {first.title}"
+    except Exception as error:  # another program's: whatever it raises is told
+        row.fault = (
+            f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+        )
+    return row
+
+
+def _compare(directory: Path, home: Path, row: CheckpointRow) -> None:
+    found = open_spec(str(directory))
+    model = elaborate_spec(found)
+    row.family = f"{model.name} {model.graph.name}"
+    kind = _class_of(found.reader.config_file.to_plain() if found.reader.config_file else {})
+    theirs = kind.from_pretrained(directory, dtype=torch.float64).eval()
+    inputs, row.inputs = _inputs(model, directory, home)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "model.onnx"
+        specc.compile(directory, path)
+        ours = specc.load(path)
+        row.worst = max(_apart(ours.run(**given), _published(theirs, given)) for given in inputs)
+        if row.worst > TOLERANCE:
+            row.fault = "differs"
+        if model.generation is not None and _only_text(model):
+            package = Path(place) / "package"
+            specc.compile(
+                directory, package, graphs="step" if "source" not in inputs[0] else "encode,step"
+            )
+            row.writes = _writes(specc.load(package), theirs, inputs[0], model.generation.growing)
+
+
+def _only_text(model: Meant) -> bool:
+    """Whether tokens are all that a model is given."""
+    return {PUBLISHED_INPUTS.get(name, name) for name in model.graph.inputs} <= TOKEN_INPUTS
+
+
+def _class_of(config: Mapping[str, Any]) -> Any:
+    """The published class that a config.json names."""
+    names = config.get("architectures") or []
+    kinds = [getattr(transformers, name, None) for name in names]
+    if not kinds or kinds[0] is None:
+        raise ValueError(f"transformers has no class {', '.join(names) or '(none is named)'}")
+    return kinds[0]
+
+
+def _published(theirs: Any, given: Arrays) -> Mapping[str, Any]:
+    """What the published model gives for our inputs, by its own names."""
+    tensors = {}
+    for name, value in given.items():
+        tensor = torch.from_numpy(value)
+        tensor = tensor.double() if tensor.is_floating_point() else tensor.long()
+        tensors[PUBLISHED_INPUTS.get(name, name)] = tensor
+    with torch.no_grad():
+        made = theirs(**tensors)
+    return {n: v for n, v in made.items() if isinstance(v, torch.Tensor)}
+
+
+def _apart(ours: Arrays, theirs: Mapping[str, Any]) -> float:
+    """The greatest difference of results that both have, as a share of the greatest
+    value; only finite ones count, since hidden rows may be anything.
+    """
+    both = [
+        name for name in ours if name in theirs and ours[name].shape == tuple(theirs[name].shape)
+    ]
+    if not both:
+        raise ValueError(
+            f"no result has one name on both sides: {', '.join(ours)} and {', '.join(theirs)}"
+        )
+    worst = 0.0
+    for name in both:
+        wanted = theirs[name].double().numpy()
+        most = float(np.abs(wanted).max(initial=0)) or 1.0
+        worst = max(worst, float(np.abs(ours[name] - wanted).max(initial=0)) / most)
+    return worst
+
+
+def _inputs(model: Meant, directory: Path, home: Path) -> tuple[list[Arrays], str]:
+    """A sample alone for each text or picture of the user's, and what they are."""
+    rng = np.random.default_rng(0)
+    texts = [
+        line
+        for path in sorted(home.glob("*.txt"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
+    pictures = [path for end in ("png", "jpg", "jpeg") for path in sorted(home.glob(f"*.{end}"))]
+    made: list[Arrays] = []
+    said: set[str] = set()
+    for turn in range(max(1, min(3, len(texts) or len(pictures) or 1))):
+        given: Arrays = {}
+        for name, value in model.graph.inputs.items():
+            theirs = PUBLISHED_INPUTS.get(name, name)
+            if theirs in ("input_ids", "decoder_input_ids"):
+                given[name] = _ids(model, name, directory, texts, turn, said, rng)
+            elif theirs == "pixel_values" and pictures:
+                given[name] = _pixels(directory, pictures[turn % len(pictures)])
+                said.add("pictures")
+            elif value.type.dtype.startswith("f"):
+                shape = [dim.number or 7 for dim in value.type.shape]
+                given[name] = rng.standard_normal([1, *shape[1:]]).astype(np.float32)
+                said.add("random numbers")
+        made.append(given)
+    return made, ", ".join(sorted(said))
+
+
+def _ids(
+    model: Meant, name: str, directory: Path, texts: list[str], turn: int, said: set[str], rng: Any
+) -> NDArray[Any]:
+    """Tokens of a text where folder and user have what it takes, else random ones."""
+    if (
+        texts
+        and (directory / "tokenizer.json").exists()
+        and PUBLISHED_INPUTS.get(name, name) == "input_ids"
+    ):
+        said.add("texts")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        return np.array([tokenizer(texts[turn % len(texts)])["input_ids"][:MAX_PROMPT]])
+    said.add("random ids")
+    tables = [
+        v.type.shape[0].number or 2 for v in model.graph.parameters.values() if v.type.rank == 2
+    ]
+    words = int(model.config.get("vocab", 0) or max(tables, default=2))  # type: ignore[call-overload]
+    return rng.integers(3, max(4, words), (1, 7 + turn))
+
+
+def _pixels(directory: Path, picture: Path) -> NDArray[Any]:
+    """A picture as the published processor reads it."""
+    from PIL import Image
+
+    processor = transformers.AutoImageProcessor.from_pretrained(directory)
+    with Image.open(picture) as opened:
+        made = processor(opened.convert("RGB"), return_tensors="np")
+    return made["pixel_values"].astype(np.float32)  # type: ignore[no-any-return]
+
+
+def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
+    """Whether both write the same behind, or from, the first text."""
+    behind = PUBLISHED_INPUTS.get(growing, growing) == "input_ids"
+    first = (
+        growing if behind else next(n for n in given if PUBLISHED_INPUTS.get(n, n) == "input_ids")
+    )
+    ids = given[first]
+    how = {"do_sample": False, "num_beams": 1, "max_new_tokens": MAX_NEW_TOKENS}
+    try:
+        with torch.no_grad():
+            made = theirs.generate(torch.from_numpy(ids), pad_token_id=0, **how)
+    except ValueError:
+        return "not asked"  # its config does not say how a text begins
+    start = ids.shape[1] if behind else 1
+    wanted = made[0, start:].tolist()
+    results = ours.generate(max_tokens=MAX_NEW_TOKENS, strategy="greedy", **{first: ids}).results()
+    got = list(results[0][0].tokens)
+    # what ends a text is shown by one side and not by the other
+    same = got[: len(wanted)] == wanted[: len(got)]
+    return "yes" if same and abs(len(got) - len(wanted)) <= 1 else "no"
+
+
+def list_checkpoints(home: Path) -> Iterator[Path]:
+    """Every folder below with a config.json, the nearest first."""
+    yield from sorted(path.parent for path in home.rglob("config.json"))
+
+
+def main() -> int:
+    """Print the table as it grows. 1 where anything differs, 2 where there is nothing."""
+    home = Path(os.environ.get("SPECC_CHECKPOINTS", "")).expanduser()
+    found = (
+        list(list_checkpoints(home))
+        if os.environ.get("SPECC_CHECKPOINTS") and home.is_dir()
+        else []
+    )
+    if not found:
+        print(
+            "name a folder of checkpoints: SPECC_CHECKPOINTS=DIR make parity-real", file=sys.stderr
+        )
+        return 2
+    transformers.logging.set_verbosity_error()
+    print(TABLE_HEAD)
+    good = True
+    for directory in found:
+        row = compare_checkpoint(directory, home)
+        good = good and row.good
+        print(row, flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

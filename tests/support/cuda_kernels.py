@@ -1,0 +1,156 @@
+"""Which nodes of models for a card its provider has kernels for, by element types.
+
+The list, `operator_lists/cuda.json`, is what a released provider answered when it was
+asked where it puts each node of a model that nothing has rewritten: its own list of
+kernels says no more. `benchmarks/gpu_kernels.py` asks it again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Literal
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from specc.ir import ops
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.model import DerivedGraphs, KVBufferGraph
+from specc.ir.op import Op
+from specc.ir.types import ShapeError
+from specc.transforms import pass_pipeline
+from specc.transforms.mixed_precision import (
+    HalfDtype,
+    convert_derived_to_half,
+    convert_graph_to_half,
+)
+from specc_onnx import build_model, get_target
+from specc_onnx.emit.kv_buffers import build_kv_buffer_model, find_kv_buffers
+from specc_onnx.execution_providers import find_computing_nodes
+from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
+from specc_onnx.verifier.onnx_verifier import make_weights_inputs
+from support.elaborated_specs import elaborate_with_config
+from support.op_examples import EXAMPLES
+from support.provider_operators import CONTROL_FLOW, LIST_DIRECTORY
+from support.small_configs import SMALL_CONFIGS
+
+KERNEL_LIST = LIST_DIRECTORY.parent / "kernel_lists" / "cuda.json"
+COMPUTE_DTYPES: tuple[Literal["f32"] | HalfDtype, ...] = ("f32", "f16", "bf16")
+DTYPE_NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
+
+
+@cache
+def read_signatures() -> frozenset[str]:
+    """The signatures on the list."""
+    listed: Mapping[str, list[str]] = json.loads(KERNEL_LIST.read_text("utf-8"))["kernels"]
+    return frozenset(f"{kind} {types}" for kind, all_ in listed.items() for types in all_)
+
+
+def list_missing_kernels(model: ModelProto) -> set[str]:
+    """What the list does not name of the nodes that compute more than lengths."""
+    nodes = list(iterate_signatures(model))
+    keys = set(find_computing_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
+    return {
+        text
+        for node, text in nodes
+        if (node.op_type, node.name) in keys and text not in read_signatures()
+    }
+
+
+def iterate_signatures(model: ModelProto) -> Iterator[tuple[NodeProto, str]]:
+    """Every node with its operator, the opset that defined it last, and element types:
+    `Where 16 bool,float>float`. What drives graphs of its own has no types.
+    """
+    versions = {o.domain: o.version for o in model.opset_import}
+    inferred = onnx.shape_inference.infer_shapes(model)
+    for node, given, made in _typed(inferred.graph, {}):
+        kind = node.op_type
+        since = 1
+        if not node.domain:
+            since = onnx.defs.get_schema(kind, versions[""]).since_version
+        if kind not in CONTROL_FLOW:
+            yield node, f"{kind} {since} {_short(given)}>{_short(made)}"
+
+
+def _short(types: list[str]) -> str:
+    """Types in a row, equal neighbors once: there may be any number of operands."""
+    return ",".join(t for n, t in enumerate(types) if not n or types[n - 1] != t)
+
+
+def _typed(
+    graph: GraphProto, outside: Mapping[str, int]
+) -> Iterator[tuple[NodeProto, list[str], list[str]]]:
+    types = dict(outside)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        types[value.name] = value.type.tensor_type.elem_type
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        # ONNX knows nothing of ONNX Runtime's own, whose results are what they read
+        if node.domain:
+            own = {name: types.get(node.input[0], 0) for name in node.output}
+            types = {**own, **types}
+        given, made = (
+            [DTYPE_NAMES[types.get(name, 0)] for name in names if name]
+            for names in (node.input, node.output)
+        )
+        yield node, given, made
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _typed(attribute.g, types)
+
+
+def build_spec_models(
+    name: str, width: Literal["f32"] | HalfDtype
+) -> Iterator[tuple[str, ModelProto]]:
+    """The models of a built-in spec, small, in a width: whole, and taken apart."""
+    sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
+    model = elaborate_with_config(name, **sets).model
+    graph = pass_pipeline.simplify_graph(model.graph)
+    yield (name, _for_card(graph if width == "f32" else convert_graph_to_half(graph, width)))
+    if model.generation is None:
+        return
+    work = pass_pipeline.PassState(
+        graph=graph, defaults=model.defaults, generation=model.generation
+    )
+    derived: DerivedGraphs = pass_pipeline.derive_with_passes(work)
+    if width != "f32":
+        derived = convert_derived_to_half(derived, width)
+    for role, part in (("encode", derived.encode), ("step", derived.step)):
+        if part is not None:
+            yield f"{name} {role}", _for_card(part)
+    card = get_target("ort-cuda")
+    if caches := find_kv_buffers(derived.step, derived.states, card, DEFAULT_OPSET):
+        built = build_kv_buffer_model(KVBufferGraph(derived.step, caches), card)
+        yield f"{name} buffers", make_weights_inputs(built)
+
+
+def build_op_models(
+    width: Literal["f32"] | HalfDtype, opset: int = DEFAULT_OPSET
+) -> Iterator[tuple[str, ModelProto]]:
+    """A model of each op, over numbers of f32, or computed in a narrower width."""
+    for example in EXAMPLES:
+        if _rounds_together(example.op):
+            continue
+        made = Builder()
+        types = [
+            a and (replace(a, dtype="f32") if a.dtype == "f64" else a) for a in example.operands
+        ]
+        given = [made.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)]
+        try:
+            results = made.add(example.op, *given)
+        except ShapeError:
+            continue  # a body over numbers of f64
+        graph = made.finish("op", {f"y{n}": r for n, r in enumerate(results)})
+        if width != "f32":
+            graph = convert_graph_to_half(graph, width)
+        yield str(example), _for_card(graph, opset)
+
+
+def _rounds_together(op: Op) -> bool:
+    """Whether rows share a scale there, which is refused for a card (E0964)."""
+    return isinstance(op, ops.LstmQ) or (isinstance(op, ops.LinearQ) and op.rounding == "tensor")
+
+
+def _for_card(graph: Graph, opset: int = DEFAULT_OPSET) -> ModelProto:
+    return make_weights_inputs(build_model(graph, get_target("ort-cuda"), opset=opset))

@@ -1,0 +1,118 @@
+"""Run a derived graph step by step with the reference, and measure the difference from full forward passes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import specc
+import specc_numpy
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.model import DerivedGraphs
+from specc.runtime.generator import standalone_generator_of
+from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
+
+Array = Any
+NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+
+
+def run_steps(
+    derived: DerivedGraphs,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    plan: Sequence[int],
+) -> Iterable[dict[str, Array]]:
+    """The results of each step, `plan` saying how many rows it takes of the whole
+    `inputs` of `graph`.
+    """
+    once = {n: v for n, v in inputs.items() if n not in list_time_inputs(graph, derived)}
+    made = run_encoder_graph(derived, inputs, weights)
+    batch = len(inputs[derived.growing])
+    states = {
+        s.name: made[s.initial_output]
+        if s.initial_output
+        else make_empty_state(s.type, s.time_axis, batch, inputs, graph)
+        for s in derived.states
+    }
+    past = 0
+    for count in plan:
+        given = {n: made.get(n, once.get(n)) for n in derived.static_inputs}
+        for name in list_time_inputs(graph, derived):
+            if name in derived.step.inputs:
+                start = 0 if name in derived.full_length_inputs else past
+                given[name] = inputs[name][:, start : past + count]
+        used = {n: v for n, v in {**given, **states}.items() if n in derived.step.inputs}
+        own = {n: weights[n] for n in derived.step.parameters}
+        results = specc_numpy.evaluate_graph(derived.step, used, own)
+        states = {s.name: results[s.next_output] for s in derived.states}
+        past += count
+        yield {n: results[n] for n in derived.step.outputs if n in graph.outputs}
+
+
+def run_encoder_graph(
+    derived: DerivedGraphs, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+) -> dict[str, Array]:
+    """What `encode` gives."""
+    if not derived.encode:
+        return {}
+    given = {n: inputs[n] for n in derived.encode.inputs}
+    if derived.growing in given:
+        given[derived.growing] = given[derived.growing][:, :0]
+    own = {n: weights[n] for n in derived.encode.parameters}
+    return specc_numpy.evaluate_graph(derived.encode, given, own)
+
+
+def list_time_inputs(graph: Graph, derived: DerivedGraphs) -> list[str]:
+    """The inputs that have the time axis."""
+    symbol = graph.inputs[derived.growing].type.shape[1]
+    return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
+
+
+def make_empty_state(
+    type: Any, rows: int | None, batch: int, inputs: Mapping[str, Array], graph: Graph
+) -> Array:
+    """A state before the first step: zeros, without rows where it has an axis of them."""
+    env: dict[str, int] = {}
+    for name, value in graph.inputs.items():
+        for d, n in zip(
+            value.type.shape,
+            np.shape(inputs.get(name, np.zeros([0] * value.type.rank))),
+            strict=True,
+        ):
+            if d.name and name in inputs:
+                env[d.name] = n
+    lengths = [0 if n == rows else Dim.of(d).evaluate(env) for n, d in enumerate(type.shape)]
+    return np.zeros(lengths, NUMPY[type.dtype])
+
+
+REORDERED_BATCHES = (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1))
+"""Batches in another order, and how many new rows each is given."""
+
+
+def measure_step_difference(directory: Path, prompts: list[list[int]]) -> float:
+    """The greatest difference of any logits, as a share of the largest of its step, of a
+    model that reads `ids` and a `memory` of width 8. Prompts of different length are
+    padded on the left.
+    """
+    model = specc.load(directory, threads=1)
+    rng = np.random.default_rng(0)
+    memory = rng.normal(size=(3, 4, 8)).astype("f")
+    prepared = dict(model.generate(ids=prompts, memory=memory).prepared)
+    whole = standalone_generator_of(model.whole)
+    assert model.writer
+    assert whole
+    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
+    assert isinstance(steps, KVCacheStepper)
+    assert isinstance(full, FullForwardStepper)
+    tokens, apart = prepared["ids"], 0.0
+    for order, more in REORDERED_BATCHES:
+        if more:
+            steps.reorder(np.array(order))
+            full.reorder(np.array(order))
+            tokens = rng.integers(3, 11, (len(order), more))
+        got, want = steps.step(tokens), full.step(tokens)
+        apart = max(apart, float(np.abs(got - want).max() / np.abs(want).max()))
+    return apart

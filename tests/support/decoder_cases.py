@@ -1,0 +1,76 @@
+"""What the tests of published decoders share: the classes that write in small
+configurations, and the other heads over them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from support.elaborated_specs import assert_arrays_close
+from support.hf_cases import ModelCase, check_model_outputs
+from support.published_models import open_weighted_spec
+
+SMALL_DECODER: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+SLIDING_LAYERS = ["sliding_attention", "full_attention"]
+
+
+def make_decoder_case(family: str, *, eager: bool = False, **more: Any) -> ModelCase:
+    """The class that writes, of one configuration."""
+    return ModelCase(
+        eager=eager,
+        config=f"{family}Config",
+        model=f"{family.removesuffix('Text')}ForCausalLM",
+        tiny={**SMALL_DECODER, **more},
+        sides=("left", "right"),
+        places=True,
+    )
+
+
+def check_decoder_head(base: ModelCase, head: str, directory: Path) -> None:
+    """A head over the tokens of `base`: `Model`, `ForTokenClassification` or
+    `ForQuestionAnswering`.
+    """
+    results = {
+        "Model": {"last_hidden_state": "seq"},
+        "ForTokenClassification": {"logits": "seq"},
+        "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
+    }
+    check_model_outputs(make_head_case(base, head, results[head]), directory)
+
+
+def make_head_case(base: ModelCase, head: str, results: Mapping[str, str]) -> ModelCase:
+    """The case of another head, of three labels."""
+    family = base.config.removesuffix("Config")
+    if not hasattr(transformers, f"{family}{head}"):
+        family = family.removesuffix("Text")
+    # a span has two ends, whatever number of labels a file says
+    tiny = {**base.tiny, "num_labels": 2 if len(results) > 1 else 3}
+    return replace(base, model=f"{family}{head}", results=results, tiny=tiny)
+
+
+def check_sequence_classification(base: ModelCase, directory: Path) -> None:
+    """The published class looks for its padding token, so padding is that here: right
+    of three texts, and left of them.
+    """
+    theirs = make_head_case(base, "ForSequenceClassification", {}).saved(directory)
+    ours = open_weighted_spec(str(directory), directory)
+    rng = np.random.default_rng(0)
+    lengths = np.array([[7], [1], [4]])
+    for keep in (np.arange(7) < lengths, np.arange(7) >= 7 - lengths):
+        ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
+        given = {"input_ids": ids, "attention_mask": keep}
+        x = {n: torch.tensor(v).long() for n, v in given.items()}
+        if base.places:
+            x["position_ids"] = (x["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad():
+            wanted = theirs(**x).logits
+        assert_arrays_close(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)

@@ -1,0 +1,147 @@
+"""Shipped specs in the tests: elaborated, given random weights, run by the reference
+and by ONNX Runtime.
+
+Weights of norms and biases are random too: with the usual ones and zeros a norm in the
+wrong place, or a bias that is left out, would not show.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+import specc_numpy
+from specc.driver.spec_loader import elaborate_other_graphs, elaborate_spec, open_spec
+from specc.driver.weights_section import (
+    merge_required_parameters,
+    read_weight_rules,
+    required_parameters,
+)
+from specc.frontend.context import Env
+from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
+from specc.ir.model import ModelDefinition
+from specc.weights.weight_rules import WeightRules, find_tied_pairs, rules_of_graph
+from specc_onnx import build_model, get_target
+from support.onnx_sessions import open_silent_session
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ElaboratedSpec:
+    """A spec with numbers, and what its `weights { … }` says."""
+
+    model: ModelDefinition
+    rules: WeightRules
+
+
+def elaborate_with_config(
+    spec: str, config: str = "", longest: int = 0, graph: str = "", **sets: object
+) -> ElaboratedSpec:
+    """The spec with config values set: `opened("vit", d=8)`; a record's field as
+    `encoder__layers=2`. A shipped one is made once; `graph` names another than the usual.
+    """
+    shipped = spec.isidentifier() and not config
+    return (
+        _once(spec, _said(sets), graph)
+        if shipped
+        else _made(spec, config, _said(sets), longest, graph)
+    )
+
+
+def elaborate_uncached(spec: str, **sets: object) -> ElaboratedSpec:
+    """The same, made now: for tests that change how a spec is read."""
+    return _made(spec, "", _said(sets))
+
+
+@cache
+def _once(spec: str, given: tuple[str, ...], graph: str) -> ElaboratedSpec:
+    return _made(spec, "", given, graph=graph)
+
+
+def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(f"{name.replace('__', '.')}={_text(value)}" for name, value in sets.items())
+
+
+def _made(
+    spec: str, config: str, given: tuple[str, ...], longest: int = 0, graph: str = ""
+) -> ElaboratedSpec:
+    found = open_spec(spec, config=config, sets=given, longest=longest)
+    model = elaborate_spec(found, graph)
+    context = create_context(found.library)
+    values = evaluate_and_check_config(context, found.program, found.reader)
+    env = Env(module=found.program.module, config=values)
+    rules = rules_of_graph(
+        read_weight_rules(context, found.program, env),
+        {w.name: w for w in required_parameters(model.graph)},
+        lambda: merge_required_parameters(elaborate_other_graphs(found, model.graph.name)),
+    )
+    return ElaboratedSpec(model, rules)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
+    """Numbers for every parameter, in f32; tied ones are the same."""
+    wanted = required_parameters(spec.model.graph)
+    ties = find_tied_pairs({w.name: w for w in wanted}, spec.rules)
+    rng = np.random.default_rng(seed)
+    made: Arrays = {}
+    for w in wanted:
+        drawn = rng.standard_normal(w.shape)
+        if len(w.shape) > 1:
+            drawn *= 1.5 / np.sqrt(np.prod(w.shape[1:]))
+        else:
+            drawn = 0.3 * drawn + (w.name.endswith("weight"))
+        made[w.name] = drawn.astype(np.float32)
+    return {name: made[ties.get(name, name)] for name in made}
+
+
+def run_reference(
+    spec: ElaboratedSpec, weights: Arrays, inputs: Mapping[str, NDArray[Any]]
+) -> Arrays:
+    """The results in float64."""
+    return specc_numpy.evaluate_graph(spec.model.graph, inputs, weights)
+
+
+class OrtModel:
+    """The same model in ONNX Runtime, in f32."""
+
+    def __init__(self, spec: ElaboratedSpec, weights: Arrays, where: str = "ort-cpu") -> None:
+        built = build_model(spec.model.graph, get_target(where))
+        for name, initializer in built.weights.items():
+            initializer.raw_data = weights[name].astype("<f4").tobytes()
+        onnx.checker.check_model(built.model, full_check=True)
+        self.session = open_silent_session(built.model)
+        self.names = list(spec.model.graph.outputs)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The results by name. Floats go in as f32."""
+        given = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
+        return dict(zip(self.names, self.session.run(self.names, given), strict=True))
+
+
+def assert_arrays_close(
+    found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5
+) -> float:
+    """`max|found - wanted| <= within · max|wanted|`; whole numbers and truths exactly.
+    Gives the difference as a share of the greatest value.
+    """
+    assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
+    if wanted.dtype.kind in "bi":
+        assert (found == wanted).all(), what
+        return 0.0
+    assert np.isfinite(found).all(), f"{what}: not finite"
+    worst = float(np.abs(found - wanted).max(initial=0))
+    most = float(np.abs(wanted).max(initial=0))
+    assert worst <= within * most, f"{what}: off by {worst:.2e} of {most:.2e}"
+    return worst / most if most else 0.0

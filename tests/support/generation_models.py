@@ -1,0 +1,275 @@
+"""Generation models (a decoding loop inside the ONNX graph) of built-in specs, and a reference decoder to compare them with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+import specc_numpy
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.model import DecodingConfig, SelfDecodingGraph, resolve_absent_inputs
+from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
+from specc_onnx.generate.generation_context import GenerationParts
+from specc_onnx.verifier.onnx_verifier import verify_built_model
+from support.elaborated_specs import (
+    Arrays,
+    ElaboratedSpec,
+    elaborate_with_config,
+    run_reference,
+    sample_spec_weights,
+)
+from support.onnx_sessions import open_silent_session
+from support.small_configs import SMALL_CONFIGS
+
+
+class FullPassStepper:
+    """A `specc.decode.token_choice.Stepper`. `others` are inputs that stay; `beside` those
+    along the time axis.
+    """
+
+    def __init__(
+        self,
+        spec: ElaboratedSpec,
+        weights: Arrays,
+        others: Mapping[str, NDArray[Any]],
+        beside: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        assert spec.model.generation
+        self.spec, self.weights = spec, weights
+        self.others, self.beside = dict(others), dict(beside or {})
+        self.growing, self.source = (spec.model.generation.growing, spec.model.generation.source)
+        self.tokens: NDArray[np.int64] | None = None
+
+    def step(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Logits of the newest row after more tokens; rows beside them are what their
+        defaults say.
+        """
+        if self.tokens is None:
+            self.tokens = tokens
+        else:
+            self.tokens = np.concatenate([self.tokens, tokens], axis=1)
+            self.beside = {
+                n: np.concatenate([a, self._written(n, tokens)], axis=1)
+                for n, a in self.beside.items()
+            }
+        given = {**self.others, **self.beside, self.growing: self.tokens}
+        made = run_reference(self.spec, self.weights, given)[self.source]
+        newest = made[:, -1] if made.ndim == 3 else made
+        # A text of padding alone begins with what stands before it.
+        if made.ndim == 3 and made.shape[1] > self.tokens.shape[1]:
+            for there in self.beside.values():
+                if there.shape == self.tokens.shape:
+                    first = made[:, -1 - there.shape[1]]
+                    newest = np.where(there.any(1)[:, None], newest, first)
+        return newest.astype(np.float32)
+
+    def _written(self, name: str, tokens: NDArray[np.int64]) -> NDArray[Any]:
+        defaults = self.spec.model.defaults
+        keep = self.spec.model.graph.input_facts[name].keep
+        if defaults is None or name not in defaults.outputs or keep != "any":
+            return np.ones(tokens.shape, bool)
+        whole = specc_numpy.evaluate_graph(
+            resolve_absent_inputs(defaults, (name,)), {self.growing: self.tokens}, {}
+        )
+        return whole[name][:, -tokens.shape[1] :]
+
+    def reorder(self, rows: NDArray[np.int64]) -> None:
+        """Row r goes on from what row `rows[r]` was."""
+        assert self.tokens is not None
+        self.tokens = self.tokens[rows]
+        self.others, self.beside = (
+            {n: a[rows] for n, a in m.items()} for m in (self.others, self.beside)
+        )
+
+
+BATCH = 3
+PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
+
+
+def elaborate_smallest(name: str) -> ElaboratedSpec:
+    """A built-in spec in its smallest form."""
+    return elaborate_with_config(
+        name, **{key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
+    )
+
+
+def make_decoding(settings: GenerationSettings, source: str, penalized: bool) -> DecodingConfig:
+    """What the settings say of a model, without what is said at run time."""
+    return DecodingConfig(
+        logits_output=source,
+        strategy=settings.strategy,
+        start=settings.start,
+        suppress_tokens=settings.suppress_tokens,
+        begin_suppress_tokens=settings.begin_suppress_tokens,
+        min_tokens=settings.min_tokens,
+        min_length=settings.min_length,
+        no_repeat_ngram_size=settings.no_repeat_ngram_size,
+        bad_words_ids=settings.bad_words_ids,
+        renormalize_logits=settings.renormalize_logits,
+        first_token_choices=settings.begin,
+        forced_eos_token_id=settings.forced_eos_token_id,
+        stop=settings.stop,
+        pad=settings.pad,
+        has_repetition_penalty=penalized,
+        num_beams=settings.num_beams,
+        num_return_sequences=settings.num_return_sequences,
+        length_penalty=settings.length_penalty,
+        early_stopping=settings.early_stopping,
+    )
+
+
+def fill_weights(built: BuiltModel, weights: Arrays) -> ModelProto:
+    """The model with its weights in it, after the gates."""
+    verify_built_model(built)
+    for name, initializer in built.weights.items():
+        initializer.raw_data = weights[name].astype("<f4").tobytes()
+    return built.model
+
+
+@dataclass
+class GenerationCase:
+    """A spec, its weights and inputs, and how to decode; `keep` is given where prompts
+    are of different length.
+    """
+
+    spec: ElaboratedSpec
+    settings: GenerationSettings
+    target: str = "ort-cpu"
+    opset: int = DEFAULT_OPSET
+    keep: NDArray[np.bool_] | None = None
+    prompt: NDArray[np.int64] | None = None
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    weights: Arrays = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        model = self.spec.model
+        assert model.generation
+        self.weights = self.weights or sample_spec_weights(self.spec)
+        self.growing, self.source = model.generation.growing, model.generation.source
+        if self.prompt is None:
+            start = self.settings.start
+            self.prompt = np.tile(np.array(start, np.int64), (BATCH, 1)) if start else PROMPT
+        self.inputs = self.inputs or _inputs(self.spec, self.growing, len(self.prompt))
+        derived = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
+        decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
+        inside = None if self.keep is not None else model.defaults
+        whole = SelfDecodingGraph(model.graph, derived, decoding, inside)
+        self.ingredients = GenerationParts.of(whole)
+        self.built = build_generation_model(whole, get_target(self.target), self.opset)
+        self.model = fill_weights(self.built, self.weights)
+        self.session = open_silent_session(self.model)
+
+    @property
+    def feeds(self) -> dict[str, NDArray[Any]]:
+        """What the model is given: the spec's inputs, then the scalars."""
+        s = self.settings
+        scalars: dict[str, NDArray[Any]] = {
+            "max_tokens": np.array(s.max_tokens),
+            "seed": np.array(s.seed),
+            "temperature": np.array(s.temperature, np.float32),
+            "top_k": np.array(s.top_k),
+            "top_p": np.array(s.top_p, np.float32),
+            "min_p": np.array(s.min_p, np.float32),
+            "repetition_penalty": np.array(s.repetition_penalty, np.float32),
+        }
+        given = {**scalars, **self.inputs, **self._keeps(), self.growing: self.prompt}
+        return {i.name: given[i.name] for i in self.session.get_inputs()}
+
+    def run(self, **instead: Any) -> list[NDArray[Any]]:
+        """The model's outputs."""
+        found: list[NDArray[Any]] = self.session.run(None, {**self.feeds, **instead})
+        return found
+
+    def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and their log-probabilities by full passes."""
+        steps = list(decode_steps(self._full(), self.prompt, self.settings, keep=self._kept()))
+        scores = [s.log_probs for s in steps if s.log_probs is not None]
+        return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
+
+    def best(self) -> list[list[BeamHypothesis]]:
+        """Hypotheses by full passes."""
+        return search_beams(self._full(), self.prompt, self.settings, keep=self._kept())
+
+    def _full(self) -> FullPassStepper:
+        keeps = self._keeps()
+        beside = {n: a for n, a in keeps.items() if self._along(n)}
+        return FullPassStepper(
+            self.spec,
+            self.weights,
+            {**self.inputs, **{n: keeps[n] for n in keeps.keys() - beside}},
+            beside,
+        )
+
+    def _kept(self) -> NDArray[np.bool_] | None:
+        return next((a for n, a in self._keeps().items() if self._along(n)), None)
+
+    def _keeps(self) -> dict[str, NDArray[np.bool_]]:
+        """What says which rows exist: of prompts what `keep` says, of sources what is
+        not padding, id 0.
+        """
+        found = {}
+        for name, facts in self.spec.model.graph.input_facts.items():
+            if facts.keep and self._along(name):
+                found[name] = (
+                    self.keep if self.keep is not None else np.ones(self.prompt.shape, bool)
+                )
+            elif facts.keep:
+                found[name] = self.inputs["source"] != 0
+        return found
+
+    def _along(self, name: str) -> bool:
+        inputs = self.spec.model.graph.inputs
+        return inputs[name].type.shape == inputs[self.growing].type.shape
+
+
+def _inputs(spec: ElaboratedSpec, growing: str, batch: int) -> dict[str, NDArray[Any]]:
+    """Random inputs that do not grow; the first of several sources is shorter than the others."""
+    rng, found = np.random.default_rng(0), {}
+    for name, value in spec.model.graph.inputs.items():
+        if name == growing or spec.model.graph.input_facts[name].keep:
+            continue
+        shape = [d.number or (batch if d.name == "batch" else 5) for d in value.type.shape]
+        if value.type.dtype == "i64":
+            found[name] = rng.integers(3, 10, shape)
+            found[name][0, 3:] = 0
+        else:
+            found[name] = rng.standard_normal(shape).astype(np.float32)
+    return found
+
+
+def assert_hypotheses_equal(
+    tokens: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    wanted: Sequence[Sequence[BeamHypothesis]],
+) -> None:
+    """The same hypotheses in the same order; behind each nothing but filler."""
+    for row, hypotheses in enumerate(wanted):
+        for place, one in enumerate(hypotheses):
+            length = len(one.tokens)
+            assert tokens[row, place, :length].tolist() == list(one.tokens)
+            assert len(set(tokens[row, place, length:].tolist())) <= 1
+            assert abs(float(scores[row, place]) - one.score) < 1e-5
+
+
+def make_settings(
+    spec: ElaboratedSpec, strategy: str = "greedy", **more: Any
+) -> GenerationSettings:
+    """Settings with the spec's own start and stop."""
+    assert spec.model.generation
+    said: Mapping[str, Any] = spec.model.generation.settings
+    stop = said.get("stop", ())
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+    start = said.get("start")
+    own: dict[str, Any] = {
+        "start": () if start is None else (start,),
+        "stop": stops,
+        "max_tokens": 10,
+        "log_probs": True,
+    }
+    return GenerationSettings(strategy=strategy, **{**own, **more})

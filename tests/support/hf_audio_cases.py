@@ -1,0 +1,210 @@
+"""What is asked of classes that hear, for `support.hf_output_recorder`: the smallest checkpoint of
+each.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from support.hf_cases import VOCAB, ModelCase
+from support.hf_text_cases import RecordedCase
+from support.hf_vision_cases import TOWER_SIZES
+from support.padded_batches import FixedValues, PaddingMask, Samples, Signal, TokenIds, make_samples
+
+WAV2VEC2_SIZES: dict[str, Any] = {
+    "vocab_size": 13, **TOWER_SIZES, "conv_dim": [6, 7], "conv_kernel": [5, 3], "conv_stride": [3, 2],
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer", "conv_bias": True,
+}  # fmt: skip
+AUDIO_LENGTHS = (61, 41, 50)
+
+
+def count_frames(length: int) -> int:
+    """How many rows come of a recording."""
+    for kernel, stride in zip(
+        WAV2VEC2_SIZES["conv_kernel"], WAV2VEC2_SIZES["conv_stride"], strict=True
+    ):
+        length = (length - kernel) // stride + 1
+    return length
+
+
+AUDIO_SAMPLES = make_samples(
+    {"input_values": Signal("samples"), "attention_mask": PaddingMask("samples")},
+    {"samples": AUDIO_LENGTHS, "frames": tuple(map(count_frames, AUDIO_LENGTHS))},
+)
+WHISPER_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "num_mel_bins": 6,
+    "max_source_positions": 8, "max_target_positions": 20, "pad_token_id": 30, "bos_token_id": 30, "eos_token_id": 30,
+    "decoder_start_token_id": 29,
+}  # fmt: skip
+WHISPER_SAMPLES = make_samples(
+    {
+        "input_features": FixedValues((6, 16)),
+        "decoder_input_ids": TokenIds("tgt", 30),
+        "decoder_attention_mask": PaddingMask("tgt"),
+    },
+    {"tgt": (5, 1, 3)},
+)
+SPEECH2TEXT_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB + 1, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 12, "conv_channels": 12,
+    "input_feat_per_channel": 6, "max_source_positions": 40, "max_target_positions": 40, "pad_token_id": VOCAB,
+}  # fmt: skip
+FILTERBANK_SAMPLES = make_samples(
+    {
+        "input_features": Signal("frames", 6),
+        "attention_mask": PaddingMask("frames"),
+        "decoder_input_ids": TokenIds("tgt", 31),
+        "decoder_attention_mask": PaddingMask("tgt"),
+    },
+    {"frames": (17, 6, 11), "tgt": (5, 5, 2)},
+)
+
+
+def mark_longer(given: Samples) -> Samples:
+    """Spectrograms of which only the second is of audio that fits into the model."""
+    for n, row in enumerate(given.rows):
+        row["is_longer"] = np.array([n != 1])
+    return given
+
+
+CLAP_SIZES: dict[str, Any] = {
+    "text_config": {**TOWER_SIZES, "vocab_size": VOCAB, "max_position_embeddings": 12, "num_hidden_layers": 1}, "projection_dim": 4,
+    "audio_config": {"num_mel_bins": 4, "spec_size": 8, "patch_size": 2, "patch_stride": 2, "window_size": 2, "depths": [2, 1],
+                     "num_attention_heads": [1, 2], "patch_embeds_hidden_size": 4, "hidden_size": 8, "enable_fusion": True, "qkv_bias": False},
+}  # fmt: skip
+CLAP_SAMPLES = mark_longer(
+    make_samples(
+        {
+            "input_ids": TokenIds("seq", VOCAB),
+            "attention_mask": PaddingMask("seq"),
+            "input_features": FixedValues((4, 3, 4)),
+            "is_longer": FixedValues((1,)),
+        },
+        {"seq": (3, 1, 2)},
+    )
+)
+AUDIO = {
+    "clap": RecordedCase(
+        case=ModelCase(
+            config="ClapConfig",
+            model="ClapModel",
+            tiny=CLAP_SIZES,
+            given=CLAP_SAMPLES,
+            results={"text_embeds": "", "audio_embeds": ""},
+        ),
+        computed="relative_position_index position_ids token_type_ids",
+    ),
+    "wav2vec2": RecordedCase(
+        case=ModelCase(
+            config="Wav2Vec2Config",
+            model="Wav2Vec2ForCTC",
+            tiny=WAV2VEC2_SIZES,
+            given=AUDIO_SAMPLES,
+            results={"logits": "frames"},
+        )
+    ),
+    "hubert": RecordedCase(
+        case=ModelCase(
+            config="HubertConfig",
+            model="HubertModel",
+            tiny=WAV2VEC2_SIZES,
+            given=AUDIO_SAMPLES,
+            results={"last_hidden_state": "frames"},
+        )
+    ),
+    "wavlm": RecordedCase(
+        case=ModelCase(
+            config="WavLMConfig",
+            model="WavLMForCTC",
+            tiny={**WAV2VEC2_SIZES, "num_buckets": 8, "max_bucket_distance": 6},
+            given=AUDIO_SAMPLES,
+            results={"logits": "frames"},
+        )
+    ),
+    "wav2vec2_bert": RecordedCase(
+        case=ModelCase(
+            config="Wav2Vec2BertConfig",
+            model="Wav2Vec2BertForCTC",
+            tiny={
+                "vocab_size": 13,
+                **TOWER_SIZES,
+                "feature_projection_input_dim": 6,
+                "conv_depthwise_kernel_size": 5,
+                "left_max_position_embeddings": 4,
+                "right_max_position_embeddings": 2,
+            },
+            given=make_samples(
+                {"input_features": Signal("frames", 6), "attention_mask": PaddingMask("frames")},
+                {"frames": (13, 4, 9)},
+            ),
+            results={"logits": "frames"},
+        )
+    ),
+    "parakeet_ctc": RecordedCase(
+        case=ModelCase(
+            config="ParakeetCTCConfig",
+            model="ParakeetForCTC",
+            tiny={
+                "vocab_size": 13,
+                "pad_token_id": 12,
+                "encoder_config": {
+                    **TOWER_SIZES,
+                    "num_mel_bins": 8,
+                    "subsampling_conv_channels": 3,
+                    "conv_kernel_size": 3,
+                    "subsampling_factor": 4,
+                },
+            },
+            given=make_samples(
+                {"input_features": Signal("frames", 8), "attention_mask": PaddingMask("frames")},
+                {"frames": (17, 9, 12), "fourth": (5, 3, 3)},
+            ),
+            results={"logits": "fourth"},
+        )
+    ),
+    "whisper": RecordedCase(
+        case=ModelCase(
+            config="WhisperConfig",
+            model="WhisperForConditionalGeneration",
+            tiny=WHISPER_SIZES,
+            given=WHISPER_SAMPLES,
+            results={"logits": "tgt"},
+        )
+    ),
+    "ast": RecordedCase(
+        case=ModelCase(
+            config="ASTConfig",
+            model="ASTForAudioClassification",
+            tiny={
+                **TOWER_SIZES,
+                "patch_size": 4,
+                "frequency_stride": 3,
+                "time_stride": 2,
+                "max_length": 9,
+                "num_mel_bins": 7,
+            },
+            given=make_samples({"input_values": FixedValues((9, 7))}, {}),
+            results={"logits": ""},
+        )
+    ),
+    "wav2vec2-conformer": RecordedCase(
+        case=ModelCase(
+            config="Wav2Vec2ConformerConfig",
+            model="Wav2Vec2ConformerForCTC",
+            tiny={**WAV2VEC2_SIZES, "hidden_act": "swish", "conv_depthwise_kernel_size": 5},
+            given=AUDIO_SAMPLES,
+            results={"logits": "frames"},
+        )
+    ),
+    "speech_to_text": RecordedCase(
+        case=ModelCase(
+            config="Speech2TextConfig",
+            model="Speech2TextForConditionalGeneration",
+            tiny=SPEECH2TEXT_SIZES,
+            given=FILTERBANK_SAMPLES,
+            results={"logits": "tgt"},
+        ),
+        computed="embed_positions",
+    ),
+}

@@ -1,0 +1,323 @@
+"""What the tests of published families share: a tiny random model saved as people find
+it, compiled from its folder alone, and compared with transformers.
+
+A family's test is a table of cases: a config class, a model class, settings, inputs, and
+what the results are called on both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import specc
+from specc.api import Model
+from support.elaborated_specs import elaborate_with_config
+from support.padded_batches import Field, PaddingMask, Samples, Side, TokenIds, make_samples
+from support.published_models import (
+    assert_matches_float32,
+    is_sinusoidal,
+    open_weighted_spec,
+    randomize_weights,
+    record_comparison,
+)
+
+VOCAB = 31
+TEXT_SAMPLES = make_samples(
+    {"input_ids": TokenIds("seq", VOCAB), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
+)
+"""Three texts of different lengths."""
+PROMPTS = [[5, 9, 3, 17, 8, 22, 11], [13, 4], [7, 7, 21, 19]]
+MAX_NEW_TOKENS = 20
+MIN_LOGIT_GAP = 1e-4
+"""A seed whose two best logits are closer than this share of their range is no test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCase:
+    """One head of a family in one configuration.
+
+    `results` maps a result's name, ours and theirs alike, to the padded axis that it
+    runs along, or none. `renamed` maps our inputs to theirs where they differ.
+    `places`: position ids count what is kept, as `generate` has it; else none are
+    given. `sides` are those that the published model can be padded on. `louder` scales
+    matrices so that what is written varies, `softer` those whose names end so. `eager`:
+    the fused kernel leaves out what the model asks for, such as a bound on scores, and
+    the other one gives no numbers in float64 for texts that are padded on the left:
+    those are then taken one by one.
+    `single`: the published code runs in float32 alone.
+    `written` says how the files are saved.
+    `context`: what it is compiled for.
+    """
+
+    config: str
+    model: str
+    tiny: Mapping[str, Any]
+    results: Mapping[str, str] = field(default_factory=lambda: {"logits": "seq"})
+    given: Samples = TEXT_SAMPLES
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    sides: tuple[Side, ...] = ("right",)
+    places: bool = False
+    louder: float = 1.0
+    softer: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    eager: bool = False
+    single: bool = False
+    written: Mapping[str, Any] = field(default_factory=dict)
+    context: int = 0
+
+    @property
+    def named(self) -> str:
+        """For the names of tests."""
+        return f"{self.model}-{abs(hash(str(sorted(self.tiny.items())))) % 1000}"
+
+    def saved(self, directory: Path) -> Any:
+        """The published model, random, and as files in `directory`."""
+        config = getattr(transformers, self.config)(**self.tiny)
+        kind = getattr(transformers, self.model)
+        theirs = randomize_weights(kind(config), self.seed)
+        with torch.no_grad():
+            for name, weight in theirs.named_parameters():
+                # sines are a weight where the published class has them as one
+                if weight.dim() > 1 and not is_sinusoidal(theirs, name):
+                    weight *= self.louder
+                for ending, scale in self.softer.items():
+                    weight *= scale if name.endswith(ending) else 1.0
+                if weight.dim() == 3 and "experts" in name:
+                    # all experts in one: as large as each alone would be
+                    weight *= weight.shape[1] ** 0.5
+            for name, numbers in theirs.named_buffers():
+                if name.endswith("correction_bias"):  # zeros in a fresh model
+                    numbers += torch.linspace(-0.3, 0.3, len(numbers)).sin()
+        theirs.save_pretrained(directory, **self.written)
+        # Read back: a table of sines is in no file, and was drawn with the others.
+        how = {"experts_implementation": "eager"}  # the other way has no float64
+        how |= {"attn_implementation": "eager"} if self.eager else {}
+        return kind.from_pretrained(directory, **how).eval()
+
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the published model gives for our inputs."""
+        given = {self.renamed.get(name, name): value for name, value in x.items()}
+        given = {n: v.long() if v.dtype == torch.bool else v for n, v in given.items()}
+        if self.places:
+            given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        made = (
+            self._one_by_one(theirs, given)
+            if self.eager and len(given["input_ids"]) > 1
+            else theirs(**given)
+        )
+        return {name: made[name] for name in self.results}
+
+    def _one_by_one(
+        self, theirs: Any, given: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Each text without its padding; zeros stand where there is none."""
+        whole: dict[str, torch.Tensor] = {}
+        for row, kept in enumerate(given["attention_mask"].bool()):
+            made = theirs(**{n: v[row][kept][None] for n, v in given.items()})
+            for name, dim in self.results.items():
+                size = given["input_ids"].shape[: 2 if dim else 1]
+                shape = (*size, *made[name].shape[len(size) :])
+                rows = whole.setdefault(name, torch.zeros(shape, dtype=torch.float64))
+                rows[(row, kept) if dim else row] = made[name][0]
+        return whole
+
+
+class SourceHeadCase(ModelCase):
+    """A head over what the decoder makes of the source itself: classes are read off
+    where the text ends, answers off every row.
+
+    The published model wants as many ends in every row of a batch, and looks for them
+    in the padding too: texts are given to it one by one.
+    """
+
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        ids, keep = x["source"], x["source_keep"]
+        made: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
+        for row, kept in zip(ids, keep, strict=True):
+            given = theirs(input_ids=row[kept][None], use_cache=False)
+            for name, dim in self.results.items():
+                rows = given[name][0]
+                # zeros stand where there is no text
+                more = [0] * (2 * rows.dim() - 1) + [len(row) - len(rows)]
+                padded = torch.nn.functional.pad(rows, more) if dim else rows
+                made[name].append(padded)
+        return {name: torch.stack(rows) for name, rows in made.items()}
+
+
+def make_source_head_case(
+    config: str,
+    model: str,
+    tiny: Mapping[str, Any],
+    end: int,
+    lengths: tuple[int, ...] = (7, 1, 4),
+    fields: Mapping[str, Field] | None = None,
+    **more: Any,
+) -> ModelCase:
+    """A case of `SourceHeadCase`, whose longer texts hold `end` twice and go on behind it.
+
+    `fields` are further inputs of ours, which the published model is not given.
+    """
+    source = {"source": TokenIds("src", 29), "source_keep": PaddingMask("src")}
+    given = make_samples({**source, **(fields or {})}, {"src": lengths})
+    for row in given.rows:
+        ids = row["source"]
+        ids[ids == end] = 7
+        # the last of several counts, and what stands behind it does not
+        ids[[0, -2] if len(ids) > 2 else -1] = end
+    asked = "Question" in model
+    return SourceHeadCase(
+        config=config,
+        model=model,
+        tiny={**tiny, "num_labels": 2 if asked else 4},
+        results={"start_logits": "src", "end_logits": "src"} if asked else {"logits": ""},
+        given=given,
+        **more,
+    )
+
+
+def check_model_outputs(case: ModelCase, directory: Path) -> None:
+    """The compiled folder gives what the published model gives: a text alone, and three
+    in a padded batch, within 1e-5.
+    """
+    theirs = case.saved(directory)
+    ours = open_weighted_spec(str(directory), directory, case.context)
+    if not case.single:
+        theirs.double()
+    assert_matches_float32(
+        ours, case.given, lambda x: case.published(theirs, x), case.results, case.sides
+    )
+
+
+def check_generation(
+    case: ModelCase, directory: Path, beams: Sequence[int] = (1, 4), *, double: bool = True
+) -> None:
+    """The compiled folder writes 20 tokens as the published model does, greedily and by
+    beams, for a prompt alone and, as a package, for three padded on the left; and as one
+    file. Without `double` the published class runs in float32.
+    """
+    theirs = case.saved(directory)
+    if double:
+        theirs.double()
+    specc.compile(str(directory), directory / "package", graphs="step")
+    package = specc.load(directory / "package", threads=1)
+    for count in beams:
+        how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
+        if count > 1:
+            how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
+        one = _compile_generator(directory, how)
+        for prompts in ([PROMPTS[0]], PROMPTS):
+            parts = [[p] for p in prompts] if case.eager else [prompts]
+            wanted = [t for part in parts for t in generate_published(theirs, part, count)]
+            ids, keep = pad_left(prompts)
+            told = [(package, {"input_ids": ids, "attention_mask": keep})]
+            if len(prompts) == 1:
+                # One file is not told which tokens exist where the spec has ids alone.
+                told += [(one, {"input_ids": ids})]
+            for ours, given in told:
+                made = ours.generate(**given, **how)
+                got = [list(row[0].tokens) for row in made.results()]
+                assert got == wanted, f"{ours.path.name}, {count} beams, {len(prompts)} texts"
+    record_comparison(lambda: elaborate_with_config(str(directory)).model, written=MAX_NEW_TOKENS)
+
+
+def _compile_generator(directory: Path, how: Mapping[str, Any]) -> Model:
+    """Compile the checkpoint in a folder to one file that generates with these settings."""
+    path = directory / f"one{how.get('num_beams', 1)}.onnx"
+    specc.compile(str(directory), path, graphs="generate", generation_config=how)
+    return specc.load(path, threads=1)
+
+
+def check_translation(case: ModelCase, directory: Path) -> None:
+    """The compiled folder writes 20 tokens as the published model does for a source,
+    greedily and by beams: as a package for sources of different lengths, and as one
+    file.
+    """
+    theirs = case.saved(directory)
+    if not case.single:
+        theirs.double()
+    together, alone = case.given.together("right"), case.given.alone(0)
+    # one file finds out by itself what is padding: there is none among its words
+    pad = theirs.config.pad_token_id
+    alone["source"] = np.where(alone["source"] == pad, 3, alone["source"])
+    specc.compile(str(directory), directory / "package", graphs="step")
+    package = specc.load(directory / "package", threads=1)
+    for count in (1, 4):
+        how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
+        if count > 1:
+            how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
+        one = _compile_generator(directory, how)
+        wanted_together, wanted_alone = (_translated(theirs, x, count) for x in (together, alone))
+        for ours, given, wanted in (
+            (package, together, wanted_together),
+            (package, alone, wanted_alone),
+            (one, alone, wanted_alone),
+        ):
+            told = {name: given[name] for name in ("source", "source_keep")}
+            made = ours.generate(**told, **how)
+            for row, texts in enumerate(made.results()):
+                text = list(texts[0].tokens)
+                what = f"{ours.path.name}, {count} beams, text {row} of {len(wanted)}"
+                # the first token is the start, which we do not hand out
+                assert text == wanted[row][1 : len(text) + 1].tolist(), what
+                ends = [theirs.config.pad_token_id, theirs.config.eos_token_id]
+                assert np.isin(wanted[row][len(text) + 1 :], ends).all(), what
+    record_comparison(lambda: elaborate_with_config(str(directory)).model, written=MAX_NEW_TOKENS)
+
+
+def _translated(theirs: Any, given: Mapping[str, Any], beams: int) -> Any:
+    """What transformers' `generate` writes for each source."""
+    with torch.no_grad():
+        return theirs.generate(
+            torch.tensor(given["source"]),
+            attention_mask=torch.tensor(given["source_keep"]).long(),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=MAX_NEW_TOKENS,
+            early_stopping=False,
+            use_cache=True,
+        ).numpy()
+
+
+def generate_published(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:
+    """What transformers' `generate` writes behind each prompt."""
+    ids, keep = pad_left(prompts)
+    longest = ids.shape[1]
+    with torch.no_grad():
+        made = theirs.generate(
+            torch.tensor(ids),
+            attention_mask=torch.tensor(keep).long(),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=MAX_NEW_TOKENS,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    stops = theirs.generation_config.eos_token_id
+    texts = [cut_at_stop(row[longest:].tolist(), stops) for row in made.sequences]
+    if beams == 1:
+        best = np.sort(np.stack([step.numpy() for step in made.logits]), axis=-1)
+        gaps = (best[..., -1] - best[..., -2]) / (best[..., -1] - best[..., 0])
+        near = min(gaps[: len(text), n].min() for n, text in enumerate(texts))
+        assert near > MIN_LOGIT_GAP, "two tokens are too close: take another seed"
+    return texts
+
+
+def pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+    """Ids and which of them exist, padded on the left."""
+    longest = max(map(len, prompts))
+    ids = [[0] * (longest - len(p)) + list(p) for p in prompts]
+    keep = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
+    return np.array(ids), np.array(keep)
+
+
+def cut_at_stop(tokens: list[int], stop: int | Sequence[int] | None) -> list[int]:
+    """A text up to its stop, which is a part of it."""
+    stops = [stop] if isinstance(stop, int) else stop or ()
+    ends = [n for n, token in enumerate(tokens) if token in stops]
+    return tokens[: ends[0] + 1] if ends else tokens

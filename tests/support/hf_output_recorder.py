@@ -1,0 +1,92 @@
+"""Asks transformers, and keeps what it answers: `make answers` writes
+`tests/kept/hf_outputs.npz`, a tiny checkpoint a family.
+
+`tests/parity` compares many configurations of each head; these are the smallest. Only
+what is not kept yet is asked, and what is named: `python -m support.hf_output_recorder bert`.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+
+from specc.weights.formats.safetensors import write_safetensors
+from support.hf_audio_cases import AUDIO
+from support.hf_cases import ModelCase
+from support.hf_encoder_decoder_cases import TRANSLATORS
+from support.hf_outputs import OutputArchive, RecordedOutputs, generate_weight, write_outputs
+from support.hf_text_cases import DECODERS, ENCODERS, RecordedCase
+from support.hf_vision_cases import VISION
+from support.padded_batches import Arrays, PaddingMask, Samples
+
+CASES = ENCODERS | DECODERS | TRANSLATORS | VISION | AUDIO
+
+
+def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
+    """What the published model answers to each sample alone, in float64."""
+    case = one.case
+    config = getattr(transformers, case.config)(**case.tiny)
+    kind = getattr(transformers, case.model)
+    made = kind(config)
+    made.save_pretrained(directory)
+    # names of the file, not of the module
+    with safe_open(directory / "model.safetensors", "np") as file:
+        shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
+    computed = one.computed.split()
+    shapes = {n: shape for n, shape in shapes.items() if not any(part in n for part in computed)}
+    write_safetensors(
+        directory / "model.safetensors",
+        {n: generate_weight(n, s) for n, s in shapes.items()},
+        force=True,
+    )
+    how = {"attn_implementation": "eager"} if case.eager else {}
+    theirs = kind.from_pretrained(directory, experts_implementation="eager", **how).eval()
+    if not case.single:
+        theirs.double()
+    return RecordedOutputs(
+        config=json.loads((directory / "config.json").read_text()),
+        tensors=shapes,
+        given=case.given,
+        results=case.results,
+        sides=case.sides if _padded(case.given) else ("right",),
+        sets=one.sets,
+        told=tuple(_alone(case, theirs, n) for n in range(len(case.given.rows))),
+    )
+
+
+def _padded(given: Samples) -> bool:
+    return any(isinstance(field, PaddingMask) for field in given.fields.values())
+
+
+def _alone(case: ModelCase, theirs: Any, row: int) -> Arrays:
+    """What is given for one sample, in the precision that files keep."""
+    given = {}
+    for name, array in case.given.alone(row).items():
+        tensor = torch.tensor(array)
+        whole = not tensor.is_floating_point()
+        given[name] = tensor if whole or case.single else tensor.double()
+    with torch.no_grad():
+        made = case.published(theirs, given)
+    return {name: x[0].numpy().astype(np.float32) for name, x in made.items()}
+
+
+def main() -> None:
+    kept, named = OutputArchive(), sys.argv[1:]
+    answers = {}
+    for name, one in CASES.items():
+        if name in kept.names and name not in named:
+            answers[name] = kept[name]
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            answers[name] = record_outputs(one, Path(directory))
+    write_outputs(answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""One attention with a band, as a graph; inputs for it; the memory that a run takes."""
+
+import resource
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.types import Type
+from specc_onnx import build_model, get_target
+from support.onnx_sessions import open_silent_session
+
+BATCH, SEQ = Dim.symbol("batch"), Dim.symbol("seq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalAttentionCase:
+    """One attention: `low` and `high` bound `q - k`, None is no bound. `apart` says what
+    is seen beside: an input's keys, its queries, both; its queries and nothing else; or
+    the first five keys.
+    """
+
+    low: int | None
+    high: int | None
+    heads: tuple[int, int] = (4, 2)
+    widths: tuple[int, int] = (8, 6)
+    keep: bool = True
+    packed: bool = True
+    slopes: bool = False
+    sinks: bool = False
+    cap: float = 0.0
+    apart: Literal["", "keys", "queries", "both", "alone", "first"] = ""
+
+    def graph(self) -> Graph:
+        """It with inputs for all operands."""
+        b = Builder()
+        (h, groups), (d, e) = self.heads, self.widths
+        q, k, v = (
+            self._heads(b, name, heads, width)
+            for name, heads, width in (("q", h, d), ("k", groups, d), ("v", groups, e))
+        )
+        j = b.one(ops.Extent(2), k)
+        i = b.one(ops.Insert(1), b.one(ops.Extent(2), q))
+        apart = b.one(ops.Arith("sub"), i, j)
+        mask = self._beside(b, _in_front(b, self._band(b, apart)), j)
+        if self.keep:
+            kept = b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+            kept = b.one(ops.Insert(1), b.one(ops.Insert(1), kept))
+            mask = b.one(ops.And(), mask, kept)
+        added = None
+        if self.slopes:
+            slopes = b.input("slopes", Input(Type.of("f32", h, 1, 1)))
+            far = b.one(ops.Cast("f32"), apart)
+            added = b.one(ops.Insert(0), b.one(ops.Arith("mul"), slopes, far))
+        sinks = b.input("sinks", Input(Type.of("f32", h))) if self.sinks else None
+        attend = ops.Attend(d**-0.5, self.cap)
+        y = b.add(attend, q, k, v, mask, added, sinks, scope="layer.attention")[0]
+        y = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
+        return b.finish("attention", {"y": y})
+
+    def _heads(self, b: Builder, name: str, heads: int, width: int) -> Value:
+        if not self.packed:
+            return b.input(name, Input(Type.of("f32", BATCH, heads, SEQ, width)))
+        x = b.input(name, Input(Type.of("f32", BATCH, SEQ, heads * width)))
+        split = b.one(ops.Split(2, (Dim.of(heads), Dim.of(width))), x)
+        return b.one(ops.Transpose((0, 2, 1, 3)), split)
+
+    def _band(self, b: Builder, apart: Value) -> Value:
+        sides = []
+        for fn, bound in (("ge", self.low), ("le", self.high)):
+            if bound is not None:
+                number = b.one(ops.Constant(bound, "i64"))
+                sides.append(b.one(ops.Compare(fn), apart, number))
+        return b.one(ops.And(), *sides) if len(sides) == 2 else sides[0]
+
+    def _beside(self, b: Builder, mask: Value, j: Value) -> Value:
+        if not self.apart:
+            return mask
+        if self.apart == "first":
+            five = b.one(ops.Constant(5, "i64"))
+            return b.one(ops.Or(), mask, b.one(ops.Compare("lt"), j, five))
+        far = b.input("far", Input(Type.of("bool", BATCH, SEQ)))
+        keys = b.one(ops.Insert(1), b.one(ops.Insert(1), far))
+        queries = b.one(ops.Insert(3), b.one(ops.Insert(1), far))
+        if self.apart == "alone":
+            return queries
+        for side, name in ((keys, "keys"), (queries, "queries")):
+            if self.apart in (name, "both"):
+                mask = b.one(ops.Or(), side, mask)
+        return mask
+
+
+def _in_front(b: Builder, grid: Value) -> Value:
+    return b.one(ops.Insert(0), b.one(ops.Insert(0), grid))
+
+
+def sample_inputs(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
+    """Inputs; where a mask is given, some rows of it, and all of the last text."""
+    rng = np.random.default_rng(rows)
+    env = {"batch": batch, "seq": rows}
+    made: dict[str, Any] = {}
+    for name, value in graph.inputs.items():
+        shape = tuple(d.evaluate(env) for d in value.type.shape)
+        made[name] = rng.normal(size=shape).astype("f4") / (100 if name == "slopes" else 1)
+        if value.type.dtype == "bool":
+            made[name] = rng.random(shape) < (0.03 if name == "far" else 0.6)
+            made[name][1:] &= np.arange(rows) < rows // 2
+    return made
+
+
+def measure_peak_memory(setup: LocalAttentionCase, rows: int) -> int:
+    """How many megabytes a run takes beyond those of an open session."""
+    graph = setup.graph()
+    inputs = sample_inputs(graph, 1, rows)
+    session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    session.run(["y"], inputs)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (after - before) // 1024

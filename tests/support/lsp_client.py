@@ -1,0 +1,161 @@
+"""An editor in small: a program that speaks the Language Server Protocol over pipes, as
+its specification has it, and knows nothing of the server's library.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+Message = dict[str, Any]
+
+
+class LspClient:
+    """A server with what it has said so far."""
+
+    def __init__(self, directory: Path, encodings: list[str] | None = None) -> None:
+        self.directory = directory
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "specc", "lsp"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=directory,
+            env=env,
+        )
+        self.messages: queue.Queue[Message | None] = queue.Queue()
+        self.published: list[Message] = []
+        self.asked = 0
+        self.errors = b""
+        self.threads = [
+            threading.Thread(target=heard, daemon=True) for heard in (self._listen, self._log)
+        ]
+        for thread in self.threads:
+            thread.start()
+        general = {"positionEncodings": encodings} if encodings else {}
+        self.ready = self.ask(
+            "initialize",
+            {"processId": os.getpid(), "rootUri": None, "capabilities": {"general": general}},
+        )
+        self.tell("initialized", {})
+
+    def _listen(self) -> None:
+        out = self.process.stdout
+        assert out is not None
+        while line := out.readline():
+            size = int(line.split(b":")[1])
+            assert out.readline() == b"\r\n" or out.readline() == b"\r\n"
+            self.messages.put(json.loads(out.read(size)))
+        self.messages.put(None)
+
+    def _log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors += line
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def message(self, message: Mapping[str, Any]) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    def tell(self, method: str, params: Any) -> None:
+        self.message({"method": method, "params": params})
+
+    def ask(self, method: str, params: Any) -> Any:
+        """The result of a request. Fails with the error that is answered."""
+        answer = self.answer(method, params)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def answer(self, method: str, params: Any) -> Message:
+        self.asked += 1
+        number = self.asked
+        self.message({"id": number, "method": method, "params": params})
+        return self._until(lambda m: m.get("id") == number and "method" not in m)
+
+    def _until(self, fits: Callable[[Message], bool]) -> Message:
+        while True:
+            message = self.messages.get(timeout=60)
+            assert message is not None, f"the server went away: {self.errors.decode()}"
+            if message.get("method") == "textDocument/publishDiagnostics":
+                self.published.append(message["params"])
+            if fits(message):
+                return message
+
+    def uri(self, name: str) -> str:
+        return name if ":" in name else (self.directory / name).as_uri()
+
+    def open(self, name: str, text: str, language: str = "specc") -> list[Message]:
+        """The messages of a text that is opened, as the server last has them."""
+        uri = self.uri(name)
+        item = {"uri": uri, "languageId": language, "version": 1, "text": text}
+        self.tell("textDocument/didOpen", {"textDocument": item})
+        return self.diagnostics(name, 1)
+
+    def change(self, name: str, text: str, version: int) -> None:
+        self.tell(
+            "textDocument/didChange",
+            {
+                "textDocument": {"uri": self.uri(name), "version": version},
+                "contentChanges": [{"text": text}],
+            },
+        )
+
+    def diagnostics(self, name: str, version: int) -> list[Message]:
+        """What is said of a version: all of it, for one that has a single graph."""
+        uri = self.uri(name)
+        for published in self.published:
+            if published["uri"] == uri and published.get("version") == version:
+                return list(published["diagnostics"])
+        found = self._until(
+            lambda m: (
+                m.get("method") == "textDocument/publishDiagnostics"
+                and m["params"]["uri"] == uri
+                and m["params"].get("version") == version
+            )
+        )
+        return list(found["params"]["diagnostics"])
+
+    def at(self, method: str, name: str, text: str, marked: str, **more: Any) -> Any:
+        """A request about the character that `^` stands before in `marked`, a piece of
+        the text.
+        """
+        piece = marked.replace("^", "")
+        assert text.count(piece) == 1, piece
+        offset = text.index(piece) + marked.index("^")
+        line = text.count("\n", 0, offset)
+        column = len(text[text.rfind("\n", 0, offset) + 1 : offset].encode("utf-16-le")) // 2
+        position = {"line": line, "character": column}
+        document = {"uri": self.uri(name)}
+        return self.ask(
+            f"textDocument/{method}", {"textDocument": document, "position": position, **more}
+        )
+
+    def close(self) -> int:
+        """The exit status behind `shutdown` and `exit`."""
+        self.ask("shutdown", None)
+        self.tell("exit", None)
+        return self.gone(20)
+
+    def gone(self, seconds: float) -> int:
+        """The exit status of a server that should end by itself."""
+        try:
+            return self.process.wait(timeout=seconds)
+        finally:
+            self.process.kill()
+            for thread in self.threads:
+                thread.join()
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+                assert pipe is not None
+                pipe.close()

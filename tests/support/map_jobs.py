@@ -1,0 +1,34 @@
+"""Jobs of `specc map` over a few rows, and what they leave."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_planner import JobRequest
+
+ROW_COUNT = 60
+
+
+def make_job(small: Path, data: Path, out: Path, **more: object) -> JobRequest:
+    usual = {"rows": 16, "limits": BatchLimits(cap=4), "raw": ["vectors"], "engine": "serial"}
+    return JobRequest(
+        model=str(small),
+        data=[str(data)],
+        out=str(out),
+        columns={"ids": "text"},
+        **{**usual, **more},  # type: ignore[arg-type]
+    )
+
+
+def hash_parts(out: Path) -> dict[str, str]:
+    """The bytes of every part."""
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.glob("part-*"))}
+
+
+def read_rows(out: Path) -> list[dict[str, object]]:
+    return [
+        json.loads(line)
+        for part in sorted(out.glob("part-*"))
+        for line in part.read_text().splitlines()
+    ]

@@ -1,0 +1,268 @@
+"""Texts of unequal age in one batch, by the reference in float64: each row beside a full
+pass of that text alone.
+
+Texts join and leave a batch at random; every token that is fed is drawn, so that no tie
+of logits hides a fault.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specc_numpy
+from specc.artifact.generation_facts import GenerationFacts
+from specc.driver.generation_graphs import can_batch_unequal_lengths
+from specc.ir.graph import Graph
+from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_absent_inputs
+from specc.preprocessing.input_checks import LengthBound
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime import batch_slots
+from specc.runtime.generation_request import prepare_prompts
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.steppers import KVCacheStepper
+from specc.transforms import pass_pipeline
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class HostTensor:
+    """A tensor that no runtime holds."""
+
+    array: Array
+
+    def numpy(self) -> Array:
+        return self.array
+
+    def shape(self) -> list[int]:
+        return list(self.array.shape)
+
+
+@dataclass
+class ReferenceSession:
+    """A graph in float64, as `specc.backend.Session`."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        return self.graph.inputs
+
+    def tensor(self, array: Array) -> HostTensor:
+        return HostTensor(array)
+
+    def numbers(self, held: Any) -> Array:
+        array: Array = held.array
+        return array
+
+    def tensors(self, inputs: Mapping[str, Any], into: Any = None) -> dict[str, Any]:
+        given = {n: v.array if isinstance(v, HostTensor) else v for n, v in inputs.items()}
+        own = {n: self.weights[n] for n in self.graph.parameters}
+        made = specc_numpy.evaluate_graph(self.graph, {n: given[n] for n in self.graph.inputs}, own)
+        return {n: HostTensor(np.asarray(v)) for n, v in made.items()}
+
+
+@dataclass
+class GenerativeModel:
+    """A model that writes; `derived` is what is made of it."""
+
+    model: ModelDefinition
+    derived: DerivedGraphs
+    weights: dict[str, Array]
+    input_signature: ModelInputs = field(init=False)
+
+    @staticmethod
+    def of(model: ModelDefinition, seed: int = 0) -> "GenerativeModel":
+        """With drawn weights."""
+        generation = model.generation
+        assert generation
+        work = pass_pipeline.PassState(
+            graph=pass_pipeline.simplify_graph(model.graph),
+            defaults=model.defaults,
+            generation=generation,
+            begins=generation.settings.get("start") is None,
+        )
+        rng = np.random.default_rng(seed)
+        facts = model.graph.parameter_facts.items()
+        weights = {n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in facts}
+        return GenerativeModel(model, pass_pipeline.derive_with_passes(work), weights)
+
+    def __post_init__(self) -> None:
+        generation, graph = self.model.generation, self.model.graph
+        assert generation
+        least = {n: LengthBound(low) for n, low in graph.min_lengths.items()}
+        grows = graph.inputs[generation.growing].type.shape[1].name
+        least.pop(grows or "", None)
+        self.input_signature = ModelInputs(
+            graph=graph,
+            reading=PreprocessingConfig(),
+            defaults=self.model.defaults,
+            growing=generation.growing,
+            bounds=least,
+        )
+
+    @property
+    def apart(self) -> bool:
+        return can_batch_unequal_lengths(self.model, self.derived)
+
+    def stepper(self, prepared: Mapping[str, Array]) -> KVCacheStepper:
+        """What goes on with texts."""
+        derived, generation = self.derived, self.model.generation
+        assert generation
+        facts = GenerationFacts(
+            generation=generation,
+            signature=self.model.graph,
+            defaults=self.model.defaults,
+            reading=PreprocessingConfig(),
+            states=derived.states,
+            static_inputs=derived.static_inputs,
+            whole=derived.full_length_inputs,
+            first=derived.initial_logits_output,
+        )
+        encode: Any = ReferenceSession(derived.encode, self.weights) if derived.encode else None
+        step: Any = ReferenceSession(derived.step, self.weights)
+        return KVCacheStepper(
+            facts=facts,
+            input_signature=self.input_signature,
+            encode=encode,
+            step=step,
+            graph=derived.step,
+            prepared=prepared,
+        )
+
+    def alone(self, text: "SampledSequence", count: int) -> Array:
+        """The logits behind a text that has been given so many tokens, by a full pass."""
+        growing, generation = self.input_signature.growing, self.model.generation
+        assert generation
+        keep = find_mask_input(self.model.graph, growing)
+        given = dict(text.prepared)
+        tokens = given[growing] = text.tokens[None, :count]
+        if keep:
+            own = text.prepared[keep].shape[1]
+            there = self._exists(keep, tokens)
+            there[:, :own] = text.prepared[keep][:, :count]
+            given[keep] = there
+        made = specc_numpy.evaluate_graph(self.model.graph, given, self.weights)
+        found: Array = made[generation.source]
+        return found[0] if found.ndim == 2 else found[0, -1]
+
+    def _exists(self, keep: str, tokens: Array) -> Array:
+        """Which tokens exist that are written: as the default says, else all."""
+        defaults = self.model.defaults
+        if self.model.graph.input_facts[keep].keep != "any" or not defaults:
+            return np.ones(tokens.shape, np.bool_)
+        if keep not in defaults.outputs:
+            return np.ones(tokens.shape, np.bool_)
+        given = {self.input_signature.growing: tokens}
+        made = specc_numpy.evaluate_graph(resolve_absent_inputs(defaults, (keep,)), given, {})
+        return np.array(made[keep])
+
+
+@dataclass(frozen=True)
+class SampledSequence:
+    """A text: inputs of a batch of one with its prompt, and all tokens that it will have."""
+
+    prepared: Mapping[str, Array]
+    tokens: NDArray[np.int64]
+    prompt: int
+
+
+MAX_TOKENS = 9
+
+
+def sample_sequence(
+    aged: GenerativeModel, rng: random.Random, like: Mapping[str, int]
+) -> SampledSequence:
+    """A text with prompt and sources of any length; lengths that nothing pads are those
+    of `like`.
+    """
+    graph, growing = aged.model.graph, aged.input_signature.growing
+    facts = graph.input_facts[growing]
+    vocab = facts.below.number if facts.below is not None else None
+    tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(MAX_TOKENS)])
+    generation = aged.model.generation
+    assert generation
+    keep = find_mask_input(graph, growing)
+    length = rng.randint(1, 4) if keep else 2
+    inputs: dict[str, Any] = {growing: [tokens[:length].tolist()]}
+    lengths = {}
+    made = np.random.default_rng(rng.randrange(2**31))
+    for name in aged.input_signature.asked:
+        type = graph.inputs[name].type
+        if name in (growing, keep):
+            continue
+        sizes = [1]
+        for d in type.shape[1:]:
+            symbol = d.name or ""
+            padded = find_mask_input(graph, name) or graph.input_facts[name].keep
+            most = rng.randint(1, 5) if padded else like.get(symbol, 3)
+            sizes.append(d.number or lengths.setdefault(symbol, most))
+        inputs[name] = _values(graph, name, sizes, made)
+    return SampledSequence(prepare_prompts(aged.input_signature, inputs, ()), tokens, length)
+
+
+def _values(graph: Graph, name: str, sizes: list[int], made: np.random.Generator) -> Array:
+    type, below = graph.inputs[name].type, graph.input_facts[name].below
+    if type.dtype == "bool":
+        return np.ones(sizes, np.bool_)
+    if type.dtype.startswith("i"):
+        most = below.number if below is not None and below.number else 5
+        return made.integers(1, most, sizes)
+    return made.normal(size=sizes).astype(np.float32)
+
+
+def find_logit_difference(aged: GenerativeModel, seed: int, steps: int = 12) -> str:
+    """How logits differ where texts join and leave; empty where they do not."""
+    rng = random.Random(seed)
+    batch: KVCacheStepper | None = None
+    rows: list[tuple[SampledSequence, int]] = []
+    growing = aged.input_signature.growing
+    for turn in range(steps):
+        stay = [
+            n for n, (text, count) in enumerate(rows) if count < MAX_TOKENS and rng.random() < 0.85
+        ]
+        if batch is None or rng.random() < 0.5:
+            fresh = [sample_sequence(aged, rng, {}) for _ in range(rng.randint(1, 2))]
+            prepared = batch_slots.stack_prompts(aged.input_signature, [t.prepared for t in fresh])
+            margin = batch_slots.spare_columns(aged.derived.states)
+            prepared = batch_slots.prepend_spare_columns(aged.input_signature, prepared, margin)
+            first = aged.stepper(prepared)
+            made = np.asarray(first.step(prepared[growing]), np.float64)
+            new = [(text, text.prompt) for text in fresh]
+            if fault := _compared(aged, new, made):
+                return f"turn {turn}, at the beginning: {fault}"
+            every = np.arange(len(fresh))
+            if batch is None or not stay:
+                batch_slots.merge_stepper_rows(first, every, None, every)
+                batch, rows = first, new
+            else:
+                batch_slots.merge_stepper_rows(batch, np.array(stay), first, every)
+                rows = [*(rows[n] for n in stay), *new]
+        elif 0 < len(stay) < len(rows):
+            none = np.zeros(0, np.int64)
+            batch_slots.merge_stepper_rows(batch, np.array(stay), None, none)
+            rows = [rows[n] for n in stay]
+        over = np.array([count >= MAX_TOKENS for _, count in rows])
+        batch.rows.over = over
+        tokens = np.array([[t.tokens[min(c, MAX_TOKENS - 1)]] for t, c in rows])
+        rows = [(t, min(c + 1, MAX_TOKENS)) for t, c in rows]
+        made = np.asarray(batch.step(tokens), np.float64)
+        open_rows = [r for r, o in zip(rows, over, strict=True) if not o]
+        if fault := _compared(aged, open_rows, made[~over]):
+            return f"turn {turn}: {fault}"
+    return ""
+
+
+def _compared(aged: GenerativeModel, rows: list[tuple[SampledSequence, int]], made: Array) -> str:
+    for row, (text, count) in enumerate(rows):
+        want = aged.alone(text, count)
+        if not np.allclose(made[row], want, rtol=1e-9, atol=1e-9):
+            worst = np.abs(made[row] - want).max()
+            return f"row {row} with {count} tokens is {worst:.1e} away"
+    return ""

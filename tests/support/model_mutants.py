@@ -1,0 +1,244 @@
+"""Mutants of compiled models, and whether the rounds of `specc verify` tell them from
+the original: constants ±1, comparisons with and without equality, `And` for `Or`,
+conditions of branches negated.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+import specc
+from specc import backend
+from specc.analysis.length_limits import find_length_limits
+from specc.ir.array import Array
+from specc.ir.length_constraints import find_valid_lengths
+from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.verification.rounding_errors import (
+    Sample,
+    is_rounding_difference,
+    make_rounding_sample,
+    rounding_bounds,
+)
+from specc.verification.subgraph_coverage import Coverage
+from specc.verification.tolerance import compare_result
+from specc.verification.verify_model import planned_inputs
+from specc_onnx.denormals import flush_denormals
+
+SWAPS = {
+    "Less": "LessOrEqual",
+    "LessOrEqual": "Less",
+    "Greater": "GreaterOrEqual",
+    "GreaterOrEqual": "Greater",
+    "And": "Or",
+    "Or": "And",
+}
+INTEGER_TYPES = (TensorProto.INT64, TensorProto.INT32)
+MAX_ELEMENTS = 8
+"""Elements of a constant that is changed."""
+
+
+@dataclass(frozen=True)
+class ModelMutant:
+    """A change of a model, `kind` in words; `graph` and `node` are numbers of places,
+    `node` -1 for the initializers, `place` an element or an initializer and an element.
+    """
+
+    kind: str
+    graph: int
+    node: int
+    place: tuple[int, ...] = ()
+    by: int = 0
+
+    def of(self, model: ModelProto) -> ModelProto:
+        """A copy of the model with this change."""
+        made = ModelProto()
+        made.CopyFrom(model)
+        graph = list(_graphs(made.graph))[self.graph]
+        if self.node < 0:
+            number, place = self.place
+            _add(graph.initializer[number], place, self.by)
+            return made
+        node = graph.node[self.node]
+        if node.op_type in SWAPS:
+            node.op_type = SWAPS[node.op_type]
+        elif node.op_type == "Constant":
+            _add(_tensor(node), self.place[0], self.by)
+        else:
+            negated = helper.make_node("Not", [node.input[0]], ["mutant condition"])
+            node.input[0] = "mutant condition"
+            nodes = [NodeProto.FromString(n.SerializeToString()) for n in graph.node]
+            del graph.node[:]
+            graph.node.extend([*nodes[: self.node], negated, *nodes[self.node :]])
+        return made
+
+
+def iterate_model_mutants(model: ModelProto) -> list[ModelMutant]:
+    """Every mutant of a model."""
+    found = list[ModelMutant]()
+    for g, graph in enumerate(_graphs(model.graph)):
+        for number, tensor in enumerate(graph.initializer):
+            found += [
+                ModelMutant(f"`{tensor.name}`[{place}] {by:+d}", g, -1, (number, place), by)
+                for place, by in _changes(tensor)
+            ]
+        for n, node in enumerate(graph.node):
+            if node.op_type in SWAPS:
+                kind = f"{SWAPS[node.op_type]} for {node.op_type} `{node.name}`"
+                found.append(ModelMutant(kind, g, n))
+            elif node.op_type == "If":
+                found.append(ModelMutant(f"negated If `{node.name}`", g, n))
+            elif node.op_type == "Constant" and any(a.HasField("t") for a in node.attribute):
+                found += [
+                    ModelMutant(f"`{node.output[0]}`[{place}] {by:+d}", g, n, (place,), by)
+                    for place, by in _changes(_tensor(node))
+                ]
+    return found
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _tensor(node: NodeProto) -> TensorProto:
+    return next(a.t for a in node.attribute if a.HasField("t"))
+
+
+def _changes(tensor: TensorProto) -> Iterator[tuple[int, int]]:
+    """The elements of a small constant, each one more and one less."""
+    size = int(np.prod(tensor.dims))
+    whole = tensor.data_type in INTEGER_TYPES and size <= MAX_ELEMENTS
+    if whole or (tensor.data_type == TensorProto.FLOAT and size == 1):
+        yield from ((place, by) for place in range(size) for by in (1, -1))
+
+
+def _add(tensor: TensorProto, place: int, by: int) -> None:
+    value = numpy_helper.to_array(tensor).copy()
+    with np.errstate(over="ignore"):
+        value.reshape(-1)[place] += by
+    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+class MutantJudge:
+    """The rounds of `verify` of a model: what it is given, what comes out, and by how
+    much rounding moves it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.loaded = specc.load(path).scoring
+        self.model = ModelProto.FromString(path.read_bytes())
+        graph, weights = self.loaded.manifest.graph, self.loaded.weights()
+        self.graph = graph
+        self.rounds = list[tuple[dict[str, Array], dict[str, Array], dict[str, Array], Sample]]()
+        for _, inputs in planned_inputs(self.loaded, Coverage.of(self.loaded)):
+            want = backend.load_reference().evaluate_graph(graph, inputs, weights)
+            want = {n: np.asarray(v) for n, v in want.items()}
+            sample = make_rounding_sample(graph, inputs, weights)
+            self.rounds.append((inputs, want, rounding_bounds(sample, want), sample))
+        self.session = _open(self.model)
+
+    def is_killed(self, mutant: ModelMutant) -> bool:
+        """Whether a round tells the mutant from the original, or it does not run."""
+        try:
+            session = _open(mutant.of(self.model))
+            for inputs, want, bounds, sample in self.rounds:
+                got = _run(session, inputs)
+                for name, value in want.items():
+                    if compare_result(name, got[name], value).what and not is_rounding_difference(
+                        sample, name, got[name], value, bounds[name]
+                    ):
+                        return True
+        except Exception:  # whatever ONNX Runtime raises
+            return True
+        return False
+
+    def difference(self, mutant: ModelMutant, tries: int = 8) -> Mapping[str, int] | None:
+        """Lengths at which the mutant gives other results for valid inputs; None where
+        none are found, at random lengths up to 400.
+        """
+        session = _open(mutant.of(self.model))
+        rng = np.random.default_rng(7)
+        bounds = {s: limit.most for s, limit in find_length_limits(self.graph).items()}
+        for n in range(tries):
+            least = sizes_for(self.graph, 0)
+            long = rng.choice(list(least)) if least else ""
+            sizes = {s: int(rng.integers(1, 400 if s == long and n % 2 else 30)) for s in least}
+            sizes = {s: max(least[s], min(k, bounds.get(s, k))) for s, k in sizes.items()}
+            found = find_valid_lengths(self.graph, sizes, bounds)
+            if found is None:
+                continue
+            inputs = random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])
+            with suppress(Exception):  # values that the model refuses, as an index out of range
+                want = _run(self.session, inputs)
+                got = _try(session, inputs)
+                if got is None or _differ(got, want):
+                    return found
+        return None
+
+
+def _try(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+    """Return the results of a mutant; None where it does not run."""
+    try:
+        return _run(session, inputs)
+    except Exception:  # whatever ONNX Runtime raises
+        return None
+
+
+def _differ(got: Mapping[str, Array], want: Mapping[str, Array]) -> bool:
+    """Whether a result has another shape or other values than rounding explains."""
+    wide = {name: np.asarray(value) for name, value in want.items()}
+    return any(got[n].shape != w.shape or _share(got[n], w) > 1e-3 for n, w in wide.items())
+
+
+def _share(got: Array, want: Array) -> float:
+    if want.dtype.kind in "iub":
+        return float((got != want).any())
+    if (np.isnan(got) != np.isnan(want)).any():
+        return np.inf
+    with np.errstate(invalid="ignore"):
+        apart = np.nan_to_num(np.abs(got.astype("f8") - want))
+    return float(apart.max(initial=0)) / (float(np.nan_to_num(np.abs(want)).max(initial=0)) or 1)
+
+
+def _open(model: ModelProto) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    names = {i.name for i in session.get_inputs()}
+    with flush_denormals():
+        made = session.run(None, {n: v for n, v in inputs.items() if n in names})
+    return dict(zip((o.name for o in session.get_outputs()), made, strict=True))
+
+
+def find_survivors(
+    path: Path, most: int, seed: int = 0
+) -> tuple[int, list[ModelMutant], list[str]]:
+    """Judge at most so many mutants of a model: the number of judged ones, survivors
+    that are equivalent as far as is known, and what is said of those that are not.
+    """
+    judge = MutantJudge(path)
+    every = iterate_model_mutants(judge.model)
+    rng = np.random.default_rng(seed)
+    chosen = [every[n] for n in sorted(rng.permutation(len(every))[:most])]
+    alive = [m for m in chosen if not judge.is_killed(m)]
+    missed, equivalent = list[str](), list[ModelMutant]()
+    for mutant in alive:
+        if sizes := judge.difference(mutant):
+            missed.append(f"{mutant.kind}: {sizes}")
+        else:
+            equivalent.append(mutant)
+    return len(chosen), equivalent, missed

@@ -1,0 +1,98 @@
+"""Sessions of ONNX Runtime, comparison of their results, models of single emitted nodes, and changed models with a
+valid hash.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto, helper
+
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import NameTable
+from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES, get_target
+from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
+
+Arrays = Mapping[str, NDArray[Any]]
+NUMPY_TO_DTYPE = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+class EmittedModel:
+    """What `write` writes, as a model of its own: it is given the emitter and gives the
+    results' names and types.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Emitter], Sequence[tuple[str, str]]],
+        inputs: Mapping[str, tuple[str, int]],
+        opset: int = onnx_targets.DEFAULT_OPSET,
+    ) -> None:
+        g = Emitter(
+            target=get_target("onnx"),
+            opset=opset,
+            lengths=LengthResolver({}),
+            names=NameTable(set(inputs)),
+        )
+        results = list(write(g))
+        outputs = [helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], None) for n, t in results]
+        given = [
+            helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], [f"{n}.{a}" for a in range(r)])
+            for n, (t, r) in inputs.items()
+        ]
+        graph = helper.make_graph(
+            g.bodies.open[0].nodes, "piece", given, outputs, list(g.values.constants.values())
+        )
+        imports = [helper.make_opsetid("", opset)]
+        model: ModelProto = helper.make_model(
+            graph, opset_imports=imports, ir_version=onnx_targets.get_ir_version(opset)
+        )
+        self.session = open_silent_session(model)
+
+    def run(self, **inputs: Any) -> list[NDArray[Any]]:
+        """The results, in order."""
+        found: list[NDArray[Any]] = self.session.run(
+            None, {k: np.asarray(v) for k, v in inputs.items()}
+        )
+        return found
+
+
+def kinds(inputs: Arrays) -> dict[str, tuple[str, int]]:
+    """The element types and numbers of axes of arrays, as `EmittedModel` wants them."""
+    return {n: (NUMPY_TO_DTYPE[a.dtype], a.ndim) for n, a in inputs.items()}
+
+
+def open_silent_session(model: onnx.ModelProto) -> Any:
+    """A session on one thread that prints nothing."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def assert_outputs_match(wanted: Mapping[str, NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:
+    """`max|a - b| <= 1e-5 · max|b|`, shapes and infinities alike, whole numbers exactly."""
+    for (name, b), a in zip(wanted.items(), got, strict=True):
+        assert a.shape == b.shape, f"{name}: {a.shape}, not {b.shape}"
+        if b.dtype.kind in "bi":
+            assert (a == b).all(), name
+            continue
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        scale = np.abs(b[np.isfinite(b)]).max(initial=0)
+        gap = np.abs(np.subtract(a, b, where=~same, out=np.zeros(b.shape)))
+        assert (gap <= 1e-5 * scale).all(), name
+
+
+def save_with_hash(model: ModelProto, path: Path) -> None:
+    """Write `model` to `path` with a valid hash, so that loading does not refuse it (E0929)."""
+    (entry,) = [p for p in model.metadata_props if p.key == HASH_KEY]
+    entry.value = BLANK_HASH
+    path.write_bytes(b"".join(insert_model_hash(model.SerializeToString())))

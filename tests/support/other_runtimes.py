@@ -1,0 +1,230 @@
+"""Runtimes other than ONNX Runtime for Python: models with inputs laid in a folder, run
+there by programs of their own, and compared with the float64 reference.
+
+`make readers` puts the programs' packages into `.readers`; nothing is fetched here.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specc
+from specc import backend
+from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.verification.tolerance import compare_result
+from support.small_configs import SMALL_CONFIGS
+
+ROOT = Path(__file__).parents[2]
+RUNTIME_DIR = Path(os.environ.get("SPECC_READERS", ROOT / ".readers"))
+PROGRAMS = Path(__file__).parent / "other_programs"
+TRAINED = {"dates", "digits", "numbers", "xor"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+INPUT_SIZES = 3
+"""Inputs of a model: the smallest, then two padded batches of different lengths."""
+TIMEOUT = 120
+"""Seconds for a model; a card of software is slow."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class MissingRuntime(Exception):
+    """A runtime that is not installed here, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime: what models are compiled for, and how its program is called.
+
+    `opset` 0 is the usual one; `most` is how many models one process is given.
+    """
+
+    name: str
+    target: str
+    kind: str
+    opset: int = 0
+    most: int = 200
+
+    def command(self) -> list[str]:
+        """The program with all that stands before the folder. Fails with `MissingRuntime`."""
+        if self.kind in ("openvino", "tract"):
+            python = RUNTIME_DIR / self.kind / "bin" / "python"
+            if not python.exists():
+                raise MissingRuntime(f"{self.kind} is not installed: `make readers`")
+            return [str(python), str(PROGRAMS / f"with_{self.kind}.py")]
+        packages = find_node_packages("onnxruntime-web")
+        if self.kind == "node":
+            return ["node", str(PROGRAMS / "with_node.mjs"), str(packages)]
+        check_browser(packages)
+        program = str(PROGRAMS / "with_chromium.mjs")
+        return ["node", program, self.kind, str(packages)]
+
+    def version(self) -> str:
+        """Which release it is, as its package says."""
+        if self.kind in ("openvino", "tract"):
+            script = f"import importlib.metadata as m; print(m.version('{self.kind}'))"
+            return read_first_line([self.command()[0], "-c", script])
+        package = find_node_packages("onnxruntime-web") / "node_modules" / "onnxruntime-web"
+        number = json.loads((package / "package.json").read_text("utf-8"))["version"]
+        return str(number)
+
+
+RUNTIMES = {
+    r.name: r
+    for r in (
+        Runtime("OpenVINO, processor", "openvino", "openvino"),
+        Runtime("onnxruntime-web, wasm in Node", "onnx", "node"),
+        Runtime("onnxruntime-web, wasm in Chromium", "onnx", "wasm"),
+        Runtime("onnxruntime-web, WebGPU in Chromium", "onnx", "webgpu"),
+        Runtime("tract, processor", "onnx", "tract", opset=17, most=1),
+    )
+}
+"""All there are, by name."""
+
+
+def find_node_packages(package: str) -> Path:
+    """The folder whose `node_modules` holds a package of Node's. Fails with `MissingRuntime`."""
+    if not shutil.which("node"):
+        raise MissingRuntime("node is not installed")
+    directory = RUNTIME_DIR / "node"
+    if not (directory / "node_modules" / package).is_dir():
+        raise MissingRuntime(f"{package} is not installed: `make readers`")
+    return directory
+
+
+def check_browser(packages: Path) -> None:
+    """Fails with `MissingRuntime` where there is no Chromium, or nothing to drive it."""
+    if not (packages / "node_modules" / "playwright").is_dir():
+        raise MissingRuntime("playwright is not installed: `make readers`")
+    if not (os.environ.get("SPECC_CHROMIUM") or any(map(shutil.which, BROWSERS))):
+        raise MissingRuntime("no Chromium is installed here, and SPECC_CHROMIUM names none")
+
+
+@cache
+def find_browser_version() -> str:
+    """Which Chromium it is."""
+    named = os.environ.get("SPECC_CHROMIUM", "")
+    found = named or next(filter(None, map(shutil.which, BROWSERS)), "")
+    return read_first_line([found, "--version"]) if found else ""
+
+
+def read_first_line(command: Sequence[str]) -> str:
+    """The first line that a program prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.splitlines()[0].split(" built")[0].strip()
+
+
+@dataclass(frozen=True)
+class PreparedModels:
+    """Models in a folder, and what the reference gives for each of their inputs."""
+
+    directory: Path
+    wanted: Mapping[str, Sequence[Arrays]]
+
+
+def prepare_models(
+    directory: Path, specs: Sequence[str], target: str, opset: int = 0
+) -> PreparedModels:
+    """Shipped specs, small, compiled for a target, with inputs of several sizes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted = {}
+    for name in specs:
+        path = directory / f"{name}.onnx"
+        init = None if name in TRAINED else 0
+        options: dict[str, Any] = {"opset": opset} if opset else {}
+        specc.compile(
+            name,
+            path,
+            set=SMALL_CONFIGS[name],
+            init=init,
+            target=target,
+            weights_as="inline",
+            **options,
+        )
+        wanted[name] = list(_inputs(path))
+    return PreparedModels(directory, wanted)
+
+
+def _inputs(path: Path) -> list[Arrays]:
+    """Writes the inputs of a model beside it; gives the reference's results."""
+    model = specc.load(path).whole
+    graph, weights = model.manifest.graph, model.weights()
+    rng, wanted = np.random.default_rng(0), []
+    for turn in range(INPUT_SIZES):
+        given = random_inputs(graph, sizes_for(graph, turn), rng)
+        told = {name: _told(array) for name, array in given.items()}
+        path.with_suffix(f".{turn}.json").write_text(json.dumps(told))
+        made = backend.load_reference().evaluate_graph(graph, given, weights)
+        wanted.append({n: np.asarray(v) for n, v in made.items()})
+    return wanted
+
+
+def _told(array: NDArray[Any]) -> dict[str, Any]:
+    dims, data = list(array.shape), array.ravel().tolist()
+    return {"type": str(array.dtype), "dims": dims, "data": data}
+
+
+@dataclass(frozen=True)
+class ModelOutcome:
+    """How a model fared: the greatest difference as a share of the largest value, or
+    what went wrong.
+    """
+
+    worst: float
+    wrong: str = ""
+
+
+def run_models(runtime: Runtime, laid: PreparedModels) -> dict[str, ModelOutcome]:
+    """Every model that was laid, run and compared. Fails with `MissingRuntime`."""
+    command = [*runtime.command(), str(laid.directory)]
+    names, found = list(laid.wanted), dict[str, ModelOutcome]()
+    while left := [n for n in names if n not in found]:
+        share = left[: runtime.most]
+        for name, wrong in _run(command, share).items():
+            found[name] = ModelOutcome(np.inf, wrong) if wrong else _compared(laid, name)
+        # the program ended at the first of those that it told nothing of
+        silent = next((n for n in share if n not in found), None)
+        if silent is not None:
+            found[silent] = ModelOutcome(np.inf, "ends the process")
+    return {name: found[name] for name in names}
+
+
+def _run(command: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """What went wrong with each model that the program tells of."""
+    done = subprocess.run(
+        [*command, *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT * (1 + len(names)),
+    )
+    lines = [json.loads(t) for t in done.stdout.splitlines() if t.startswith('{"name"')]
+    return {line["name"]: " ".join(line["wrong"].split()) for line in lines}
+
+
+def _compared(laid: PreparedModels, name: str) -> ModelOutcome:
+    worst = 0.0
+    for turn, wanted in enumerate(laid.wanted[name]):
+        told = json.loads((laid.directory / f"{name}.{turn}.out.json").read_text())
+        for n, (result, want) in enumerate(wanted.items()):
+            # not every program knows the names
+            got = told[result] if result in told else told[str(n)]
+            difference = compare_result(result, _array(got), want)
+            worst = max(worst, difference.size)
+            if difference.what:
+                return ModelOutcome(difference.size, difference.what)
+    return ModelOutcome(worst)
+
+
+def _array(told: Mapping[str, Any]) -> NDArray[Any]:
+    """The array that a program tells; texts are numbers that are none."""
+    numbers = [float(x) if isinstance(x, str) else x for x in told["data"]]
+    return np.array(numbers, told["type"]).reshape(told["dims"])

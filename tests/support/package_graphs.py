@@ -1,0 +1,82 @@
+"""The graphs of a package as models: what is computed once, a step, a step with buffers
+for caches, and the whole that decodes by itself.
+"""
+
+from collections.abc import Callable, Mapping
+
+from specc.decode.generation_settings import merge_settings
+from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelDefinition, SelfDecodingGraph
+from specc.transforms import pass_pipeline
+from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
+from specc_onnx.emit.kv_buffers import build_kv_buffer_model
+from support.generation_models import make_decoding
+
+
+def derive_graphs(model: ModelDefinition) -> DerivedGraphs:
+    """The model taken apart, as a package of our own names is."""
+    assert model.generation
+    return pass_pipeline.derive_with_passes(
+        pass_pipeline.PassState(
+            graph=pass_pipeline.simplify_graph(model.graph),
+            defaults=model.defaults,
+            generation=model.generation,
+        )
+    )
+
+
+def build_package_graph(
+    model: ModelDefinition, part: str, where: str, opset: int
+) -> BuiltModel | None:
+    """One part in ONNX; None where the model has none."""
+    return PARTS[part](model, where, opset)
+
+
+def _score(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+    return build_model(pass_pipeline.simplify_graph(model.graph), get_target(where), opset)
+
+
+def _encode(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
+    encode = derive_graphs(model).encode
+    return build_model(encode, get_target(where), opset) if encode else None
+
+
+def _step(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+    return build_model(derive_graphs(model).step, get_target(where), opset)
+
+
+def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
+    derived = derive_graphs(model)
+    caches = find_kv_buffers(derived.step, derived.states, get_target(where), opset)
+    if not caches:
+        return None
+    return build_kv_buffer_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
+
+
+def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel]:
+    def made(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+        generation = model.generation
+        assert generation
+        said: Mapping[str, object] = (
+            {"num_beams": 3, "num_return_sequences": 2} if strategy == "beam" else {}
+        )
+        chosen = merge_settings(
+            generation.settings, strategy=strategy, repetition_penalty=1.3, **said
+        )
+        decoding = make_decoding(chosen, generation.source, True)
+        graph = pass_pipeline.simplify_graph(model.graph)
+        whole = SelfDecodingGraph(graph, derive_graphs(model), decoding, model.defaults)
+        return build_generation_model(whole, get_target(where), opset)
+
+    return made
+
+
+PARTS: Mapping[str, Callable[[ModelDefinition, str, int], BuiltModel | None]] = {
+    "score": _score,
+    "encode": _encode,
+    "step": _step,
+    "buffers": _buffers,
+    "greedy": _decoding("greedy"),
+    "sample": _decoding("sample"),
+    "beam": _decoding("beam"),
+}
+"""How each part is made."""

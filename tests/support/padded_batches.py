@@ -1,0 +1,174 @@
+"""Samples of different lengths: each alone, or together in one batch with padding on
+either side.
+
+What stands in the padding is random: a model that reads it does not pass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Literal["left", "right"]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """Whole numbers below `below` along the axis `dim`."""
+
+    dim: str
+    below: int
+
+
+@dataclass(frozen=True)
+class PaddingMask:
+    """Which rows of the axis `dim` are there."""
+
+    dim: str
+
+
+@dataclass(frozen=True)
+class FixedValues:
+    """Plain numbers of one shape, without padding; `uniform` ones are between 0 and 1."""
+
+    shape: tuple[int, ...]
+    uniform: bool = False
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number for each place along the axis `dim`, or `width` of them."""
+
+    dim: str
+    width: int = 0
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """The shape of so many places."""
+        return (length, self.width) if self.width else (length,)
+
+
+@dataclass(frozen=True)
+class PositionValues:
+    """Numbers of this shape for each place along the axis `dim`."""
+
+    dim: str
+    inner: tuple[int, ...]
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """The shape of so many places."""
+        return (length, *self.inner)
+
+
+@dataclass(frozen=True)
+class BoundingBoxes:
+    """Bounding boxes (left, upper, right, lower) along the axis `dim`, coordinates below `below`."""
+
+    dim: str
+    below: int
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """The shape of so many boxes."""
+        return (length, 4)
+
+
+Field = TokenIds | PaddingMask | FixedValues | Signal | PositionValues | BoundingBoxes
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of a batch, each with its own lengths."""
+
+    fields: Mapping[str, Field]
+    rows: tuple[Arrays, ...]
+    lengths: tuple[Mapping[str, int], ...]
+    seed: int
+
+    def alone(self, row: int) -> Arrays:
+        """One sample as a batch of 1 without padding."""
+        made = {}
+        for name, field in self.fields.items():
+            kept = isinstance(field, PaddingMask)
+            made[name] = (
+                np.ones((1, self.lengths[row][field.dim]), bool)
+                if kept
+                else self.rows[row][name][None]
+            )
+        return made
+
+    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
+        """All samples in one batch; even the longest has `extra` rows of padding."""
+        rng = np.random.default_rng(self.seed + 1)
+        made = {}
+        for name, field in self.fields.items():
+            if isinstance(field, FixedValues):
+                made[name] = np.stack([r[name] for r in self.rows])
+                continue
+            width = max(n[field.dim] for n in self.lengths) + extra
+            one = (
+                field.shape(width)
+                if isinstance(field, Signal | PositionValues | BoundingBoxes)
+                else (width,)
+            )
+            array = _behind(field, (len(self.rows), *one), rng)
+            for row in range(len(self.rows)):
+                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[name][0]
+            made[name] = array
+        return made
+
+    def kept(self, row: int, dim: str, width: int, side: Side) -> slice:
+        """Where a sample stands in the batch."""
+        length = self.lengths[row][dim]
+        return slice(0, length) if side == "right" else slice(width - length, width)
+
+
+def make_samples(
+    fields: Mapping[str, Field], lengths: Mapping[str, tuple[int, ...]], seed: int = 0
+) -> Samples:
+    """As many random samples as each axis has lengths."""
+    rng = np.random.default_rng(seed)
+    count = len(next(iter(lengths.values()), (1, 1, 1)))
+    per_row = tuple({dim: many[row] for dim, many in lengths.items()} for row in range(count))
+    rows = []
+    for row in range(count):
+        made: Arrays = {}
+        for name, field in fields.items():
+            if isinstance(field, TokenIds):
+                made[name] = rng.integers(0, field.below, per_row[row][field.dim])
+            elif isinstance(field, BoundingBoxes):
+                shape = field.shape(per_row[row][field.dim])
+                made[name] = _sample_boxes(rng, shape, field.below)
+            elif isinstance(field, Signal | PositionValues):
+                drawn = rng.standard_normal(field.shape(per_row[row][field.dim]))
+                made[name] = drawn.astype(np.float32)
+            elif isinstance(field, FixedValues):
+                made[name] = (
+                    rng.random(field.shape) if field.uniform else rng.standard_normal(field.shape)
+                )
+                made[name] = made[name].astype(np.float32)
+        rows.append(made)
+    return Samples(fields, tuple(rows), per_row, seed)
+
+
+def _behind(
+    field: TokenIds | PaddingMask | Signal | PositionValues | BoundingBoxes,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+) -> NDArray[Any]:
+    """What stands where there is no sample: what nothing may depend on."""
+    match field:
+        case PaddingMask():
+            return np.zeros(shape, bool)
+        case Signal() | PositionValues():
+            return rng.standard_normal(shape).astype(np.float32)
+        case BoundingBoxes():
+            return _sample_boxes(rng, shape, field.below)
+    return rng.integers(0, field.below, shape)
+
+
+def _sample_boxes(rng: np.random.Generator, shape: tuple[int, ...], below: int) -> NDArray[Any]:
+    """Boxes of this shape [..., 4] that are not empty."""
+    corners = rng.integers(0, below, (*shape[:-1], 2, 2))
+    return np.sort(corners, axis=-2).reshape(shape)

@@ -1,0 +1,38 @@
+"""Parameter sweeps: a subset runs in each test run, the remainder is marked `slow` or `parity`."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+
+def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
+    """The product of the axes as parameters; those that are not `chosen` are slow.
+
+    `chosen` is told the number of each value in its axis, so that it can go through the
+    axes side by side. What is chosen has every value at least once.
+    """
+    numbers = list(product(*(range(len(axis)) for axis in axes)))
+    kept = {n for n in numbers if chosen(*n)}
+    for at, axis in enumerate(axes):
+        assert {n[at] for n in kept} == set(range(len(axis))), "a value is never tried"
+    return [
+        pytest.param(
+            *(axis[i] for axis, i in zip(axes, n, strict=True)),
+            marks=() if n in kept else pytest.mark.slow,
+        )
+        for n in numbers
+    ]
+
+
+def halve_sweep(names: Sequence[object]) -> list[ParameterSet]:
+    """Every other name, or tuple of what a test takes, as it is; the others marked `parity`."""
+    return [
+        pytest.param(
+            *(name if isinstance(name, tuple) else (name,)),
+            marks=(pytest.mark.parity,) if n % 2 else (),
+        )
+        for n, name in enumerate(names)
+    ]

@@ -1,0 +1,198 @@
+"""Built-in specs in an export profile: graphs for the reference, ONNX Runtime sessions, packages, and the inputs and
+outputs that Optimum's model classes use.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specc_numpy
+from specc.backend import ExtraFile, PackageGraph, PackageMetadata
+from specc.driver import weight_sources as loading
+from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
+from specc.driver.profiles.hf_decoder import ProfiledGraphs
+from specc.driver.weights_section import required_parameters
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.graph import Graph
+from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.weight_rules import WeightRules
+from specc_onnx import build_model, get_target, write_package
+from support.elaborated_specs import (
+    Arrays,
+    ElaboratedSpec,
+    elaborate_with_config,
+    sample_spec_weights,
+)
+from support.onnx_sessions import open_silent_session
+
+Run = Callable[[str, Arrays], Mapping[str, NDArray[Any]]]
+"""Runs one graph of a package: graph name and inputs to results by name."""
+
+
+@dataclass(frozen=True)
+class ProfiledModel:
+    """A spec with random weights, and its derived graphs as a profile names them."""
+
+    spec: ElaboratedSpec
+    weights: Arrays
+    made: ProfiledGraphs
+
+    def by_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The results of one graph in float64."""
+        graph = self.made.graphs[name]
+        return specc_numpy.evaluate_graph(
+            graph, given, {n: self.weights[n] for n in graph.parameters}
+        )
+
+
+def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) -> ProfiledModel:
+    """`in_profile("hf", "gpt2", layers=2)`. Fails with E0752 where the profile cannot
+    say the model.
+    """
+    found = elaborate_with_config(spec, **sets)
+    generation = found.model.generation
+    assert generation
+    derived = derive_encoder_and_step(
+        found.model.graph, generation.growing, {generation.source: RETURNED_LOGITS[profile]}
+    )
+    return ProfiledModel(
+        found, sample_spec_weights(found, seed), apply_profile(profile, found.model, derived)
+    )
+
+
+def vary_generated_tokens(model: ProfiledModel) -> ProfiledModel:
+    """The same with weights that write more than one word again and again.
+
+    A table that is the head too, drawn as large as the rest, answers every word with
+    itself.
+    """
+    tied = {n for rule in model.spec.rules.ties for n in (rule.name, rule.source)}
+    louder = {
+        n: w * np.float32(0.3 if n in tied else 2 if w.ndim > 1 else 1)
+        for n, w in model.weights.items()
+    }
+    return replace(model, weights=louder)
+
+
+class ProfiledSessions:
+    """The graphs of a profile in ONNX Runtime, each opened once."""
+
+    def __init__(self, model: ProfiledModel, where: str = "ort-cpu") -> None:
+        self.sessions: dict[str, Any] = {}
+        self.names: dict[str, list[str]] = {}
+        for name, graph in model.made.graphs.items():
+            built = build_model(graph, get_target(where))
+            for parameter, initializer in built.weights.items():
+                initializer.raw_data = model.weights[parameter].astype("<f4").tobytes()
+            self.sessions[name], self.names[name] = (
+                open_silent_session(built.model),
+                list(graph.outputs),
+            )
+
+    def run(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The results of one graph by name."""
+        feeds = {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in given.items()}
+        return dict(
+            zip(self.names[name], self.sessions[name].run(self.names[name], feeds), strict=True)
+        )
+
+
+def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: str = "copy") -> Path:
+    """The model as a package in `directory`, its weights by way of a checkpoint beside it."""
+    directory.parent.mkdir(exist_ok=True)
+    checkpoint = directory.parent / f"{directory.name}.safetensors"
+    write_safetensors(checkpoint, model.weights)
+    # the file has the parameters as they are
+    plain = WeightRules(model.spec.rules.ties, (), ())
+    values = loading.bind_checkpoint(
+        required_parameters(model.spec.model.graph), plain, str(checkpoint)
+    )
+    parts = {name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()}
+    extras = [ExtraFile.of_data(name, content) for name, content in model.made.files.items()]
+    about = PackageMetadata(model.spec.model.name)
+    write_package(
+        parts,
+        directory,
+        values,
+        target=get_target("onnx"),
+        about=about,
+        weights_as=weights_as,
+        extras=extras,  # type: ignore[arg-type]
+    )
+    return directory
+
+
+def list_cache_names(names: list[str]) -> list[str]:
+    """The names that are caches, in the graph's order."""
+    return [n for n in names if ".key" in n or ".value" in n]
+
+
+def make_empty_caches(graph: Graph, batch: int) -> Arrays:
+    """Caches before the first token: [batch, heads, 0, features]."""
+    made = {}
+    for name in list_cache_names(list(graph.inputs)):
+        _, heads, _, features = graph.inputs[name].type.shape
+        made[name] = np.zeros((batch, heads.number or 0, 0, features.number or 0), np.float32)
+    return made
+
+
+def run_decoder_only(
+    run: Run, graph: Graph, ids: NDArray[Any], mask: NDArray[Any], pieces: list[int]
+) -> Iterator[NDArray[Any]]:
+    """The logits of each piece of `ids`, as ORTModelForCausalLM takes it in: the mask
+    whole, caches by order.
+    """
+    past, at = make_empty_caches(graph, len(ids)), 0
+    for count in pieces:
+        given: Arrays = {
+            "input_ids": ids[:, at : at + count],
+            "attention_mask": mask[:, : at + count].astype(np.int64),
+        }
+        at += count
+        made = run("model", {n: v for n, v in {**given, **past}.items() if n in graph.inputs})
+        after = [made[n] for n in list_cache_names(list(graph.outputs))]
+        past = dict(zip(list_cache_names(list(graph.inputs)), after, strict=True))
+        yield made["logits"]
+
+
+def run_encoder_decoder(
+    run: Run,
+    graphs: Mapping[str, Graph],
+    source: NDArray[Any],
+    mask: NDArray[Any],
+    target: NDArray[Any],
+    pieces: list[int],
+) -> Iterator[NDArray[Any]]:
+    """The logits of each piece of `target`, as ORTModelForSeq2SeqLM asks for them.
+
+    It runs `decoder_model` once, keeps what that gives of the encoder, and goes on with
+    `decoder_with_past_model`.
+    """
+    seen = mask.astype(np.int64)
+    given: Arrays = {"input_ids": source, "attention_mask": seen}
+    hidden = run("encoder_model", given)["last_hidden_state"]
+    at, own, cross = 0, [np.zeros(0)], [np.zeros(0)]
+    for count in pieces:
+        name = "decoder_model" if at == 0 else "decoder_with_past_model"
+        graph = graphs[name]
+        given = {
+            "input_ids": target[:, at : at + count],
+            "encoder_hidden_states": hidden,
+            "encoder_attention_mask": seen,
+        }
+        if at:
+            by_layer = [
+                v for n in range(0, len(own), 2) for v in (*own[n : n + 2], *cross[n : n + 2])
+            ]
+            given |= dict(zip(list_cache_names(list(graph.inputs)), by_layer, strict=True))
+        at += count
+        made = run(name, {n: v for n, v in given.items() if n in graph.inputs})
+        outputs = list_cache_names(list(graph.outputs))
+        own = [made[n] for n in outputs if "encoder" not in n]
+        if name == "decoder_model":
+            cross = [made[n] for n in outputs if "encoder" in n]
+        yield made["logits"]

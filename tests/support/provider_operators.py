@@ -1,0 +1,81 @@
+"""Which operators of a model a provider's published list lacks.
+
+A list is a data file in `operator_lists`: where it stands, at which commit it was read
+and when, and the newest version of every standard operator it names (0 where it tells
+no versions).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import onnx
+
+from specc_onnx import build_model, get_target
+from support.elaborated_specs import elaborate_with_config
+from support.small_configs import SMALL_CONFIGS
+
+LIST_DIRECTORY = Path(__file__).parent / "operator_lists"
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+"""What ONNX Runtime does itself whatever the provider: it runs their bodies there."""
+
+
+@dataclass(frozen=True)
+class OperatorList:
+    """A published list; `opset` is the one at which models are compared with it."""
+
+    provider: str
+    source: str
+    commit: str
+    read: str
+    note: str
+    opset: int
+    operators: Mapping[str, int]
+
+    def lacks(self, spec: str) -> list[str]:
+        """The operators of a built-in spec, small, that it does not name, or not as new."""
+        return sorted(
+            kind
+            for kind, version in list_used_operators(spec, self.opset)
+            if kind not in CONTROL_FLOW and not self.names(kind, version)
+        )
+
+    def names(self, kind: str, version: int) -> bool:
+        """Whether it has an operator as it was defined in an opset."""
+        newest = self.operators.get(kind)
+        return newest is not None and (newest == 0 or newest >= version)
+
+
+def read_operator_lists() -> dict[str, OperatorList]:
+    """Every list by the name of its file."""
+    return {
+        path.stem: OperatorList(**json.loads(path.read_text("utf-8")))
+        for path in sorted(LIST_DIRECTORY.glob("*.json"))
+    }
+
+
+@cache
+def list_used_operators(spec: str, opset: int) -> frozenset[tuple[str, int]]:
+    """The operators of a built-in spec for the target `onnx`, each with the opset that
+    defined it last.
+    """
+    sets = {name.replace(".", "__"): value for name, value in SMALL_CONFIGS[spec].items()}
+    model = build_model(
+        elaborate_with_config(spec, **sets).model.graph, get_target("onnx"), opset
+    ).model
+    return frozenset(
+        (n.op_type, onnx.defs.get_schema(n.op_type, opset, n.domain).since_version)
+        for n in iterate_onnx_nodes(model.graph)
+    )
+
+
+def iterate_onnx_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those inside others too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from iterate_onnx_nodes(attribute.g)

@@ -1,0 +1,120 @@
+"""docs/providers.md: what was run where, and what was only read. `make providers`.
+
+Every built-in spec, small, is run by each runtime that is found, and compared with the
+float64 reference; its operators are compared with the published lists. The record stands
+in docs/providers.json, the page's tables are made of it alone.
+"""
+
+import json
+import sys
+import tempfile
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from support.other_runtimes import (
+    RUNTIMES,
+    MissingRuntime,
+    ModelOutcome,
+    find_browser_version,
+    prepare_models,
+    run_models,
+)
+from support.provider_operators import read_operator_lists
+from support.small_configs import SMALL_CONFIGS
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, RECORD = DOCS / "providers.md", DOCS / "providers.json"
+MAX_REASON = 110
+"""Characters of what a runtime says that are kept."""
+
+
+def update_record(names: list[str]) -> dict[str, Any]:
+    """The record, brought up to date for the runtimes that are here, or `names` of them."""
+    made: dict[str, Any] = (
+        json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"runs": {}}
+    )
+    for name in names or RUNTIMES:
+        try:
+            made["runs"][name] = _ran(name)
+        except MissingRuntime as why:
+            print(f"{name}: not run, {why}")
+    made["lists"] = {
+        name: {spec: lack for spec in SMALL_CONFIGS if (lack := known.lacks(spec))}
+        for name, known in read_operator_lists().items()
+    }
+    return made
+
+
+def _ran(name: str) -> dict[str, Any]:
+    runtime = RUNTIMES[name]
+    runtime.command()
+    with tempfile.TemporaryDirectory() as directory:
+        laid = prepare_models(Path(directory), list(SMALL_CONFIGS), runtime.target, runtime.opset)
+        found = run_models(runtime, laid)
+    print(f"{name}: {sum(not o.wrong for o in found.values())} of {len(found)}")
+    return {
+        "version": runtime.version(),
+        "browser": find_browser_version() if runtime.kind in ("wasm", "webgpu") else "",
+        "target": runtime.target,
+        "opset": runtime.opset,
+        "date": date.today().isoformat(),
+        "specs": {spec: _kept(outcome) for spec, outcome in found.items()},
+    }
+
+
+def _kept(outcome: ModelOutcome) -> float | str:
+    """A difference, or what went wrong, in short."""
+    if outcome.wrong:
+        return outcome.wrong[:MAX_REASON]
+    return float(f"{outcome.worst:.1e}")
+
+
+def build_tables(made: dict[str, Any]) -> dict[str, str]:
+    """Each table of the page by the name of its place."""
+    runs = [
+        "| runtime | version | compiled with | agree | worst difference | run |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in (n for n in RUNTIMES if n in made["runs"]):
+        run = made["runs"][name]
+        good = [worst for worst in run["specs"].values() if not isinstance(worst, str)]
+        opset = f" --opset {run['opset']}" if run["opset"] else ""
+        version = ", ".join(filter(None, (run["version"], run["browser"])))
+        runs.append(
+            f"| {name} | {version} | `--target {run['target']}{opset}` | "
+            f"{len(good)} of {len(run['specs'])} | {max(good, default=0):.1e} | {run['date']} |"
+        )
+    read = [
+        "| provider | whole specs on the list | operators that are missing, and how many specs have them |",
+        "|---|---|---|",
+    ]
+    for name, known in read_operator_lists().items():
+        lacking = made["lists"][name]
+        counts = Counter(kind for kinds in lacking.values() for kind in kinds)
+        ordered = sorted(counts.items(), key=lambda known: (-known[1], known[0]))
+        missing = ", ".join(f"{kind} {count}" for kind, count in ordered)
+        whole = len(SMALL_CONFIGS) - len(lacking)
+        read.append(f"| {known.provider} | {whole} of {len(SMALL_CONFIGS)} | {missing or '–'} |")
+    return {"runs": "\n".join(runs), "lists": "\n".join(read)}
+
+
+def fill_page(made: dict[str, Any], text: str) -> str:
+    """The page with its tables put in."""
+    for name, table in build_tables(made).items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        head, rest = text.split(start)
+        text = f"{head}{start}\n{table}\n{end}{rest.split(end)[1]}"
+    return text
+
+
+def main() -> None:
+    """Runs what is here and writes the record and the page."""
+    made = update_record(sys.argv[1:])
+    RECORD.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", "utf-8")
+    PAGE.write_text(fill_page(made, PAGE.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

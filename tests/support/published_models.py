@@ -1,0 +1,220 @@
+"""Published models with small random weights: saved as a checkpoint, compiled, compared, and the comparison recorded.
+
+Every weight is random, also those of norms and biases: the initial values of a new model (ones and zeros) hide a norm
+in the wrong place and a missing bias. `make parity-table` names the file for the records; without it none is written.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+import specc
+from specc.driver import weight_sources as loading
+from specc.driver.weights_section import required_parameters
+from specc.huggingface.model_family import load_checkpoint_config
+from specc.huggingface.quantization_config import read_quantization_config
+from specc.io.file_signatures import is_gguf_path
+from specc.ir.model import ModelDefinition
+from specc.runtime.loaded_model import LoadedModel
+from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.parameter_values import read_parameter
+from support.elaborated_specs import (
+    ElaboratedSpec,
+    assert_arrays_close,
+    elaborate_with_config,
+    run_reference,
+)
+from support.padded_batches import Samples, Side
+
+RECORD_VARIABLE = "SPECC_PARITY_RECORD"
+
+
+def record_comparison(
+    find_model: Callable[[], ModelDefinition], *, worst: float | None = None, written: int = 0
+) -> None:
+    """A comparison of a model that held: the `worst` difference, as a share of the
+    greatest value, or how many tokens were written alike. The model is asked for when a file is
+    kept.
+    """
+    path = os.environ.get(RECORD_VARIABLE)
+    if not path:
+        return
+    model = find_model()
+    config = json.dumps(model.config, sort_keys=True, default=str)
+    line = {
+        "family": model.name,
+        "head": model.graph.name,
+        "config": hashlib.sha256(config.encode()).hexdigest()[:12],
+        "worst": worst,
+        "written": written,
+    }
+    with Path(path).open("a", encoding="utf-8") as file:  # one write: workers share it
+        file.write(json.dumps(line) + "\n")
+
+
+Arrays = dict[str, NDArray[Any]]
+Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+"""A published model: inputs by the spec's names to results by the spec's names."""
+
+
+def randomize_weights(model: torch.nn.Module, seed: int = 0) -> Any:
+    """The model with random weights (numbers that f32 holds), ready to run in float64.
+
+    Tables of sines stay as they are: nobody trains them.
+    """
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if is_sinusoidal(model, name):
+                continue
+            drawn = torch.randn(p.shape, generator=source)
+            if p.dim() > 1:
+                p.copy_(drawn * 1.5 / p[0].numel() ** 0.5)
+            else:
+                p.copy_(0.3 * drawn + float(name.endswith("weight")))
+    return model.eval()
+
+
+def randomize_statistics(model: torch.nn.Module) -> None:
+    """Set the running means and variances of batch norms to random values."""
+    source = torch.Generator().manual_seed(9)
+    for name, gathered in model.named_buffers():
+        if name.endswith("running_mean"):
+            gathered.copy_(torch.randn(gathered.shape, generator=source))
+        if name.endswith("running_var"):
+            gathered.copy_(torch.rand(gathered.shape, generator=source) + 0.5)
+
+
+def is_sinusoidal(model: torch.nn.Module, name: str) -> bool:
+    """Whether a parameter is a table of sines, which a few classes have as a weight."""
+    return "Sinusoidal" in type(model.get_submodule(name.rpartition(".")[0])).__name__
+
+
+@dataclass(frozen=True)
+class WeightedSpec:
+    """A spec with a published model's weights: as a graph for the reference, and compiled."""
+
+    spec: ElaboratedSpec
+    weights: Arrays
+    compiled: LoadedModel
+
+
+def open_weighted_spec(
+    spec: str, directory: Path, longest: int = 0, graph: str = "", **sets: object
+) -> WeightedSpec:
+    """A spec with the weights in a folder, and its config.json if there is one, or in a GGUF file, for
+    texts of up to `longest` tokens where that counts; `graph` names another than the usual.
+    """
+    alone = is_gguf_path(directory)
+    config = str(directory) if alone or (directory / "config.json").exists() else ""
+    found = elaborate_with_config(spec, config, longest, graph, **sets)
+    values = loading.bind_checkpoint(
+        required_parameters(found.model.graph),
+        found.rules,
+        str(directory),
+        quantization=read_quantization_config(load_checkpoint_config(config)) if config else None,
+    )
+    weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
+    path = (directory.parent if alone else directory) / "model.onnx"
+    specc.compile(
+        spec,
+        path,
+        weights=directory,
+        set={k.replace("__", "."): v for k, v in sets.items()},
+        context_length=longest,
+        graph=graph,
+    )
+    return WeightedSpec(found, weights, specc.load(path, threads=1))
+
+
+def build_weighted_spec(
+    spec: str, weights: Arrays, directory: Path, graph: str = "", **sets: object
+) -> WeightedSpec:
+    """A spec with these weights, by way of a file in `directory`."""
+    write_safetensors(directory / "model.safetensors", weights)
+    return open_weighted_spec(spec, directory, graph=graph, **sets)
+
+
+def list_module_weights(module: torch.nn.Module, prefix: str = "") -> Arrays:
+    """A module's weights by name, behind a prefix."""
+    return {f"{prefix}{name}": p.detach().numpy().copy() for name, p in module.state_dict().items()}
+
+
+def assert_matches_float32(
+    ours: WeightedSpec,
+    given: Samples,
+    published: Run,
+    results: Mapping[str, str],
+    sides: tuple[Side, ...] = ("right",),
+) -> None:
+    """As `assert_matches_published`, for models that take some steps in float32 whatever they are
+    asked for.
+    """
+    assert_matches_published(ours, given, published, results, sides, exactly=1e-5)
+
+
+def assert_matches_published(
+    ours: WeightedSpec,
+    given: Samples,
+    published: Run,
+    results: Mapping[str, str],
+    sides: tuple[Side, ...] = ("right",),
+    exactly: float = 1e-9,
+) -> None:
+    """The spec gives what the published model gives in float64: alone, and in a padded
+    batch of 3.
+
+    `results` says along which padded axis each result runs, if along any; only valid
+    rows are compared. The reference is in float64 too, and so agrees far better than is
+    asked: to `exactly`.
+    """
+    worst = 0.0
+    batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
+    batches += [(given.together(side), side) for side in sides]
+    for inputs, side in batches:
+        with torch.no_grad():
+            wanted = published({k: _tensor(v) for k, v in inputs.items()})
+        reference = run_reference(ours.spec, ours.weights, inputs)
+        compiled = ours.compiled.run(**inputs)
+        for name, dim in results.items():
+            for row in range(len(given.rows) if side else 1):
+                theirs = wanted[name][row].numpy()
+                valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
+                what = f"{name} of sample {row}, {side or 'alone'}"
+                assert_arrays_close(
+                    reference[name][row][valid], theirs[valid], f"{what}, reference", exactly
+                )
+                apart = assert_arrays_close(
+                    compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5
+                )
+                worst = max(worst, apart)
+    record_comparison(lambda: ours.spec.model, worst=worst)
+
+
+def run_one_by_one(
+    x: Mapping[str, torch.Tensor], run: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """[batch, seq, …]: what a model gives for each text without its padding, zeros
+    where there is none.
+
+    For models that know no padding, or not on both sides. `x` holds the ids and which
+    of them are there.
+    """
+    ids, keep = x.values()
+    made = [run(row[kept][None])[0] for row, kept in zip(ids, keep, strict=True)]
+    whole = torch.zeros(*ids.shape, *made[0].shape[1:], dtype=torch.float64)
+    for n, row in enumerate(made):
+        whole[n, keep[n]] = row
+    return whole
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    made = torch.from_numpy(array.copy())
+    return made.double() if made.is_floating_point() else made

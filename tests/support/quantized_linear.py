@@ -1,0 +1,83 @@
+"""Rounded weights in tests: a linear map by one, with numbers, for a target."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.types import Type
+from specc.weights import int_quantization
+from specc_onnx import build_model, get_target
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class QuantizedLinear:
+    """A linear map by a rounded weight: the graph, its numbers, and the form."""
+
+    graph: Graph
+    weights: dict[str, Array]
+    form: QuantizationFormat
+
+    def model(self, target_name: str, opset: int = 23) -> onnx.ModelProto:
+        """In ONNX, the weights inside."""
+        built = build_model(self.graph, get_target(target_name), opset)
+        for name, tensor in built.weights.items():
+            value = self.weights[name]
+            packed = name == "w:int4" and self.form.dtype == "i4"
+            tensor.raw_data = pack_int4(value) if packed else value.tobytes()
+        return built.model
+
+
+def pack_int4(whole: Array) -> bytes:
+    """Numbers of 4 bits two to a byte, the earlier one in the lower half."""
+    flat = [int(n) & 15 for n in whole.reshape(-1)]
+    flat += [0] * (len(flat) % 2)
+    return bytes(a | b << 4 for a, b in zip(flat[::2], flat[1::2], strict=True))
+
+
+def quantize_matrix(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
+    """The numbers and scales of a weight `[out, in]`, in columns where the form has them."""
+    blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
+    scales = int_quantization.group_scales(blocks, form.bits)
+    numbers = int_quantization.pack_quantized(
+        int_quantization.round_to_grid(blocks, scales, form.bits).astype(np.int8),
+        weight.shape[1],
+        form,
+    )
+    scales = scales if form.group_size else scales[:, 0]
+    if form.layout == "columns":
+        return np.ascontiguousarray(numbers.T), np.ascontiguousarray(scales.T)
+    return numbers, scales
+
+
+def build_quantized_linear(
+    weight: Array,
+    form: QuantizationFormat,
+    lead: tuple[str | int, ...] = ("b",),
+    bias: Array | None = None,
+) -> QuantizedLinear:
+    """`linear_q` of rows with these leading axes."""
+    wide = weight.shape[1]
+    numbers, scales = quantize_matrix(weight, form)
+    b = Builder()
+    axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in lead]
+    x = b.input("x", Input(Type("f32", (*axes, Dim.of(wide)))))
+    weights = {form.format_codes_name("w"): numbers, form.format_scales_name("w"): scales}
+    types = {form.format_codes_name("w"): form.dtype, form.format_scales_name("w"): "f32"}
+    if bias is not None:
+        weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
+    given = [
+        b.parameter(Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros"))
+        for n, w in weights.items()
+    ]
+    op = ops.LinearQ(form.bits, form.group_size, form.layout, form.rounding)
+    y = b.one(op, x, *given, *([] if bias is not None else [None]))
+    return QuantizedLinear(b.finish("map", {"y": y}), weights, form)

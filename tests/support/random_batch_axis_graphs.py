@@ -1,0 +1,139 @@
+"""Still more random graphs: loops whose bodies look back or count examples, and examples in blocks that are moved about."""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.types import Type
+from support.random_dataflow_graphs import STREAM_TYPE, DataflowGraphBuilder
+from support.random_graphs import BATCH, SEQ, WIDTH
+
+TWO = Dim.of(2)
+
+
+@dataclass
+class BatchAxisGraphBuilder(DataflowGraphBuilder):
+    """What `DataflowGraphBuilder` draws, and more of what goes on inside of loops and blocks."""
+
+    def step(self) -> Value:
+        if self.rng.random() < 0.5:
+            return super().step()
+        kinds = [self.inside, self.inside, self.windows, self.windows]
+        return self.rng.choice(kinds + ([self.over_batch] if self.mixes else []))(self.stream())
+
+    def over_batch(self, x: Value) -> Value:
+        """A loop from example to example; what it gives is all it carried, or the last."""
+        inner = Builder()
+        row, carry = (inner.input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
+        body = inner.finish("body", {"c": after, "y": after})
+        zero = self.one(ops.Expand(0, SEQ), self.one(ops.Insert(0), self.weight(WIDTH)))
+        last, every = self.build.add(ops.Scan(body, 1, 1, 0), x, zero)
+        if self.rng.random() < 0.5:
+            return self.one(ops.Arith("add"), x, self.one(ops.Insert(0), last))
+        return every
+
+    def inside(self, x: Value) -> Value:
+        """A loop over `src` that takes a stream from outside and does something along it in each turn."""
+        inner = Builder()
+        row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
+        carry, seen = inner.input("y", Input(STREAM_TYPE)), inner.input("x", Input(STREAM_TYPE))
+        made = self.looked(inner, seen)
+        if self.mixes and self.rng.random() < 0.5:
+            made = self.counted(inner, made)
+        made = inner.one(ops.Arith("mul"), made, inner.one(ops.Insert(1), row))
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, made))
+        scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
+        return self.one(scan, self.build.inputs["mem"], self.stream(), x)
+
+    def looked(self, inner: Builder, x: Value) -> Value:
+        """Rows of a stream made of rows before, in the body of a loop."""
+        match self.rng.choice(["back", "far back", "sum", "own", "own", "attend", "flip"]):
+            case "back":
+                return inner.one(ops.Delay(1, 1, 0.5), x)
+            case "far back":
+                return inner.one(ops.Delay(1, 2, 0.0), inner.one(ops.Pointwise("tanh"), x))
+            case "sum":
+                return inner.one(ops.CumSum(1), x)
+            case "flip":
+                return inner.one(ops.Flip(1), x)
+            case "attend":
+                heads = inner.one(ops.Insert(1), x)
+                return inner.one(
+                    ops.Squeeze(1), inner.one(ops.Attend(0.5), heads, heads, heads, None)
+                )
+        return inner.one(ops.Pointwise("sin"), x)
+
+    def counted(self, inner: Builder, x: Value) -> Value:
+        """What only a whole batch tells, in the body of a loop."""
+        match self.rng.choice(["numbers", "rows", "mean", "size", "turned"]):
+            case "numbers":
+                at = inner.one(ops.Cast("f64"), inner.one(ops.Range(BATCH)))
+            case "rows":
+                at = inner.one(ops.Cast("f64"), inner.one(ops.Extent(0), x))
+            case "mean":
+                return inner.one(ops.Arith("add"), x, inner.one(ops.Reduce("mean", 0), x))
+            case "turned":
+                return inner.one(ops.Arith("add"), x, inner.one(ops.Flip(0), x))
+            case _:
+                return inner.one(
+                    ops.Arith("mul"), x, inner.one(ops.Cast("f64"), inner.one(ops.Size(BATCH)))
+                )
+        return inner.one(
+            ops.Arith("mul"), x, inner.one(ops.Insert(1), inner.one(ops.Insert(1), at))
+        )
+
+    def windows(self, x: Value) -> Value:
+        """Each example twice, in blocks or not, worked on along the axis that holds all of them, and put back."""
+        twice = self.one(ops.Expand(1, TWO), self.one(ops.Insert(1), x))
+        leading = self.rng.random() < 0.7 or not self.mixes
+        if not leading:
+            twice = self.one(ops.Transpose((1, 0, 2, 3)), twice)
+        flat = self.one(ops.Merge(0, 2), twice)
+        for _ in range(self.rng.randint(0, 2)):
+            flat = self.worked(flat)
+        behind = leading if self.rng.random() < 0.8 or not self.mixes else not leading
+        back = self.one(ops.Split(0, (BATCH, TWO) if behind else (TWO, BATCH)), flat)
+        one = self.one(ops.Index(1 if behind else 0, Dim.of(self.rng.choice([0, 1]))), back)
+        return self.one(ops.Arith("add"), x, one)
+
+    def worked(self, flat: Value) -> Value:
+        """[2 batch, seq, d] as it is, along its features, or along its examples."""
+        kinds = ["tanh", "linear", "linear"] + (
+            ["flip", "delay", "sum", "cut", "numbers"] if self.mixes else []
+        )
+        match self.rng.choice(kinds):
+            case "tanh":
+                return self.one(ops.Pointwise("tanh"), flat)
+            case "linear":
+                return self.one(ops.Linear(), flat, self.weight(WIDTH, WIDTH), None)
+            case "flip":
+                return self.one(ops.Flip(0), flat)
+            case "delay":
+                return self.one(ops.Delay(0, 1, 0.0), flat)
+            case "sum":
+                return self.one(ops.CumSum(0), flat)
+            case "numbers":
+                at = self.one(ops.Cast("f64"), self.one(ops.Extent(0), flat))
+                return self.one(
+                    ops.Arith("mul"), flat, self.one(ops.Insert(1), self.one(ops.Insert(1), at))
+                )
+        half = self.one(ops.Slice(0, Dim.of(0), BATCH), flat)
+        return self.one(ops.Concat(0), half, half)
+
+
+def make_batch_axis_graph(
+    seed: int, keep: Literal["left", "right", "any"] = "any", *, mixes: bool = False
+) -> Graph:
+    """A graph as `wide_graph` makes them."""
+    drawn = BatchAxisGraphBuilder(random.Random(seed), mixes=mixes)
+    drawn.streams.append(drawn.build.input("x", Input(STREAM_TYPE)))
+    drawn.build.input("mem", Input(Type.of("f64", BATCH, Dim.symbol("src"), WIDTH)))
+    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    drawn.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
+    for _ in range(drawn.rng.randint(1, 4)):
+        drawn.streams.append(drawn.step())
+    return drawn.build.finish("windowed", {"y": drawn.streams[-1]})

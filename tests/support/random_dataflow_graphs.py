@@ -1,0 +1,274 @@
+"""More random graphs: loops over another axis, row numbers with factors, hidden scores,
+examples in blocks, pooling.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.types import Type
+from support.op_examples import make_sequence_conv
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
+
+SRC = Dim.symbol("src")
+STREAM_TYPE = Type.of("f64", BATCH, SEQ, WIDTH)
+
+
+@dataclass
+class DataflowGraphBuilder(RandomGraphBuilder):
+    """Streams made by what `RandomGraphBuilder` has and by more; `mixes` also draws what mixes the
+    rows of a batch.
+    """
+
+    mixes: bool = False
+
+    def step(self) -> Value:
+        if self.rng.random() < 0.45:
+            return super().step()
+        kinds = [
+            self.crossing,
+            self.numbered,
+            self.hidden,
+            self.kept_scan,
+            self.blocks,
+            self.pooled,
+            self.turned,
+        ]
+        kinds += [self.crossing, self.numbered, self.hidden] + (
+            [self.of_batch] if self.mixes else []
+        )
+        return self.rng.choice(kinds)(self.stream())
+
+    def condition(self) -> Value:
+        """`keep`, `other`, or both."""
+        keep, other = self.build.inputs["keep"], self.build.inputs["other"]
+        return self.rng.choice([keep, keep, keep, other, self.one(ops.And(), keep, other)])
+
+    def numbers(self, x: Value) -> Value:
+        """Row numbers as f64[seq], with a factor or not."""
+        at = self.one(ops.Range(SEQ)) if self.rng.random() < 0.5 else self.one(ops.Extent(1), x)
+        made = self.one(ops.Cast("f64"), at)
+        factor = self.rng.choice([1.0, 1.0, 2.0, -1.0])
+        return (
+            made
+            if factor == 1.0
+            else self.one(ops.Arith("mul"), made, self.one(ops.Constant(factor, "f64")))
+        )
+
+    def crossing(self, x: Value) -> Value:
+        """A loop over `src` that carries a stream; its body may know row numbers, look
+        back, or count rows.
+        """
+        inner = Builder()
+        row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
+        carry, at = (
+            inner.input("y", Input(STREAM_TYPE)),
+            inner.input("at", Input(Type.of("f64", 1, SEQ, 1))),
+        )
+        weight = inner.input("w", Input(Type.of("f64", WIDTH, WIDTH, 2)))
+        other = inner.one(ops.Arith("mul"), inner.one(ops.Insert(1), row), at)
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, other))
+        match self.rng.choice(["plain"] * 5 + ["look back", "ahead and back", "count", "mean"]):
+            case "look back":
+                after = inner.one(ops.Delay(1, 1, 0.5), after)
+            case "ahead and back":
+                after = inner.one(
+                    ops.Delay(1, 1, 0.0),
+                    inner.one(make_sequence_conv(2, 1, 1), after, weight, None),
+                )
+            case "count":
+                copies = inner.one(ops.Expand(1, SEQ), inner.one(ops.Insert(1), row))
+                count = inner.one(ops.Insert(1), inner.one(ops.Reduce("sum", 1), copies))
+                after = inner.one(ops.Arith("add"), after, count)
+            case "mean":
+                mean = inner.one(ops.Insert(1), inner.one(ops.Reduce("mean", 1), after))
+                after = inner.one(ops.Arith("add"), after, mean)
+        used = {a for n in inner.nodes for a in n.args}
+        given = {"row": self.build.inputs["mem"], "y": x}
+        given["at"] = self.one(ops.Insert(2), self.one(ops.Insert(0), self.numbers(x)))
+        given["w"] = self.weight(WIDTH, WIDTH, 2)
+        for name in [n for n, v in inner.inputs.items() if v not in used]:
+            del inner.inputs[name], inner.input_facts[name], given[name]
+        scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
+        return self.one(scan, *given.values())
+
+    def numbered(self, x: Value) -> Value:
+        """Row numbers against each other: as a mask with factors, as a bias, as what a
+        stream is scaled by.
+        """
+        i, j = (self.one(ops.Insert(at), self.numbers(x)) for at in (1, 0))
+        less = self.one(ops.Arith("sub"), i, j)
+        match self.rng.choice(["mask", "mask", "bias", "scale", "cancel"]):
+            case "mask":
+                seen = self.one(ops.Compare(self.rng.choice(["ge", "gt", "eq"])), i, j)
+                if self.rng.random() < 0.3:
+                    two = self.one(ops.Constant(2.0, "f64"))
+                    seen = self.one(ops.Compare("ge"), self.one(ops.Arith("floordiv"), i, two), j)
+                return self.seeing(x, self.masked(seen), None)
+            case "bias":
+                return self.seeing(x, self.masked(self.causal(x)), self.rng.choice([less, i, j]))
+            case "scale":
+                return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), self.numbers(x)))
+        none = self.one(ops.Arith("sub"), self.numbers(x), self.numbers(x))
+        return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), none))
+
+    def causal(self, x: Value) -> Value:
+        i, j = self.rows(x, 1), self.rows(x, 0)
+        return self.one(ops.Compare("le"), j, i)
+
+    def masked(self, seen: Value) -> Value:
+        """[1 q k] and [b 1 k]."""
+        keys = self.one(ops.Insert(1), self.condition())
+        return (
+            self.one(ops.And(), self.one(ops.Insert(0), seen), keys)
+            if self.rng.random() < 0.8
+            else keys
+        )
+
+    def seeing(self, x: Value, mask: Value, bias: Value | None) -> Value:
+        heads = self.one(ops.Insert(1), x)
+        while bias is not None and bias.type.rank < 4:
+            bias = self.one(ops.Insert(0), bias)
+        out = self.one(ops.Attend(0.7), heads, heads, heads, self.one(ops.Insert(1), mask), bias)
+        return self.one(ops.Squeeze(1), out)
+
+    def hidden(self, x: Value) -> Value:
+        """Scores that are very low where a mask hides, then a softmax written out or not."""
+        seen = self.masked(self.causal(x))
+        low = self.one(ops.Constant(self.rng.choice([-1e30, -1e30, float("-inf"), -2e30]), "f64"))
+        scores = self.one(ops.Where(), seen, self.scores(x, self.stream()), low)
+        if self.rng.random() < 0.5:
+            return self.one(ops.MatMul(), self.one(ops.Softmax(2), scores), x)
+        most = self.one(ops.Insert(2), self.one(ops.Reduce("max", 2), scores))
+        up = self.one(ops.Pointwise("exp"), self.one(ops.Arith("sub"), scores, most))
+        share = self.one(
+            ops.Arith("div"), up, self.one(ops.Insert(2), self.one(ops.Reduce("sum", 2), up))
+        )
+        return self.one(ops.MatMul(), share, x)
+
+    def kept_scan(self, x: Value) -> Value:
+        """A loop along the sequence that passes over rows, those that are padded or others."""
+        inner = Builder()
+        row, carry = (inner.input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
+        body = inner.finish("body", {"c": after, "y": after})
+        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH)))
+        last, every = self.build.add(
+            ops.Scan(body, 1, 1, 1, masked=True), self.condition(), x, zero
+        )
+        return every if self.rng.random() < 0.7 else self.beside(x, last)
+
+    def beside(self, x: Value, row: Value) -> Value:
+        return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), row))
+
+    def pooled(self, x: Value) -> Value:
+        """One vector of all rows, added to each: the last that is kept, the greatest, the mean."""
+        kept = self.condition()
+        match self.rng.choice(["last", "last", "max", "mean"]):
+            case "last":
+                least = self.one(ops.Constant(self.rng.choice([-1, -1, 0]), "i64"))
+                at = self.one(
+                    ops.ArgMax(1), self.one(ops.Where(), kept, self.one(ops.Extent(1), x), least)
+                )
+                found = self.one(ops.Gather(1), x, self.one(ops.Insert(1), at))
+                return self.beside(x, self.one(ops.Squeeze(1), found))
+            case "max":
+                low = self.one(ops.Constant(-1e30, "f64"))
+                shown = self.one(ops.Where(), self.one(ops.Insert(2), kept), x, low)
+                most = self.one(ops.Reduce("max", 1), shown)
+                return self.beside(x, self.one(ops.Pointwise("tanh"), most))
+        counted = self.one(ops.Cast("f64"), self.one(ops.Insert(2), kept))
+        total = self.one(ops.Reduce("sum", 1), self.one(ops.Arith("mul"), x, counted))
+        count = self.one(
+            ops.Arith("max"),
+            self.one(ops.Reduce("sum", 1), counted),
+            self.one(ops.Constant(1.0, "f64")),
+        )
+        return self.beside(x, self.one(ops.Arith("div"), total, count))
+
+    def turned(self, x: Value) -> Value:
+        """Queries and keys turned by row numbers, alike or not, and what may be done to
+        them after.
+        """
+        at = self.one(ops.Insert(0), self.one(ops.Extent(1), x))
+        twice = self.one(ops.Arith("add"), at, at) if self.rng.random() < 0.2 else at
+        q, k = (self.one(ops.Insert(1), v) for v in (x, self.stream()))
+        q, k = (self.one(ops.Rotate("half"), v, *self.angles(n)) for v, n in ((q, at), (k, twice)))
+        two = self.one(ops.Constant(2.0, "f64"))
+        match self.rng.choice(["plain", "plain", "scaled", "moved", "cut"]):
+            case "scaled":
+                q = self.one(ops.Arith("mul"), q, two)
+            case "moved":
+                q = self.one(ops.Arith("add"), q, two)
+            case "cut":
+                q, k = (
+                    self.one(ops.Slice(3, Dim.of(0), Dim.of(self.rng.choice([1, 2]))), v)
+                    for v in (q, k)
+                )
+        if q.type.shape != k.type.shape:
+            return x
+        mask = self.one(ops.Insert(1), self.masked(self.causal(x)))
+        out = self.one(ops.Attend(0.7), q, k, self.one(ops.Insert(1), x), mask)
+        return self.one(ops.Squeeze(1), out)
+
+    def angles(self, at: Value) -> list[Value]:
+        return [
+            self.one(ops.Cast("f64"), a)
+            for a in self.build.add(ops.RopeAngles(Dim.of(2), 10.0), at)
+        ]
+
+    def blocks(self, x: Value) -> Value:
+        """Rows of examples one after the other, worked on, and taken apart again."""
+        split = self.rng.choice([(BATCH, SEQ)] * 6 + ([(SEQ, BATCH)] if self.mixes else []))
+        flat = self.one(ops.Merge(0, 2), x)
+        flat = self.one(ops.Linear(), flat, self.weight(WIDTH, WIDTH), None)
+        made = self.one(ops.Split(0, split), flat)
+        return made if split[0] == BATCH else self.one(ops.Transpose((1, 0, 2)), made)
+
+    def of_batch(self, x: Value) -> Value:
+        """What only a whole batch tells."""
+        match self.rng.choice(["numbers", "extent", "mean", "size"]):
+            case "numbers":
+                at = self.one(ops.Cast("f64"), self.one(ops.Range(BATCH)))
+            case "extent":
+                at = self.one(ops.Cast("f64"), self.one(ops.Extent(0), x))
+            case "mean":
+                return self.one(ops.Arith("add"), x, self.one(ops.Reduce("mean", 0), x))
+            case _:
+                return self.one(
+                    ops.Arith("mul"), x, self.one(ops.Cast("f64"), self.one(ops.Size(BATCH)))
+                )
+        return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), self.one(ops.Insert(1), at)))
+
+
+def make_dataflow_graph(
+    seed: int, keep: Literal["left", "right", "any"] = "any", *, mixes: bool = False
+) -> Graph:
+    """A graph of `x`, `mem`, `keep` and `other` with the output `y: f64[batch, seq, 3]`."""
+    drawn = DataflowGraphBuilder(random.Random(seed), mixes=mixes)
+    drawn.streams.append(drawn.build.input("x", Input(STREAM_TYPE)))
+    drawn.build.input("mem", Input(Type.of("f64", BATCH, SRC, WIDTH)))
+    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    drawn.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
+    for _ in range(drawn.rng.randint(1, 4)):
+        drawn.streams.append(drawn.step())
+    return drawn.build.finish("wide", {"y": drawn.streams[-1]})
+
+
+def sample_dataflow_values(
+    graph: Graph, seed: int, rows: int, batch: int = 1
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs and parameters for `graph`; what is not an example of padding is kept."""
+    rng = np.random.default_rng(seed)
+    inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "mem": rng.normal(size=(batch, 2, WIDTH))}
+    inputs |= {"keep": np.ones((batch, rows), bool), "other": rng.random((batch, rows)) < 0.6}
+    weights = {
+        n: rng.normal(size=[d.evaluate({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
+    }
+    return inputs, weights

@@ -1,0 +1,71 @@
+"""Random graphs in which rows and features are picked, moved around and sampled anew."""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Value
+from support.random_graphs import SEQ, RandomGraphBuilder, finish_random_graph
+
+D = Dim.of
+
+
+@dataclass
+class GatherGraphBuilder(RandomGraphBuilder):
+    """Streams that are made of their features by such ops, and at times of their rows."""
+
+    def step(self) -> Value:
+        """One more stream."""
+        kind = self.rng.random()
+        if kind < 0.45:
+            return super().step()
+        return self.features() if kind < 0.85 else self.along()
+
+    def features(self) -> Value:
+        """What an op makes of the three features of each row alone."""
+        x = self.stream()
+        match self.rng.choice(["roll", "top", "pad", "resize", "every"]):
+            case "roll":
+                return self.one(ops.Roll(2, D(self.rng.choice([-1, 1, 2]))), x)
+            case "top":
+                values, ids = self.build.add(ops.TopK(2, D(3)), x)
+                if self.rng.random() < 0.5:
+                    return values
+                return self.one(ops.Cast("f64"), ids)
+            case "pad":
+                mode = self.rng.choice(["constant", "reflect", "edge"])
+                wide = self.one(ops.Pad(2, D(1), D(2), mode), x)
+                return self.one(ops.Stride(2, D(0), D(6), D(2)), wide)
+            case "resize":
+                mode = self.rng.choice(["bilinear", "bicubic", "nearest"])
+                wide = self.one(ops.Resize(2, (D(5),), mode), x)
+                return self.one(ops.Stride(2, D(0), D(5), D(2)), wide)
+        both = self.one(ops.Concat(2), x, self.stream())
+        return self.one(ops.Stride(2, D(self.rng.choice([0, 1])), D(6), D(2)), both)
+
+    def along(self) -> Value:
+        """What an op makes of rows of the sequence; few of these look back alone."""
+        x, y = self.stream(), self.stream()
+        match self.rng.choice(["roll", "head", "again", "norm", "half", "top"]):
+            case "roll":
+                return self.one(ops.Roll(1, D(1)), x)
+            case "head":
+                # a row of zeros in front, and without it again
+                longer = self.one(ops.Pad(1, D(1), D(0)), x)
+                return self.one(ops.Slice(1, D(1), SEQ + 1), longer)
+            case "again":
+                return self.one(ops.Resize(1, (SEQ,), "nearest"), x)
+            case "norm":
+                return self.one(ops.GroupNorm(2, D(3), 1e-3), x, None, self.weight(3))
+            case "half":
+                half = self.one(ops.Stride(1, D(0), SEQ, D(2)), x)
+                return self.one(ops.Resize(1, (SEQ,), "nearest"), half)
+        best = self.one(ops.TopK(1, D(1)), x)
+        return self.one(ops.Arith("add"), y, best)
+
+
+def make_gather_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
+    """A graph as `random_graph` draws it, with such ops in it."""
+    return finish_random_graph(GatherGraphBuilder(random.Random(seed)), keep)

@@ -1,0 +1,164 @@
+"""Random graphs with loops over another axis than the one that grows, whose bodies are
+random graphs themselves: they attend, look back, carry states, and loop again.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Input, Value
+from specc.ir.types import Type
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder, finish_random_graph
+from support.random_prefix_graphs import PrefixGraphBuilder
+from support.random_prefix_graphs import finish_prefix_graph as behind_heads
+
+STREAM_TYPE = Type.of("f64", BATCH, SEQ, WIDTH)
+MAX_DEPTH = 2
+
+
+@dataclass
+class LoopGraphBuilder(RandomGraphBuilder):
+    """A builder that also draws such loops."""
+
+    depth: int = 0
+
+    def step(self) -> Value:
+        if self.depth < MAX_DEPTH and self.rng.random() < (0.5, 0.15)[self.depth]:
+            return self.crossing(self.stream(), self.stream())
+        return super().step()
+
+    def crossing(self, x: Value, y: Value) -> Value:
+        """A loop over rows of a table, over streams, or over numbers."""
+        rows = self.rows_to_walk(x, y)
+        inner = LoopBodyBuilder(self.rng, depth=self.depth + 1, outer=self, like=x)
+        row = inner.build.input("row", Input(Type(rows.type.dtype, rows.type.shape[1:])))
+        carry = inner.build.input("carry", Input(x.type))
+        done = None
+        if self.rng.random() < 0.3:
+            done = inner.build.input("done", Input(Type("bool", x.type.shape[:2])))
+        inner.streams = [carry, inner.with_row(carry, row)]
+        for _ in range(self.rng.randint(1, 3)):
+            inner.streams.append(inner.step())
+        after = inner.one(ops.Pointwise("tanh"), inner.streams[-1])
+        outputs = inner.outputs(carry, after, done)
+        body = inner.build.finish("body", outputs)
+        starts = [x] if done is None else [x, self.large(y)]
+        op = ops.Scan(
+            body,
+            1,
+            len(starts),
+            0,
+            reverse=self.rng.random() < 0.3,
+            until=-1 if done is None else 1,
+        )
+        made = self.build.add(op, rows, *starts, *inner.captured)
+        if len(outputs) > len(starts) and self.rng.random() < 0.6:
+            return self.one(ops.Reduce("sum", 0), made[-1])
+        return made[0]
+
+    def rows_to_walk(self, x: Value, y: Value) -> Value:
+        """What is read turn by turn, along axis 0."""
+        match self.rng.choice(["table", "streams", "numbers"]):
+            case "table":
+                return self.weight(3, WIDTH)
+            case "streams":
+                both = [self.one(ops.Insert(0), v) for v in (x, y)]
+                return self.one(ops.Concat(0), *both)
+        return self.one(ops.Cast("f64"), self.one(ops.Range(Dim.of(3))))
+
+    def mask_for(self, like: Value) -> Value:
+        """A mask for the rows of a stream."""
+        return self.mask()
+
+    def large(self, x: Value) -> Value:
+        """Whether a row holds anything large, bool[batch seq]."""
+        most = self.one(ops.Reduce("max", 2), x)
+        return self.one(ops.Compare("gt"), most, self.one(ops.Constant(0.9, "f64")))
+
+
+@dataclass
+class LoopBodyBuilder(LoopGraphBuilder):
+    """The body of a loop while it is drawn; what it takes from `outer` is captured."""
+
+    outer: LoopGraphBuilder = field(default_factory=lambda: LoopGraphBuilder(random.Random(0)))
+    like: Value = field(default_factory=lambda: Value(STREAM_TYPE))
+    captured: list[Value] = field(default_factory=list)
+
+    def capture(self, value: Value) -> Value:
+        """What stands in the body for a value from outside."""
+        name = f"outer {len(self.captured)}"
+        if value in self.captured:
+            return self.build.inputs[f"outer {self.captured.index(value)}"]
+        self.captured.append(value)
+        return self.build.input(name, Input(value.type))
+
+    def weight(self, *shape: int) -> Value:
+        return self.capture(self.outer.weight(*shape))
+
+    def mask(self, depth: int = 0) -> Value:
+        return self.capture(self.outer.mask_for(self.like))
+
+    def mask_for(self, like: Value) -> Value:
+        return self.mask()
+
+    def kept_of(self, x: Value) -> Value:
+        return self.capture(self.outer.kept_of(self.like))
+
+    def first(self) -> Value:
+        if self.rng.random() < 0.6:
+            return self.begun()
+        zero = self.one(ops.Insert(0), self.one(ops.Constant(0.0, "f64")))
+        return self.one(ops.Expand(0, Dim.of(WIDTH)), zero)
+
+    def begun(self) -> Value:
+        """Numbers of the turn's own, or the same in every turn."""
+        row = self.build.inputs["row"]
+        if row.type.rank == 1 and self.rng.random() < 0.6:
+            return self.one(ops.Arith("mul"), row, self.weight(WIDTH))
+        return self.weight(WIDTH)
+
+    def stream(self) -> Value:
+        if self.rng.random() < 0.15:
+            other = self.outer.stream()
+            if other.type == self.like.type:
+                return self.capture(other)
+        return super().stream()
+
+    def with_row(self, carry: Value, row: Value) -> Value:
+        return self.one(ops.Arith(self.rng.choice(["add", "mul"])), carry, row)
+
+    def outputs(self, carry: Value, after: Value, done: Value | None) -> dict[str, Value]:
+        """The next carries, held where they are done, and perhaps what is collected."""
+        found, seen = {"next carry": after}, after
+        if done is not None:
+            held = self.one(ops.Insert(2), done)
+            found["next carry"] = self.one(ops.Where(), held, carry, after)
+            found["next done"] = self.one(ops.Where(), done, done, self.large(after))
+            zero = self.one(ops.Constant(0.0, "f64"))
+            seen = self.one(ops.Where(), held, zero, after)
+        if self.rng.random() < 0.5:
+            found["seen"] = seen
+        return found
+
+
+def make_loop_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
+    """A graph of `x: f64[batch, seq, 3]` and `keep` with the output `y`."""
+    return finish_random_graph(LoopGraphBuilder(random.Random(seed)), keep)
+
+
+@dataclass
+class PrefixLoopGraphBuilder(PrefixGraphBuilder, LoopGraphBuilder):
+    """Such loops over streams behind heads."""
+
+    def mask_for(self, like: Value) -> Value:
+        self.compared = like, like
+        made = self.mask()
+        self.compared = None
+        return made
+
+
+def make_prefix_loop_graph(seed: int) -> Graph:
+    """A graph of `x`, `keep` and `memory` with the output `y`."""
+    return behind_heads(PrefixLoopGraphBuilder(random.Random(seed)))

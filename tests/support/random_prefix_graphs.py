@@ -1,0 +1,261 @@
+"""Random graphs with fixed rows in front of what grows: learned ones, a memory of a
+length that is told at run time, several on top of each other, left away again, attended
+to by themselves; queries and keys behind different heads.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.time_axis import TimeAxis
+from specc.ir.types import Type
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
+from support.random_graphs import sample_graph_values as plain_values
+
+MEMORY = Dim.symbol("mem")
+NO_PREFIX = Dim.of(0)
+TIME = TimeAxis(SEQ, frozenset({"seq"}))
+
+
+@dataclass
+class PrefixGraphBuilder(RandomGraphBuilder):
+    """What `RandomGraphBuilder` draws, on streams behind heads."""
+
+    fixed: dict[Dim, Value] = field(default_factory=dict)
+    compared: tuple[Value, Value] | None = None
+
+    def head(self, x: Value) -> Dim:
+        """The rows in front of a stream."""
+        return x.type.shape[1] - SEQ
+
+    def ends(self) -> tuple[Value, Value]:
+        return self.compared or super().ends()
+
+    def kept_of(self, x: Value) -> Value:
+        """Rows of a head are always there."""
+        head, keep = self.head(x), super().kept_of(x)
+        if head == NO_PREFIX:
+            return keep
+        there = self.one(ops.Constant(True, "bool"))
+        for axis, length in enumerate((BATCH, head)):
+            there = self.one(ops.Expand(axis, length), self.one(ops.Insert(axis), there))
+        return self.one(ops.Concat(1), there, keep)
+
+    def rows_of(self, head: Dim) -> Value:
+        """Fixed rows f[batch head 3]: learned, or a memory with learned ones behind."""
+        if head not in self.fixed:
+            number = dict(head.terms).get((), 0)
+            parts = []
+            if head != number:
+                parts.append(self.build.inputs["memory"])
+            if number:
+                rows = self.one(ops.Insert(0), self.weight(number, WIDTH))
+                parts.append(self.one(ops.Expand(0, BATCH), rows))
+            if len(parts) > 1:
+                parts = [self.one(ops.Concat(1), *parts)]
+            self.fixed[head] = parts[0]
+        return self.fixed[head]
+
+    def behind(self, y: Value, head: Dim) -> Value:
+        """The stream behind another head."""
+        own = self.head(y)
+        if own == head:
+            return y
+        if own != NO_PREFIX:
+            y = self.one(ops.Slice(1, own, own + SEQ), y)
+        if head == NO_PREFIX:
+            return y
+        return self.one(ops.Concat(1), self.rows_of(head), y)
+
+    def stream(self) -> Value:
+        """Behind the head of the newest, so that both operands are equally long."""
+        return self.behind(super().stream(), self.head(self.streams[-1]))
+
+    def mask(self, depth: int = 0) -> Value:
+        """Now and then a key, or a query, is compared with a length."""
+        if self.rng.random() < 0.8:
+            return super().mask(depth)
+        queries, keys = self.ends()
+        end, at = (keys, 0) if self.rng.random() < 0.7 else (queries, 1)
+        head = self.rng.choice([self.head(keys), self.head(queries)])
+        far = self.one(ops.Size(head))
+        shift = self.number(self.rng.choice([-1, 0, 0, 0, 1]))
+        far = self.one(ops.Arith("add"), far, shift)
+        match self.rng.choice(["first", "first", "moved"]):
+            case "first":
+                fn = self.rng.choice(["lt", "lt", "le", "ge"])
+                return self.one(ops.Compare(fn), self.rows(end, at), far)
+        i, j = self.rows(queries, 1), self.rows(keys, 0)
+        return self.one(ops.Compare("le"), self.one(ops.Arith("sub"), j, far), i)
+
+    def attend(self, x: Value, y: Value) -> Value:
+        y = self._compared(x, y)
+        made = super().attend(x, y)
+        self.compared = None
+        return made
+
+    def weigh(self, x: Value, y: Value) -> Value:
+        y = self._compared(x, y)
+        made = super().weigh(x, y)
+        self.compared = None
+        return made
+
+    def keys(self, x: Value, y: Value) -> Value:
+        self.compared = x, y
+        made = super().keys(x, y)
+        self.compared = None
+        return made
+
+    def _compared(self, x: Value, y: Value) -> Value:
+        """Keys now and then behind another head than the queries."""
+        if self.rng.random() < 0.4:
+            y = self.behind(y, self.any_head())
+        self.compared = x, y
+        return y
+
+    def others(self, x: Value, y: Value) -> Value:
+        alike = self.head(x) == self.head(y)
+        return super().others(x, y) if alike else self.scores(x, y)
+
+    def any_head(self) -> Dim:
+        """No rows, learned ones, a memory, or both."""
+        some = Dim.of(self.rng.randint(1, 5))
+        return self.rng.choice([NO_PREFIX, some, some, MEMORY, MEMORY + self.rng.randint(1, 2)])
+
+    def step(self) -> Value:
+        x = self.streams[-1]
+        head = self.head(x)
+        if self.rng.random() < 0.7:
+            return super().step()
+        match self.rng.choice(["join", "join", "leave", "read", "row", "behind"]):
+            case "join":
+                more = self.rows_of(Dim.of(self.rng.randint(1, 3)))
+                return self.one(ops.Concat(1), more, x)
+            case "leave" if (head.number or 0) > 0:
+                start = Dim.of(self.rng.randint(1, (head.number or 0) + 1))
+                if start == head + 1 and self.rng.random() < 0.7:
+                    start = head
+                return self.one(ops.Slice(1, start, head + SEQ), x)
+            case "read" if (head.number or 0) > 0:
+                stop = Dim.of(self.rng.randint(1, (head.number or 0)))
+                return self.read(x, self.one(ops.Slice(1, Dim.of(0), stop), x))
+            case "row" if (head.number or 0) > 0:
+                row = self.one(ops.Index(1, Dim.of(0)), x)
+                return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), row))
+            case "behind" if self.rng.random() < 0.3:
+                return self.one(ops.Concat(1), x, self.rows_of(Dim.of(1)))
+        return self.behind(x, self.any_head())
+
+    def read(self, x: Value, rows: Value) -> Value:
+        """Every row attends to fixed ones."""
+        q, k = (self.one(ops.Insert(1), v) for v in (x, rows))
+        return self.one(ops.Squeeze(1), self.one(ops.Attend(0.7), q, k, k))
+
+
+def make_prefix_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
+    """A graph of `x: f64[batch, seq, 3]`, `keep: bool[batch, seq]` and `memory:
+    f64[batch, mem, 3]` with the output `y: f64[batch, head + seq, 3]`.
+    """
+    return finish_prefix_graph(PrefixGraphBuilder(random.Random(seed)), keep)
+
+
+def finish_prefix_graph(
+    drawn: PrefixGraphBuilder, keep: Literal["left", "right", "any"] = "any"
+) -> Graph:
+    """The graph that a builder draws."""
+    b = drawn.build
+    drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    b.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
+    drawn.streams.append(drawn.behind(drawn.streams[0], drawn.any_head()))
+    for _ in range(drawn.rng.randint(2, 6)):
+        made = drawn.step()
+        if TIME.get_prefix_length(made.type.shape[1]) is None:
+            break
+        drawn.streams.append(made)
+    return b.finish("headed", {"y": drawn.streams[-1]})
+
+
+def sample_prefix_values(
+    graph: Graph, seed: int, rows: int, memory: int, batch: int = 1
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs and parameters for `graph`, with so many rows of memory."""
+    inputs, weights = plain_values(graph, seed, rows, batch)
+    rng = np.random.default_rng(seed + 7)
+    inputs["memory"] = rng.normal(size=(batch, memory, WIDTH))
+    return {n: v for n, v in inputs.items() if n in graph.inputs}, weights
+
+
+def count_prefix_positions(graph: Graph, memory: int) -> int:
+    """How many rows of the result stand before those that grow."""
+    head = TIME.get_prefix_length(graph.outputs["y"].type.shape[1])
+    assert head is not None
+    return head.evaluate({"mem": memory})
+
+
+class FirstPositionBuilder(PrefixGraphBuilder):
+    """What `PrefixGraphBuilder` draws, and first rows."""
+
+    def step(self) -> Value:
+        if self.rng.random() < 0.5:
+            return super().step()
+        x = self.streams[-1]
+        row = self.first_row(super().stream() if self.rng.random() < 0.3 else x)
+        if self.rng.random() < 0.4:
+            row = self.one(ops.Linear(), row, self.weight(WIDTH, WIDTH), None)
+        kind = self.rng.choice(["add", "mul", "read", "taken", "gru", "front", "own"])
+        if kind != "own" and self.head(x) != NO_PREFIX and self.rng.random() < 0.9:
+            x = self.behind(x, NO_PREFIX)  # rows of a head must not meet it
+        match kind:
+            case "read":
+                return self.read(x, row)
+            case "taken":
+                return self.taken(x, row)
+            case "gru" if self.rng.random() < 0.3:
+                return self.begun(x, row)
+            case "front" if self.rng.random() < 0.3:
+                return self.one(ops.Concat(1), row, x)
+            case "mul":
+                return self.one(ops.Arith("mul"), x, row)
+        return self.one(ops.Arith("add"), x, self.one(ops.Pointwise("tanh"), row))
+
+    def first_row(self, x: Value) -> Value:
+        """[batch 1 3]: the first of the rows that grow; now and then another one."""
+        at = self.head(x)
+        if self.rng.random() < 0.08:
+            at = at + 1
+        if self.rng.random() < 0.5:
+            return self.one(ops.Slice(1, at, at + 1), x)
+        return self.one(ops.Insert(1), self.one(ops.Index(1, at), x))
+
+    def taken(self, x: Value, row: Value) -> Value:
+        """A loop that takes the row from outside."""
+        inner = Builder()
+        type = Type.of("f64", BATCH, WIDTH)
+        one, carry, first = (inner.input(n, Input(type)) for n in ("x", "c", "f"))
+        after = inner.one(ops.Arith("add"), one, inner.one(ops.Pointwise("tanh"), carry))
+        seen = inner.one(ops.Arith("mul"), after, first)
+        body = inner.finish("body", {"c": after, "y": seen})
+        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.first()))
+        alone = self.one(ops.Squeeze(1), row)
+        return self.build.add(ops.Scan(body, 1, 1, 1), x, zero, alone)[1]
+
+    def begun(self, x: Value, row: Value) -> Value:
+        """A running sum in a loop that begins with the row, which is not there before it."""
+        inner = Builder()
+        type = Type.of("f64", BATCH, WIDTH)
+        one, carry = (inner.input(n, Input(type)) for n in ("x", "c"))
+        after = inner.one(ops.Arith("add"), one, carry)
+        body = inner.finish("body", {"c": after, "y": after})
+        alone = self.one(ops.Squeeze(1), row)
+        return self.build.add(ops.Scan(body, 1, 1, 1), x, alone)[1]
+
+
+def make_first_position_graph(seed: int) -> Graph:
+    """Inputs and result as those of `headed_graph`."""
+    return finish_prefix_graph(FirstPositionBuilder(random.Random(seed)))

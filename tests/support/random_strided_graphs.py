@@ -1,0 +1,121 @@
+"""Random graphs over rows that come in chunks: windows that move by strides, and anything
+on the rows that they make.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Input, Value
+from specc.ir.types import Type
+from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
+
+MAX_STRIDE = 12
+
+
+@dataclass
+class StridedGraphBuilder(RandomGraphBuilder):
+    """A builder whose newest streams may be shorter than those before: `keeps` says which
+    rows exist, by the length.
+    """
+
+    keeps: dict[Dim, Value] = field(default_factory=dict)
+    stride: int = 1
+    compared: tuple[Value, Value] | None = None
+
+    def length(self) -> Dim:
+        return self.streams[-1].type.shape[1]
+
+    def stream(self) -> Value:
+        """One of the newest, of those as long as the newest of all."""
+        alike = [s for s in self.streams if s.type.shape[1] == self.length()]
+        return self.rng.choice(alike[-2:])
+
+    def ends(self) -> tuple[Value, Value]:
+        return self.compared or (self.streams[-1], self.streams[-1])
+
+    def kept_of(self, x: Value) -> Value:
+        return self.keeps[x.type.shape[1]]
+
+    def step(self) -> Value:
+        if self.rng.random() < 0.4 and self.stride < MAX_STRIDE:
+            return self.shorter()
+        if self.rng.random() < 0.07:
+            return self.across()
+        if self.rng.random() < 0.07:
+            return self.numbered()
+        return super().step()
+
+    def numbered(self) -> Value:
+        """A stream into which the numbers of its rows go."""
+        x = self.stream()
+        number = self.one(ops.Cast("f64"), self.rows(x, 1))
+        return self.one(ops.Arith("add"), x, self.one(ops.Pointwise("sin"), number))
+
+    def across(self) -> Value:
+        """Rows of one length that look at those of another: what a mask by row numbers
+        hides of these comes at other times.
+        """
+        x, y = self.streams[-1], self.rng.choice(self.streams)
+        self.compared = x, y
+        weights = self.one(ops.MaskedSoftmax(), self.scores(x, y), self.mask())
+        self.compared = None
+        return self.one(ops.Weigh(), weights, y)
+
+    def shorter(self) -> Value:
+        """A stream with one row of several."""
+        by = self.rng.choice([2, 2, 3])
+        self.stride *= by
+        x, kernel = self.stream(), self.rng.choice([1, by, by, by + 1, 2 * by, 5])
+        spread = self.rng.choice([1, 1, 2])
+        span = spread * (kernel - 1)
+        # What a window reads behind its chunk leaks; what it reads of fewer rows is
+        # another model, which has more rows where a stream ends.
+        before = span - self.rng.choice([by - 1, by - 1, by - 1, 0, by])
+        kind = self.rng.choice(["conv"] * 5 + ["max", "mean", "slice", "pad"])
+        if kind == "slice" or before < 0:
+            lag = self.rng.randrange(by)
+            picked = ops.Stride(1, Dim.of(lag), x.type.shape[1], Dim.of(by))
+            return self.kept(x, self.one(picked, x), by, lag)
+        if kind == "pad" and before:
+            # The same as a padded convolution, in two ops.
+            x, before = self.one(ops.Pad(1, Dim.of(before), Dim.of(0)), x), 0
+        # Rows padded behind are never read by whole chunks, or they are those of a leak.
+        behind = self.rng.choice([0] * 6 + [1])
+        window = {"kernel": (kernel,), "stride": (by,), "pads": (before, behind)}
+        if kind == "max" and before < kernel:
+            op = ops.MaxPool(dilation=(1,), **window)
+            return self.kept(x, self.one(op, x), by, kernel - 1 - before - behind)
+        if kind == "mean" and before < kernel:
+            op = ops.AveragePool(extra=(0,), counted=self.rng.random() < 0.5, **window)
+            return self.kept(x, self.one(op, x), by, kernel - 1 - before - behind)
+        conv = ops.Conv(dilation=(spread,), **window)
+        y = self.one(conv, x, self.weight(WIDTH, WIDTH, kernel), None)
+        return self.kept(x, y, by, span - before - behind)
+
+    def kept(self, x: Value, y: Value, by: int, lag: int) -> Value:
+        """`y`, with which of its rows exist."""
+        keep = self.keeps.get(x.type.shape[1])
+        if keep is not None:
+            made = self.one(ops.KeepRows(by, lag), keep)
+            self.keeps.setdefault(made.type.shape[1], made)
+        if y.type.shape[1] not in self.keeps:
+            every = self.one(ops.Constant(True, "bool"))
+            for axis, length in enumerate((BATCH, y.type.shape[1])):
+                every = self.one(ops.Expand(axis, length), self.one(ops.Insert(axis), every))
+            self.keeps[y.type.shape[1]] = every
+        return y
+
+
+def make_strided_graph(seed: int) -> Graph:
+    """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y`,
+    which has as many rows as its strides leave.
+    """
+    drawn = StridedGraphBuilder(random.Random(seed))
+    b = drawn.build
+    drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    drawn.keeps[SEQ] = b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    for _ in range(drawn.rng.randint(2, 6)):
+        drawn.streams.append(drawn.step())
+    return b.finish("random", {"y": drawn.streams[-1]})

@@ -1,0 +1,197 @@
+"""How a text is written, as docs/generation.md says it, in plain Python over one full pass a token.
+
+Each text is written alone, without padding; every row before the newest is computed again each time. A choice that hung
+on less than `TIE_GAP` is remembered: what comes behind it may be otherwise.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+Logits = Callable[[Sequence[int]], Sequence[float]]
+"""What the model says of the token behind these: one number for each that there is."""
+
+TIE_GAP = 1e-4
+MASK = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+
+
+def mix_bits(z: int) -> int:
+    """SplitMix64's last steps (Steele, Lea, Flood 2014, figure 17)."""
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
+
+
+def get_stream_word(key: int, n: int) -> int:
+    """Word `n` of a stream."""
+    return mix_bits(key + (n + 1) * GAMMA & MASK)
+
+
+def sample_uniform(seed: int, row: int, step: int) -> float:
+    """The number in [0, 1) that draws a token."""
+    name = 0xCBF29CE484222325
+    for byte in b"sample":
+        name = (name ^ byte) * 0x100000001B3 & MASK
+    key = mix_bits(seed)
+    for part in (name, row, step):
+        key = mix_bits(get_stream_word(key, part))
+    return (get_stream_word(key, 0) >> 40) / 2**24
+
+
+def apply_repetition_penalty(x: Sequence[float], seen: set[int], penalty: float) -> list[float]:
+    """Tokens that were there before are rarer."""
+    return [(v / penalty if v > 0 else v * penalty) if t in seen else v for t, v in enumerate(x)]
+
+
+def log_softmax(x: Sequence[float]) -> list[float]:
+    """The logarithm of the softmax."""
+    top = max(x)
+    total = math.log(sum(math.exp(v - top) for v in x))
+    return [v - top - total for v in x]
+
+
+def sort_descending(x: Sequence[float]) -> list[int]:
+    """Places from the greatest to the least, the lower of equals first."""
+    return sorted(range(len(x)), key=lambda t: -x[t])
+
+
+@dataclass
+class GeneratedText:
+    """A text: what was written, the log-probability of each token, from where on it is not certain, its score."""
+
+    tokens: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    certain: int | None = None
+    score: float = 0.0
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class ReferenceGenerator:
+    """One text's prompt and settings. `kept` are the tokens of the prompt that exist; `show` makes text of ids."""
+
+    logits: Logits
+    prompt: Sequence[int]
+    kept: frozenset[int]
+    stop: frozenset[int]
+    max_tokens: int
+    penalty: float = 1.0
+    show: Callable[[Sequence[int]], str] | None = None
+    stop_strings: tuple[str, ...] = ()
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Whether the newest token ends the text."""
+        if tokens[-1] in self.stop:
+            return True
+        return self.show is not None and any(s in self.show(tokens) for s in self.stop_strings)
+
+    def greedy(self) -> GeneratedText:
+        """The most probable each time."""
+        return self._one_by_one(
+            lambda x, step: (sort_descending(x)[0], _gap(x, 0) < TIE_GAP * _spread(x))
+        )
+
+    def sampled(
+        self, row: int, seed: int, temperature: float, top_k: int, top_p: float, min_p: float
+    ) -> GeneratedText:
+        """Drawn from what is left."""
+
+        def draw(x: Sequence[float], step: int) -> tuple[int, bool]:
+            x = [v / temperature for v in x]
+            order = sort_descending(x)
+            near = 0 < top_k < len(x) and x[order[top_k - 1]] - x[order[top_k]] < TIE_GAP * _spread(
+                x
+            )
+            order = order[: top_k or len(x)]
+            powers = [math.exp(x[t] - x[order[0]]) for t in order]
+            chances = [p / sum(powers) for p in powers]
+            left, total = list[float](), 0.0
+            for p in chances:
+                inside = (top_p >= 1 or total < top_p) and (min_p <= 0 or p >= min_p * chances[0])
+                near |= top_p < 1 and abs(total - top_p) < TIE_GAP
+                near |= min_p > 0 and abs(p - min_p * chances[0]) < TIE_GAP
+                left.append(p if inside else 0.0)
+                total += p
+            bound, total = sample_uniform(seed, row, step) * sum(left), 0.0
+            for token, p in zip(order, left, strict=True):
+                near |= p > 0 and abs(total + p - bound) < TIE_GAP
+                total += p
+                if total > bound:
+                    return token, near
+            raise AssertionError("u is below 1")
+
+        return self._one_by_one(draw)
+
+    def _one_by_one(
+        self, choose: Callable[[Sequence[float], int], tuple[int, bool]]
+    ) -> GeneratedText:
+        made, seen = GeneratedText(), set(self.kept)
+        for step in range(self.max_tokens):
+            x = self.logits([*self.prompt, *made.tokens])
+            token, near = choose(apply_repetition_penalty(x, seen, self.penalty), step)
+            if near and made.certain is None:
+                made.certain = step
+            made.tokens.append(token)
+            made.chances.append(log_softmax(x)[token])
+            seen.add(token)
+            if self.ends(made.tokens):
+                made.ended = True
+                break
+        return made
+
+    def searched(
+        self, beams: int, best: int, alpha: float, early: bool | str
+    ) -> tuple[list[GeneratedText], bool]:
+        """The best texts that a search finds, and whether anything hung on little."""
+        going, found, near = [GeneratedText()], list[GeneratedText](), False
+        for step in range(1, self.max_tokens + 1):
+            made = []
+            for place, text in enumerate(going):
+                x = log_softmax(self.logits([*self.prompt, *text.tokens]))
+                said = apply_repetition_penalty(x, {*self.kept, *text.tokens}, self.penalty)
+                for token, value in enumerate(said):
+                    more = GeneratedText(
+                        [*text.tokens, token], [*text.chances, x[token]], score=text.score + value
+                    )
+                    made.append((-more.score, place, token, more))
+            made.sort(key=lambda m: m[:3])
+            looked = max(2, 1 + len(self.stop)) * beams
+            near |= any(b[0] - a[0] < TIE_GAP for a, b in pairwise(made[: looked + 1]))
+            going = []
+            for place, (_, _, _, text) in enumerate(made[:looked]):
+                text.ended = self.ends(text.tokens)
+                if not text.ended and step < self.max_tokens:
+                    going.append(text)
+                elif place < beams:
+                    found.append(text)
+            found = sorted(found, key=lambda t: -self.worth(t, len(t.tokens), alpha))[:beams]
+            going = going[:beams]
+            if not going:
+                break
+            if len(found) == beams:
+                last = self.worth(found[-1], len(found[-1].tokens), alpha)
+                length = self.max_tokens if early == "never" and alpha > 0 else step
+                hope = self.worth(going[0], length, alpha)
+                near |= early is not True and abs(hope - last) < TIE_GAP
+                if early is True or hope <= last:
+                    break
+        worths = [self.worth(t, len(t.tokens), alpha) for t in found]
+        near |= any(a - b < TIE_GAP for a, b in pairwise(worths))
+        for text, worth in zip(found, worths, strict=True):
+            text.score = worth
+        return found[:best], near
+
+    def worth(self, text: GeneratedText, length: int, alpha: float) -> float:
+        """The score of a text as if it had so many tokens."""
+        return text.score / length**alpha
+
+
+def _gap(x: Sequence[float], place: int) -> float:
+    order = sorted(x, reverse=True)
+    return order[place] - order[place + 1]
+
+
+def _spread(x: Sequence[float]) -> float:
+    return max(x) - min(x)

@@ -1,0 +1,108 @@
+"""Run code and commands with limits on processor time and memory, and measure what they use."""
+
+import io
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specc.cli.main import main
+
+MAX_SECONDS, MAX_MEGABYTES = 2.0, 300
+"""What one command may cost, its file as hostile as it may be."""
+EXIT_STATUSES = {0, 1, 2, 3, 4, 5}
+
+
+@dataclass(frozen=True)
+class CommandOutcome:
+    """Exit status, what was said on stderr, processor seconds, megabytes that the process grew by."""
+
+    status: Any
+    said: str
+    seconds: float
+    megabytes: float
+
+    def fault(self) -> str:
+        """What is wrong with it; empty where nothing is."""
+        if self.status not in EXIT_STATUSES or "Traceback" in self.said:
+            return f"ended with {self.status}: {self.said[-400:]}"
+        if self.status and "error[" not in self.said:
+            return f"ended with {self.status} without a code: {self.said[-400:]}"
+        if any(ord(c) < 32 and c != "\n" for c in self.said):
+            return "control characters reached the terminal"
+        if self.seconds > MAX_SECONDS or self.megabytes > MAX_MEGABYTES:
+            return f"took {self.seconds:.1f} s and {self.megabytes:.0f} MB"
+        return ""
+
+
+def run_command(*words: str) -> CommandOutcome:
+    """Run one command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    before, start = _grown(), time.process_time()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status: Any = main(list(words))
+        except SystemExit as end:
+            status = end.code
+    return CommandOutcome(status, err.getvalue(), time.process_time() - start, _grown() - before)
+
+
+def _grown() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def list_violations(path: Path, cases: Sequence[tuple[str, bytes]], *words: str) -> list[str]:
+    """What is wrong when a command meets each of these contents of a file."""
+    found = []
+    for name, data in cases:
+        path.write_bytes(data)
+        if why := run_command(*words).fault():
+            found.append(f"{name}: {why}")
+    return found
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_with_limits(
+    code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None
+) -> Any:
+    """What `code` gives: it finds `given` and sets `result`, both JSON. Ended after so
+    much processor time.
+    """
+
+    def bounds() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    program = (
+        "import json, sys\ngiven = "
+        f"json.load(sys.stdin)\n{code}\nsys.stdout.write('\\n' + json.dumps(result))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=bounds,
+    )
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+PEAK_MEMORY_PROGRAM = """
+import sys
+from resource import RUSAGE_SELF, getrusage
+from specc.cli.main import main
+code = main(sys.argv[1:])
+print(getrusage(RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+"""A program that runs `specc` with its arguments and prints its peak in KB last."""

@@ -1,0 +1,275 @@
+"""Damaged specs: shipped ones with bytes, words or whole parts changed, and what must
+survive them.
+
+A mutant is made from a seed, so that a failure can be made again: `mutant(seed)`.
+"""
+
+import dataclasses
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specc.driver import reading_section as readings
+from specc.driver import weight_sources as loading
+from specc.driver.weights_section import read_weight_rules, required_parameters
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.context import Env
+from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.frontend.symbolic_check import check_spec_symbolically
+from specc.ir.dim import Dim
+from specc.library.spec_reader import SpecLibrary, get_specs_directory, read_spec_file
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import decode_spec, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
+
+WORD = re.compile(r"\w+|\s+|[^\w\s]")
+ODD_WORDS = [
+    "0", "1", "-1", "2", "9007199254740991", "1e400", "0.5", "inf", "pi", "none", "true", "false", "all", "causal",
+    '""', '"{i}"', '"{"', "...", "[]", "{}", "()", "@", "|", "&", "not", "x", "config", "batch", "h", "i", "j", "q",
+    "softmax", "linear", "attend", "window(0)", "dot", "float[]", "int?", "list[int]", "…", "\x00", "\t", "\u2028",
+    "repeat", "scan", "when", "return", "use", "extends", "generate", "gelu", "layer_norm(eps=1e-5)", "//", "%", "**",
+]  # fmt: skip
+"""Words that fit somewhere, and some that fit nowhere."""
+
+
+@dataclass(frozen=True)
+class SpecMutant:
+    """A damaged spec as a file: its name, which tells the syntax, and its bytes."""
+
+    name: str
+    data: bytes
+
+
+@cache
+def open_library() -> SpecLibrary:
+    """One library for all mutants: std is read once."""
+    return SpecLibrary()
+
+
+@cache
+def parse_builtin_specs() -> tuple[tuple[str, ast.File], ...]:
+    """Every built-in spec, by the name of its file."""
+    paths = sorted(
+        p
+        for d in ("models", "std")
+        for p in (get_specs_directory() / d).iterdir()
+        if p.suffix in (".specc", ".yaml")
+    )
+    return tuple((p.stem, read_spec_file(p, p.name)) for p in paths)
+
+
+@cache
+def list_corpus() -> tuple[tuple[str, str], ...]:
+    """Every built-in spec in both syntaxes: file name and text."""
+    found = [(f"{name}.specc", print_dsl(file)) for name, file in parse_builtin_specs()]
+    return (*found, *((f"{name}.yaml", print_yaml(file)) for name, file in parse_builtin_specs()))
+
+
+# --- bytes and words ------------------------------------------------------------------
+
+
+def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
+    """Some bytes changed, cut out, doubled or put elsewhere."""
+    made = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(made) + 1)
+        end = min(len(made), at + rng.choice([1, 1, 2, 8, 64]))
+        match rng.randrange(5):
+            case 0 if at < len(made):
+                made[at] = rng.randrange(256)
+            case 1:
+                del made[at:end]
+            case 2:
+                made[at:at] = made[at:end] * rng.choice([1, 2, 40])
+            case 3:
+                made[at:at] = rng.choice(ODD_WORDS).encode()
+            case _:
+                part = made[at:end]
+                del made[at:end]
+                to = rng.randrange(len(made) + 1)
+                made[to:to] = part
+    return bytes(made)
+
+
+def mutate_words(rng: random.Random, text: str) -> str:
+    """Some words replaced by others of the same text, dropped, doubled, or replaced by odd ones."""
+    words = WORD.findall(text)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(words))
+        match rng.randrange(5):
+            case 0:
+                words[at] = ""
+            case 1:
+                words[at] = words[at] * 2
+            case 2:
+                words[at] = rng.choice(ODD_WORDS)
+            case 3:
+                words[at] = rng.choice(words)
+            case _:
+                other = rng.randrange(len(words))
+                words[at], words[other] = words[other], words[at]
+    return "".join(words)
+
+
+# --- trees ----------------------------------------------------------------------------
+
+
+def iterate_nodes(node: Any) -> Iterator[Any]:
+    """Every node of a tree, itself first."""
+    if (
+        dataclasses.is_dataclass(node)
+        and not isinstance(node, type)
+        and type(node).__module__ == ast.__name__
+    ):
+        yield node
+        for field in dataclasses.fields(node):
+            yield from iterate_nodes(getattr(node, field.name))
+    elif isinstance(node, tuple):
+        for item in node:
+            yield from iterate_nodes(item)
+
+
+EXPRESSIONS = (ast.NumberLiteral, ast.TextLiteral, ast.Name, ast.Call, ast.Index, ast.Unary, ast.Binary, ast.Compare,
+               ast.Conditional, ast.ListLiteral, ast.ListComprehension, ast.RecordLiteral)  # fmt: skip
+STATEMENTS = (ast.Let, ast.Repeat, ast.Scan, ast.When, ast.Return)
+
+
+def get_node_family(node: Any) -> Any:
+    """What a node can be exchanged for: any expression for an expression, any statement
+    for a statement.
+    """
+    return (
+        "expr"
+        if isinstance(node, EXPRESSIONS)
+        else "statement"
+        if isinstance(node, STATEMENTS)
+        else type(node)
+    )
+
+
+@cache
+def collect_nodes() -> dict[Any, list[Any]]:
+    """Every part of every built-in spec, by family."""
+    found: dict[Any, list[Any]] = {}
+    for _, file in parse_builtin_specs():
+        for node in iterate_nodes(file):
+            found.setdefault(get_node_family(node), []).append(node)
+    found["expr"] += [
+        ast.NumberLiteral(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")
+    ] * 40
+    found["expr"] += [
+        ast.Name(n) for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")
+    ] * 40
+    return found
+
+
+def mutate_tree(rng: random.Random, file: ast.File) -> ast.File:
+    """Some parts exchanged for parts of the same family, or for parts of themselves;
+    some list items dropped.
+    """
+    for _ in range(rng.randint(1, 3)):
+        targets = [n for n in iterate_nodes(file) if not isinstance(n, ast.File | ast.Comments)]
+        if not targets:
+            return file
+        target = rng.choice(targets)
+        others = [
+            n
+            for n in iterate_nodes(target)
+            if get_node_family(n) == get_node_family(target) and n is not target
+        ]
+        new = rng.choice(
+            others if others and rng.random() < 0.2 else collect_nodes()[get_node_family(target)]
+        )
+        file = _replaced(file, target, new, drop=rng.random() < 0.15)
+    return file
+
+
+def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
+    if node is target:
+        return new
+    if isinstance(node, tuple):
+        return tuple(
+            _replaced(n, target, new, drop=drop) for n in node if not (drop and n is target)
+        )
+    if dataclasses.is_dataclass(node) and type(node).__module__ == ast.__name__:
+        if isinstance(node, ast.Call) and node.function is target and not isinstance(new, ast.Name):
+            return node  # no text says this
+        drop = drop and not isinstance(node, ast.Compare | ast.Scan)
+        fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
+        return dataclasses.replace(
+            node, **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields}
+        )  # type: ignore[type-var]
+    return node
+
+
+# --- mutants and what must survive them -----------------------------------------------
+
+
+def make_mutant(seed: int) -> SpecMutant:
+    """The mutant of a seed: one spec of the corpus, damaged in one of three ways."""
+    rng = random.Random(seed)
+    name, text = rng.choice(list_corpus())
+    match seed % 4:
+        case 0:
+            return SpecMutant(name, mutate_bytes(rng, text.encode()))
+        case 1:
+            return SpecMutant(name, mutate_words(rng, text).encode(errors="surrogatepass"))
+        case _:
+            file = mutate_tree(rng, dict(parse_builtin_specs())[Path(name).stem])
+            made = print_dsl(file) if name.endswith(".specc") else print_yaml(file)
+            return SpecMutant(name, made.encode(errors="surrogatepass"))
+
+
+def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
+    """A small number for a field that needs one: few layers, and something where there
+    is no default.
+    """
+    if entry.type.name != "int" or entry.type.optional:
+        return None
+    if "layers" in path or "heads" in path:
+        return Dim.of(2)
+    return Dim.of(8) if entry.default is None else None
+
+
+def elaborate_mutant(given: SpecMutant, *, thorough: bool = False) -> None:
+    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise
+    nothing else.
+
+    A mutant of a std file is put in place of that file, and a shipped model elaborated
+    with it.
+    """
+    module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
+    module.directory = get_specs_directory() / "models"
+    files = open_library()
+    if (get_specs_directory() / "std" / f"{Path(given.name).stem}.specc").exists():
+        files = SpecLibrary()
+        module.is_standard = True
+        changed = {name: (item, module) for name, item in module.items.items()}
+        files.__dict__["_std"] = {**open_library()._std, **changed}
+        models = [
+            n
+            for n, f in parse_builtin_specs()
+            if any(isinstance(i, ast.Block) and i.kind == "graph" for i in f.items)
+        ]
+        module = files.open(models[len(given.data) % len(models)])
+    program = build_program(module, files)
+    values = {
+        p: n
+        for p, e in collect_field_paths(program.iterate_fields()).items()
+        if (n := choose_small_value(e, p)) is not None
+    }
+    if thorough:
+        check_spec_symbolically(program, files)
+    reader = ConfigReader(trial_values=values)
+    model = elaborate_model(program, files, reader)
+    context = create_context(files)
+    config = evaluate_and_check_config(context, program, reader)
+    rules = read_weight_rules(context, program, Env(module=program.module, config=config))
+    loading.random_values(model.graph, required_parameters(model.graph), rules, 0)
+    readings.build_record(program, model)

@@ -1,0 +1,137 @@
+"""A spec of two graphs over shared weights, compiled to a package: what the tests of
+packages share.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from specc.artifact.manifest import METADATA_KEY, Manifest
+from specc.backend import EmittedModel, MetadataTexts, PackageGraph, PackageMetadata, WrittenModel
+from specc.driver import reading_section as readings
+from specc.driver import weight_sources as loading
+from specc.driver.compile_model import compile_model
+from specc.driver.compile_options import CompileOptions
+from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
+from specc.driver.weights_section import read_weight_rules, required_parameters
+from specc.frontend.context import Env
+from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
+from specc.ir.graph import Graph
+from specc.ir.model import ModelDefinition
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.weights.parameter_values import ParameterValues, SeededValues
+from specc.weights.weight_rules import find_tied_pairs
+from specc_onnx import get_target, write_package
+
+SPEC = """specc 1
+model pair "Tags words, or gives their rows"
+config { vocab: int = 11  d: int = 8 }
+dims batch >= 1, seq >= 1
+graph score(ids: int[batch, seq]) -> (tags: float[batch, seq, 3]) {
+  x = embedding(ids, size=vocab, dim=d) @ words
+  x = layer_norm(x, eps=1e-5) @ norm
+  return linear(x, out=3) @ out
+}
+graph encode(ids: int[batch, seq]) -> (rows: float[batch, seq, d]) {
+  x = embedding(ids, size=vocab, dim=d) @ words
+  x = layer_norm(x, eps=1e-5) @ norm
+  return linear(x, out=d) @ more
+}
+"""
+SHARED_SIZES = {"words.weight": 11 * 8, "norm.weight": 8, "norm.bias": 8}
+ALL_SIZES = {**SHARED_SIZES, "out.weight": 24, "out.bias": 3, "more.weight": 64, "more.bias": 8}
+"""How many numbers each parameter has."""
+
+
+@cache
+def elaborate_pair() -> tuple[OpenedSpec, Mapping[str, ModelDefinition]]:
+    """The spec and its two graphs, read once."""
+    with TemporaryDirectory() as directory:
+        source = Path(directory) / "pair.specc"
+        source.write_text(SPEC, encoding="utf-8")
+        spec = open_spec(str(source))
+    return spec, {name: elaborate_spec(spec, name) for name in ("score", "encode")}
+
+
+def build_manifest_text(
+    model: ModelDefinition,
+    graph: Graph,
+    reading: PreprocessingConfig,
+    sources: Mapping[str, str],
+    weights: Mapping[str, Any],
+) -> MetadataTexts:
+    """The manifest of a graph, once it is built."""
+
+    def made(emitted: EmittedModel) -> dict[str, str]:
+        held = {n: emitted.held[n] for n in graph.parameters}
+        manifest = Manifest(
+            name=model.name,
+            doc=model.doc,
+            graph=graph,
+            defaults=model.defaults,
+            reading=reading,
+            config=model.config,
+            generation=None,
+            sources=sources,
+            weights=weights,
+            stored=held,
+            target="onnx",
+            opset=23,
+            attentions=emitted.attentions,
+        )
+        return {METADATA_KEY: manifest.dump()}
+
+    return made
+
+
+def write_pair_package(
+    directory: Path,
+    seed: int = 0,
+    graphs: tuple[str, ...] = ("score", "encode"),
+    weights: str = "",
+    **options: Any,
+) -> WrittenModel:
+    """The spec's graphs as a package, with random weights or those of a checkpoint."""
+    directory.parent.mkdir(exist_ok=True)
+    spec, found = elaborate_pair()
+    models = {name: found[name] for name in graphs}
+    values = bind_pair_weights(spec, [m.graph for m in models.values()], seed, weights)
+    parts = {}
+    for name, model in models.items():
+        reading = readings.build_record(spec.program, model)
+        metadata = build_manifest_text(
+            model, model.graph, reading, {}, {} if weights else {"seed": seed}
+        )
+        parts[name] = PackageGraph(model.graph, f"{name}.onnx", metadata)
+    about = options.pop("about", PackageMetadata("pair", {"growing": "ids"}, {"pair.specc": SPEC}))
+    return write_package(
+        parts, directory, values, target=get_target("onnx"), about=about, **options
+    )
+
+
+def bind_pair_weights(
+    spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str
+) -> ParameterValues:
+    """The numbers of all graphs' parameters together."""
+    wanted = {w.name: w for graph in graphs for w in required_parameters(graph)}
+    context = create_context(spec.library)
+    config = evaluate_and_check_config(context, spec.program, spec.reader)
+    rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
+    if weights:
+        return loading.bind_checkpoint(list(wanted.values()), rules, weights)
+    facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
+    return SeededValues(
+        seed, wanted, {n: f.initial for n, f in facts.items()}, find_tied_pairs(wanted, rules)
+    )
+
+
+def write_single_graph(directory: Path, graph: str, seed: int = 0) -> Path:
+    """The same graph as a model of one file."""
+    source = directory / "pair.specc"
+    source.write_text(SPEC, encoding="utf-8")
+    path = directory / f"{graph}-single.onnx"
+    options = CompileOptions(output=str(path), init=seed, target="onnx", graph=graph)
+    compile_model(open_spec(str(source)), options)
+    return path

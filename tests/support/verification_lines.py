@@ -1,0 +1,28 @@
+"""What `specc verify` finds, a line of text a round."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.model_package import ModelPackage
+from specc.runtime.open_model import OpenedModel
+from specc.verification.verify_model import (
+    iterate_opened_rounds,
+    iterate_package_rounds,
+    iterate_rounds,
+)
+
+
+def list_model_lines(model: LoadedModel, **options: Any) -> Iterator[str]:
+    """Return the lines of one model."""
+    return map(str, iterate_rounds(model, **options))
+
+
+def list_package_lines(package: ModelPackage, **options: Any) -> Iterator[str]:
+    """Return the lines of the graphs of a package."""
+    return map(str, iterate_package_rounds(package, **options))
+
+
+def list_opened_lines(opened: OpenedModel, *, seed: int, rounds: int) -> Iterator[str]:
+    """Return the lines of a file or package."""
+    return map(str, iterate_opened_rounds(opened, seed=seed, rounds=rounds))
