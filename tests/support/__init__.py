@@ -1,3 +1,3 @@
-"""What tests share: small specs, reference models, random graphs, mutants, and the
-measures of the house.
+"""Helpers of the test suite: small configs, reference models, random graphs, mutants, and lint
+metrics.
 """

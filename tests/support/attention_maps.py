@@ -1,4 +1,4 @@
-"""Attention that no model made, for tests of its pictures."""
+"""Attention maps with given weights, for tests of attention plots."""
 
 import numpy as np
 
@@ -20,11 +20,11 @@ HOSTILE_LABELS = (
     "'\" onload=",
     "\u2028",
 )
-"""Tokens that a vocabulary may hold."""
+"""Tokens that a vocabulary may contain."""
 
 
 def make_axis(labels, role="input", **more) -> MapAxis:
-    """An axis with these labels, or so many numbers."""
+    """Return an axis with these labels, or with the labels 0, 1, … of a given count."""
     if isinstance(labels, int):
         labels = [str(n) for n in range(labels)]
     return MapAxis(role=role, labels=tuple(labels), **more)
@@ -33,7 +33,7 @@ def make_axis(labels, role="input", **more) -> MapAxis:
 def make_attention_map(
     weights, queries=None, keys=None, scope="layers.0.attn", hidden=None
 ) -> AttentionMap:
-    """A map of weights [heads, query, key]."""
+    """Return the map of weights [heads, query, key]."""
     weights = np.asarray(weights, np.float64)
     heads, rows, columns = weights.shape
     return AttentionMap(
@@ -49,14 +49,14 @@ def make_attention_map(
 def make_attention_maps(
     *maps: AttentionMap, image=None, model="m", given="a text"
 ) -> AttentionMaps:
-    """What a model looked at, as these maps."""
+    """Return the attention maps of one run of a model."""
     return AttentionMaps(model=model, input_text=given, maps=maps, image=image)
 
 
 def make_image_attention(
     size: int = 8, side: int = 4, lead: int = 1, heads: int = 2
 ) -> AttentionMaps:
-    """A model of pictures: `side` squared patches behind `lead` tokens."""
+    """Return attention maps of an image model: `side`² patches after `lead` prefix tokens."""
     count = lead + side * side
     names = ["[CLS]"][:lead] + [f"{n}" for n in range(side * side)]
     seen = make_axis(names, "image", grid=PatchGrid(rows=side, columns=side, prefix_tokens=lead))

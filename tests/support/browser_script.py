@@ -1,10 +1,9 @@
-"""Run by the Python of `.readers/browser`: opens a page without a network, does what a
-person would, and prints what was seen as JSON.
+"""Open an HTML page offline in a browser, run steps, and print the results as JSON.
 
-    in_browser.py PAGE.html CHROMIUM light|dark STEP…
+    browser_script.py PAGE.html CHROMIUM light|dark STEP…
 
-A step is `click SELECTOR`, `hover SELECTOR X Y`, `fill SELECTOR VALUE`, `check SELECTOR`,
-`text SELECTOR`, `count SELECTOR`, `shown SELECTOR`.
+A step is `click SELECTOR`, `hover SELECTOR X Y`, `fill SELECTOR VALUE`, `check SELECTOR`, `text
+SELECTOR`, `count SELECTOR`, `shown SELECTOR`. The Python of `.readers/browser` runs this file.
 """
 
 import json
@@ -15,7 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 
 
 def run_step(page: Page, step: str) -> object:
-    """One step, and what it gives."""
+    """Run one step and return its result."""
     verb, selector, *rest = shlex.split(step)
     found = page.locator(selector).first
     match verb:
@@ -37,7 +36,7 @@ def run_step(page: Page, step: str) -> object:
 
 
 def main(path: str, chromium: str, scheme: str, steps: list[str]) -> None:
-    """Everything that was said, asked for and read."""
+    """Return console messages, requested URLs and the results of the steps."""
     said: list[str] = []
     asked: list[str] = []
     with sync_playwright() as program:

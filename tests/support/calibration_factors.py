@@ -1,4 +1,4 @@
-"""What weights would be rounded by, of a model that the reference computes."""
+"""Calibration factors of weights, for a model that the reference runs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def compute_weight_factors(
     sample: Mapping[str, Array],
     directory: Path,
 ) -> dict[str, list[Array]]:
-    """The factor that each weight would be rounded by, or each matrix of a stack."""
+    """Return the calibration factor of each weight, or of each matrix of a stack of experts."""
     found: dict[str, list[Array]] = {}
 
     @dataclass(frozen=True)

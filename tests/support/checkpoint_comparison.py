@@ -1,11 +1,9 @@
-"""Checkpoints that people have, compared with transformers on texts and pictures of theirs:
-`SPECC_CHECKPOINTS=DIR make parity-real`.
+"""Compare your own checkpoints with transformers: `SPECC_CHECKPOINTS=DIR make parity-real`.
 
-Every folder below DIR with a config.json is compiled. Texts are the lines of the *.txt
-files in DIR, pictures its *.png and *.jpg; where there are none, or a folder has no
-tokenizer, random ids and numbers are taken, which the table says. A line a folder: what
-it was, what was compared, how far apart the results are, and whether 20 tokens that both
-write are the same.
+Compiles each directory below DIR that contains a config.json. Inputs are the lines of the *.txt
+files in DIR and its *.png and *.jpg images; without them, or without a tokenizer, random token ids
+and values, which the table reports. The table has one line per directory: the graph, the inputs,
+the largest difference of the outputs, and whether both generate the same 20 tokens.
 """
 
 import os
@@ -29,13 +27,13 @@ from specc.ir.model import ModelDefinition as Meant
 
 TOLERANCE = 1e-5
 MAX_PROMPT = 48
-"""Tokens of a text at most."""
+"""Maximum number of prompt tokens."""
 MAX_NEW_TOKENS = 20
 PUBLISHED_INPUTS = {
     "source": "input_ids", "source_keep": "attention_mask", "target": "decoder_input_ids",
     "target_keep": "decoder_attention_mask", "ids": "input_ids", "keep": "attention_mask",
 }  # fmt: skip
-"""What published classes call inputs that have names of our own."""
+"""Our input names to those of transformers, where they differ."""
 TOKEN_INPUTS = {
     "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "token_type_ids",
 }  # fmt: skip
@@ -44,7 +42,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass
 class CheckpointRow:
-    """A line of the table."""
+    """One line of the table."""
 
     directory: str
     family: str = ""
@@ -55,7 +53,7 @@ class CheckpointRow:
 
     @property
     def good(self) -> bool:
-        """Whether all that was compared is alike."""
+        """Whether every comparison passed."""
         return not self.fault and self.writes != "no"
 
     def __str__(self) -> str:
@@ -68,14 +66,14 @@ TABLE_HEAD = "| folder | graph | inputs | worst difference | writes | |\n|---|--
 
 
 def compare_checkpoint(directory: Path, home: Path) -> CheckpointRow:
-    """One checkpoint compared; nothing that goes wrong with it ends the others."""
+    """Compare one checkpoint; an error is reported in its row and does not stop the run."""
     row = CheckpointRow(str(directory.relative_to(home)))
     try:
         _compare(directory, home, row)
     except Failed as failed:
         first = failed.diagnostics[0]
         row.fault = f"{first.code}: {first.title}"
-    except Exception as error:  # another program's: whatever it raises is told
+    except Exception as error:  # transformers may raise anything; the row reports it
         row.fault = (
             f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
         )
@@ -105,12 +103,12 @@ def _compare(directory: Path, home: Path, row: CheckpointRow) -> None:
 
 
 def _only_text(model: Meant) -> bool:
-    """Whether tokens are all that a model is given."""
+    """Whether all inputs of a model are tokens."""
     return {PUBLISHED_INPUTS.get(name, name) for name in model.graph.inputs} <= TOKEN_INPUTS
 
 
 def _class_of(config: Mapping[str, Any]) -> Any:
-    """The published class that a config.json names."""
+    """Return the transformers class that a config.json names."""
     names = config.get("architectures") or []
     kinds = [getattr(transformers, name, None) for name in names]
     if not kinds or kinds[0] is None:
@@ -119,7 +117,7 @@ def _class_of(config: Mapping[str, Any]) -> Any:
 
 
 def _published(theirs: Any, given: Arrays) -> Mapping[str, Any]:
-    """What the published model gives for our inputs, by its own names."""
+    """Return the outputs of the transformers model for our inputs, by its output names."""
     tensors = {}
     for name, value in given.items():
         tensor = torch.from_numpy(value)
@@ -131,8 +129,8 @@ def _published(theirs: Any, given: Arrays) -> Mapping[str, Any]:
 
 
 def _apart(ours: Arrays, theirs: Mapping[str, Any]) -> float:
-    """The greatest difference of results that both have, as a share of the greatest
-    value; only finite ones count, since hidden rows may be anything.
+    """Return the largest difference of outputs that both models have, relative to the largest
+    absolute value.
     """
     both = [
         name for name in ours if name in theirs and ours[name].shape == tuple(theirs[name].shape)
@@ -150,7 +148,7 @@ def _apart(ours: Arrays, theirs: Mapping[str, Any]) -> float:
 
 
 def _inputs(model: Meant, directory: Path, home: Path) -> tuple[list[Arrays], str]:
-    """A sample alone for each text or picture of the user's, and what they are."""
+    """Return a batch of 1 for each text or image of the user, and a description of the inputs."""
     rng = np.random.default_rng(0)
     texts = [
         line
@@ -181,7 +179,7 @@ def _inputs(model: Meant, directory: Path, home: Path) -> tuple[list[Arrays], st
 def _ids(
     model: Meant, name: str, directory: Path, texts: list[str], turn: int, said: set[str], rng: Any
 ) -> NDArray[Any]:
-    """Tokens of a text where folder and user have what it takes, else random ones."""
+    """Return the token ids of a text if there are texts and a tokenizer, else random ids."""
     if (
         texts
         and (directory / "tokenizer.json").exists()
@@ -199,7 +197,7 @@ def _ids(
 
 
 def _pixels(directory: Path, picture: Path) -> NDArray[Any]:
-    """A picture as the published processor reads it."""
+    """Return an image as the transformers processor preprocesses it."""
     from PIL import Image
 
     processor = transformers.AutoImageProcessor.from_pretrained(directory)
@@ -209,7 +207,7 @@ def _pixels(directory: Path, picture: Path) -> NDArray[Any]:
 
 
 def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
-    """Whether both write the same behind, or from, the first text."""
+    """Return whether both models generate the same tokens for the first text."""
     behind = PUBLISHED_INPUTS.get(growing, growing) == "input_ids"
     first = (
         growing if behind else next(n for n in given if PUBLISHED_INPUTS.get(n, n) == "input_ids")
@@ -220,23 +218,23 @@ def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
         with torch.no_grad():
             made = theirs.generate(torch.from_numpy(ids), pad_token_id=0, **how)
     except ValueError:
-        return "not asked"  # its config does not say how a text begins
+        return "not asked"  # the config has no start token
     start = ids.shape[1] if behind else 1
     wanted = made[0, start:].tolist()
     results = ours.generate(max_tokens=MAX_NEW_TOKENS, strategy="greedy", **{first: ids}).results()
     got = list(results[0][0].tokens)
-    # what ends a text is shown by one side and not by the other
+    # one side returns the stop token, the other does not
     same = got[: len(wanted)] == wanted[: len(got)]
     return "yes" if same and abs(len(got) - len(wanted)) <= 1 else "no"
 
 
 def list_checkpoints(home: Path) -> Iterator[Path]:
-    """Every folder below with a config.json, the nearest first."""
+    """Yield each directory below `home` that contains a config.json, sorted by path."""
     yield from sorted(path.parent for path in home.rglob("config.json"))
 
 
 def main() -> int:
-    """Print the table as it grows. 1 where anything differs, 2 where there is nothing."""
+    """Print the table row by row. Return 1 if a row differs, 2 if there are no checkpoints."""
     home = Path(os.environ.get("SPECC_CHECKPOINTS", "")).expanduser()
     found = (
         list(list_checkpoints(home))

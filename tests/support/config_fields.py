@@ -1,5 +1,5 @@
-"""What the tests of config fields share: a published class made small from a config.json,
-the spec read from the same file, and every field of the class with other values.
+"""Every config field with other values: a small transformers model and the spec read the same
+config.json.
 """
 
 import copy
@@ -31,8 +31,10 @@ SHORT_IDS = IDS[:, :7] % 31
 
 @dataclass(frozen=True)
 class FieldCase:
-    """A spec, the published class it is, a tiny configuration, and how both are run;
-    `without` are fields of which the class itself is wrong.
+    """A spec, its transformers class, a tiny configuration, and how to run both.
+
+    `others` lists further values of fields; `without` lists fields that the class itself handles
+    incorrectly.
     """
 
     spec: str
@@ -46,12 +48,12 @@ class FieldCase:
 
 
 def make_text_inputs(config: Mapping[str, Any]) -> Arrays:
-    """A text without padding."""
+    """Return token ids without padding."""
     return {"input_ids": IDS, "attention_mask": np.ones(IDS.shape, bool)}
 
 
 def run_decoder(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """The scores of each next word."""
+    """Return the logits of each position."""
     return {"logits": model(input_ids=x["input_ids"], use_cache=False, return_dict=True).logits}
 
 
@@ -120,7 +122,7 @@ ROTARY: Mapping[str, tuple[Any, ...]] = {
 
 
 def list_other_values(name: str, value: Any) -> tuple[Any, ...]:
-    """Other values of a field, by its kind and what it is now."""
+    """Return other values of a field, by its name and current value."""
     if isinstance(value, str) and name.endswith(("_act", "activation_function", "act_fn")):
         return ACTIVATIONS
     match value:
@@ -142,9 +144,7 @@ def list_other_values(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def iterate_field_changes(family: FieldCase) -> Iterator[tuple[str, Any]]:
-    """Every field of the class, and of the tiny configuration, with each other value it
-    is tried with.
-    """
+    """Yield each field of the class and of the tiny configuration with each other value."""
     usual = getattr(transformers, family.config)(**family.tiny).to_dict()
     for name in sorted({*usual, *family.others} - {*family.without}):
         tried = (*family.others.get(name, ()), *list_other_values(name, usual.get(name)))
@@ -153,17 +153,17 @@ def iterate_field_changes(family: FieldCase) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A published model made small, and its results."""
+    """A small transformers model and its outputs."""
 
     model: Any
     results: Arrays
 
     def weights(self) -> Arrays:
-        """Every weight, tied ones under each name."""
+        """Return all weights, tied ones under each name."""
         return {n: p.numpy() for n, p in self.model.state_dict().items()}
 
     def same(self, other: "PublishedRun") -> bool:
-        """Whether neither weights nor results differ."""
+        """Whether both weights and outputs are equal."""
         pairs = ((self.weights(), other.weights()), (self.results, other.results))
         return all(
             a.keys() == b.keys() and all(np.array_equal(x, b[n]) for n, x in a.items())
@@ -172,8 +172,8 @@ class PublishedRun:
 
 
 def run_published(family: FieldCase, settings: Mapping[str, Any], directory: Path) -> PublishedRun:
-    """What transformers makes of a config.json, with weights that only their names and
-    shapes decide.
+    """Run the transformers model of a config.json with weights that depend on their names and
+    shapes only.
     """
     (directory / "config.json").write_text(json.dumps(settings))
     config = getattr(transformers, family.config).from_pretrained(
@@ -190,7 +190,7 @@ def run_published(family: FieldCase, settings: Mapping[str, Any], directory: Pat
             )
             p.copy_(torch.from_numpy(drawn))
         given = {n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()}
-        # run on a copy: some classes change their weights when they first run
+        # run a copy: some classes change their weights in the first run
         made = family.run(copy.deepcopy(model).double(), given)
     return PublishedRun(model, {n: x.double().numpy() for n, x in made.items()})
 
@@ -198,9 +198,7 @@ def run_published(family: FieldCase, settings: Mapping[str, Any], directory: Pat
 def evaluate_spec_outputs(
     family: FieldCase, settings: Mapping[str, Any], theirs: Any, directory: Path
 ) -> Arrays:
-    """What the spec gives in float64 for the same config.json and the file that the
-    model is saved as.
-    """
+    """Return the float64 outputs of the spec for the same config.json and the saved checkpoint."""
     theirs.float().save_pretrained(directory / "saved")
     (directory / "saved" / "config.json").write_text(json.dumps(settings))
     spec = open_spec(family.spec, config=str(directory / "saved"))
@@ -216,7 +214,7 @@ def evaluate_spec_outputs(
 
 
 def has_close_outputs(found: Arrays, wanted: Arrays) -> bool:
-    """Whether all results are those that are due."""
+    """Whether all outputs agree within the tolerance."""
     return all(
         found[n].shape == x.shape
         and np.abs(found[n] - x).max(initial=0) <= TOLERANCE * np.abs(x).max(initial=0)
@@ -225,8 +223,9 @@ def has_close_outputs(found: Arrays, wanted: Arrays) -> bool:
 
 
 def check_every_field(family: FieldCase, directory: Path, most: float = 1 / 3) -> None:
-    """Every other value of every field is obeyed or refused. At most so many of the
-    values are ones that transformers itself cannot use.
+    """Check that the spec follows or rejects every other value of every field.
+
+    At most the share `most` of the values may be ones that transformers itself cannot use.
     """
     base = {"model_type": getattr(transformers, family.config).model_type, **family.tiny}
     usual = run_published(family, base, directory)
@@ -246,19 +245,19 @@ def check_every_field(family: FieldCase, directory: Path, most: float = 1 / 3) -
 
 
 OUTCOMES = {"breaks", "the same", "no numbers", "refused", "obeyed"}
-"""What may come of another value: transformers itself cannot use it (its own error, or
-results that are no numbers); nothing changes; the spec refuses it; the spec obeys it.
+"""Possible outcomes of another value: transformers cannot use it (an error, or outputs that are not
+finite); nothing changes; the spec rejects it; the spec follows it.
 """
 
 
 def try_field_value(
     family: FieldCase, settings: Mapping[str, Any], usual: PublishedRun, directory: Path
 ) -> str:
-    """One of `OUTCOMES`, or nothing where the spec gives other numbers without a word."""
+    """Return one of `OUTCOMES`, or "" if the spec silently gives other outputs."""
     try:
         made = run_published(family, settings, directory)
     except Exception:
-        # whatever transformers, torch or Python say of a value that no model can have
+        # transformers, torch and Python raise various errors for invalid values
         return "breaks"
     if made.same(usual):
         return "the same"

@@ -1,8 +1,8 @@
-"""Which nodes of models for a card its provider has kernels for, by element types.
+"""The nodes and element types for which the CUDA execution provider has kernels.
 
-The list, `operator_lists/cuda.json`, is what a released provider answered when it was
-asked where it puts each node of a model that nothing has rewritten: its own list of
-kernels says no more. `benchmarks/gpu_kernels.py` asks it again.
+`kernel_lists/cuda.json` contains the answers of a released provider about the placement of each
+node of models without graph optimizations; the provider's own list of kernels contains no more.
+`benchmarks/gpu_kernels.py` renews it.
 """
 
 import json
@@ -42,13 +42,13 @@ DTYPE_NAMES = {number: name.lower() for name, number in TensorProto.DataType.ite
 
 @cache
 def read_signatures() -> frozenset[str]:
-    """The signatures on the list."""
+    """Return the signatures in the list."""
     listed: Mapping[str, list[str]] = json.loads(KERNEL_LIST.read_text("utf-8"))["kernels"]
     return frozenset(f"{kind} {types}" for kind, all_ in listed.items() for types in all_)
 
 
 def list_missing_kernels(model: ModelProto) -> set[str]:
-    """What the list does not name of the nodes that compute more than lengths."""
+    """Return the nodes that the list does not contain, except nodes that compute lengths only."""
     nodes = list(iterate_signatures(model))
     keys = set(find_computing_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
     return {
@@ -59,8 +59,10 @@ def list_missing_kernels(model: ModelProto) -> set[str]:
 
 
 def iterate_signatures(model: ModelProto) -> Iterator[tuple[NodeProto, str]]:
-    """Every node with its operator, the opset that defined it last, and element types:
-    `Where 16 bool,float>float`. What drives graphs of its own has no types.
+    """Yield each node with its operator, the opset that last defined it, and element types: `Where
+    16 bool,float>float`.
+
+    Control-flow nodes have no signature.
     """
     versions = {o.domain: o.version for o in model.opset_import}
     inferred = onnx.shape_inference.infer_shapes(model)
@@ -74,7 +76,7 @@ def iterate_signatures(model: ModelProto) -> Iterator[tuple[NodeProto, str]]:
 
 
 def _short(types: list[str]) -> str:
-    """Types in a row, equal neighbors once: there may be any number of operands."""
+    """Return types with equal neighbors merged: there may be any number of operands."""
     return ",".join(t for n, t in enumerate(types) if not n or types[n - 1] != t)
 
 
@@ -86,7 +88,7 @@ def _typed(
         types[value.name] = value.type.tensor_type.elem_type
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     for node in graph.node:
-        # ONNX knows nothing of ONNX Runtime's own, whose results are what they read
+        # ONNX infers no types for ONNX Runtime's own operators; their results have the type of the first input
         if node.domain:
             own = {name: types.get(node.input[0], 0) for name in node.output}
             types = {**own, **types}
@@ -103,7 +105,9 @@ def _typed(
 def build_spec_models(
     name: str, width: Literal["f32"] | HalfDtype
 ) -> Iterator[tuple[str, ModelProto]]:
-    """The models of a built-in spec, small, in a width: whole, and taken apart."""
+    """Yield the models of a small built-in spec in a dtype: full graph, encoder, step, step with KV
+    buffers.
+    """
     sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
     model = elaborate_with_config(name, **sets).model
     graph = pass_pipeline.simplify_graph(model.graph)
@@ -128,7 +132,7 @@ def build_spec_models(
 def build_op_models(
     width: Literal["f32"] | HalfDtype, opset: int = DEFAULT_OPSET
 ) -> Iterator[tuple[str, ModelProto]]:
-    """A model of each op, over numbers of f32, or computed in a narrower width."""
+    """Yield a model of each op, in f32 or in a narrower dtype."""
     for example in EXAMPLES:
         if _rounds_together(example.op):
             continue
@@ -140,7 +144,7 @@ def build_op_models(
         try:
             results = made.add(example.op, *given)
         except ShapeError:
-            continue  # a body over numbers of f64
+            continue  # a body with f64 values
         graph = made.finish("op", {f"y{n}": r for n, r in enumerate(results)})
         if width != "f32":
             graph = convert_graph_to_half(graph, width)
@@ -148,7 +152,7 @@ def build_op_models(
 
 
 def _rounds_together(op: Op) -> bool:
-    """Whether rows share a scale there, which is refused for a card (E0964)."""
+    """Whether tokens share an activation scale, which CUDA rejects (E0964)."""
     return isinstance(op, ops.LstmQ) or (isinstance(op, ops.LinearQ) and op.rounding == "tensor")
 
 

@@ -25,9 +25,7 @@ def run_steps(
     weights: Mapping[str, Array],
     plan: Sequence[int],
 ) -> Iterable[dict[str, Array]]:
-    """The results of each step, `plan` saying how many rows it takes of the whole
-    `inputs` of `graph`.
-    """
+    """Return the outputs of each step; `plan` lists how many positions of `inputs` each step takes."""
     once = {n: v for n, v in inputs.items() if n not in list_time_inputs(graph, derived)}
     made = run_encoder_graph(derived, inputs, weights)
     batch = len(inputs[derived.growing])
@@ -55,7 +53,7 @@ def run_steps(
 def run_encoder_graph(
     derived: DerivedGraphs, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """What `encode` gives."""
+    """Return the outputs of the encoder graph."""
     if not derived.encode:
         return {}
     given = {n: inputs[n] for n in derived.encode.inputs}
@@ -66,7 +64,7 @@ def run_encoder_graph(
 
 
 def list_time_inputs(graph: Graph, derived: DerivedGraphs) -> list[str]:
-    """The inputs that have the time axis."""
+    """Return the inputs that have the time axis."""
     symbol = graph.inputs[derived.growing].type.shape[1]
     return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
 
@@ -74,7 +72,7 @@ def list_time_inputs(graph: Graph, derived: DerivedGraphs) -> list[str]:
 def make_empty_state(
     type: Any, rows: int | None, batch: int, inputs: Mapping[str, Array], graph: Graph
 ) -> Array:
-    """A state before the first step: zeros, without rows where it has an axis of them."""
+    """Return the initial value of a state: zeros, with length 0 along the time axis."""
     env: dict[str, int] = {}
     for name, value in graph.inputs.items():
         for d, n in zip(
@@ -89,13 +87,15 @@ def make_empty_state(
 
 
 REORDERED_BATCHES = (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1))
-"""Batches in another order, and how many new rows each is given."""
+"""New order of the batch elements, and the number of new tokens per step."""
 
 
 def measure_step_difference(directory: Path, prompts: list[list[int]]) -> float:
-    """The greatest difference of any logits, as a share of the largest of its step, of a
-    model that reads `ids` and a `memory` of width 8. Prompts of different length are
-    padded on the left.
+    """Return the largest difference of the logits from full forward passes, relative to the largest
+    logit of the step.
+
+    The model reads `ids` and a `memory` of width 8. Prompts of different lengths are padded on the
+    left.
     """
     model = specc.load(directory, threads=1)
     rng = np.random.default_rng(0)

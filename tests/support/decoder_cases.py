@@ -1,6 +1,4 @@
-"""What the tests of published decoders share: the classes that write in small
-configurations, and the other heads over them.
-"""
+"""Causal LMs of transformers in small configurations, and other heads on their decoders."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +22,7 @@ SLIDING_LAYERS = ["sliding_attention", "full_attention"]
 
 
 def make_decoder_case(family: str, *, eager: bool = False, **more: Any) -> ModelCase:
-    """The class that writes, of one configuration."""
+    """Return the case of a causal LM class in one configuration."""
     return ModelCase(
         eager=eager,
         config=f"{family}Config",
@@ -36,7 +34,7 @@ def make_decoder_case(family: str, *, eager: bool = False, **more: Any) -> Model
 
 
 def check_decoder_head(base: ModelCase, head: str, directory: Path) -> None:
-    """A head over the tokens of `base`: `Model`, `ForTokenClassification` or
+    """Check a head on the tokens of `base`: `Model`, `ForTokenClassification` or
     `ForQuestionAnswering`.
     """
     results = {
@@ -48,18 +46,20 @@ def check_decoder_head(base: ModelCase, head: str, directory: Path) -> None:
 
 
 def make_head_case(base: ModelCase, head: str, results: Mapping[str, str]) -> ModelCase:
-    """The case of another head, of three labels."""
+    """Return the case of another head, with three labels."""
     family = base.config.removesuffix("Config")
     if not hasattr(transformers, f"{family}{head}"):
         family = family.removesuffix("Text")
-    # a span has two ends, whatever number of labels a file says
+    # a span has a start and an end, independent of the number of labels in the config
     tiny = {**base.tiny, "num_labels": 2 if len(results) > 1 else 3}
     return replace(base, model=f"{family}{head}", results=results, tiny=tiny)
 
 
 def check_sequence_classification(base: ModelCase, directory: Path) -> None:
-    """The published class looks for its padding token, so padding is that here: right
-    of three texts, and left of them.
+    """Check the sequence classification head with right and left padding.
+
+    The transformers class finds the last token by its padding token id, so padding positions
+    contain it.
     """
     theirs = make_head_case(base, "ForSequenceClassification", {}).saved(directory)
     ours = open_weighted_spec(str(directory), directory)

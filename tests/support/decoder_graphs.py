@@ -1,4 +1,4 @@
-"""Small models that the tests of the ONNX backend share."""
+"""Small decoder graphs for tests of the ONNX backend."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,9 @@ BATCH, SEQ = Dim.symbol("batch"), Dim.symbol("seq")
 def build_decoder(
     layers: int = 2, width: int = 16, heads: int = 4, least: Mapping[str, int] | None = None
 ) -> Graph:
-    """A decoder with rotary positions, grouped heads, both norms and a tied head; 11 tokens."""
+    """Return a decoder with RoPE, grouped-query attention, layer norm, RMS norm and a tied head;
+    vocabulary 11.
+    """
     b = Builder()
 
     def weight(name: str, *shape: int) -> Value:
@@ -71,7 +73,7 @@ def build_decoder(
 
 
 def sample_parameters(graph: Graph, seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """Random numbers for every parameter; norms and biases are not spared."""
+    """Return random values for every parameter, including norms and biases."""
     rng = np.random.default_rng(seed)
     return {
         name: rng.standard_normal([d.number or 0 for d in value.type.shape]).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Shipped specs in the tests: elaborated, given random weights, run by the reference
-and by ONNX Runtime.
+"""Built-in specs, elaborated with given config values, with random weights, in the reference and in
+ONNX Runtime.
 
-Weights of norms and biases are random too: with the usual ones and zeros a norm in the
-wrong place, or a bias that is left out, would not show.
+Weights of norms and biases are random too: with the initial ones and zeros, a norm in the wrong
+place or a missing bias would have no effect.
 """
 
 import json
@@ -34,7 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class ElaboratedSpec:
-    """A spec with numbers, and what its `weights { … }` says."""
+    """A spec with a config, and the rules of its `weights { … }` section."""
 
     model: ModelDefinition
     rules: WeightRules
@@ -43,8 +43,10 @@ class ElaboratedSpec:
 def elaborate_with_config(
     spec: str, config: str = "", longest: int = 0, graph: str = "", **sets: object
 ) -> ElaboratedSpec:
-    """The spec with config values set: `opened("vit", d=8)`; a record's field as
-    `encoder__layers=2`. A shipped one is made once; `graph` names another than the usual.
+    """Return the spec with config values set: `elaborate_with_config("vit", d=8)`; fields of
+    records as `encoder__layers=2`.
+
+    Built-in specs are cached; `graph` selects another graph than the default.
     """
     shipped = spec.isidentifier() and not config
     return (
@@ -55,7 +57,7 @@ def elaborate_with_config(
 
 
 def elaborate_uncached(spec: str, **sets: object) -> ElaboratedSpec:
-    """The same, made now: for tests that change how a spec is read."""
+    """Elaborate without the cache, for tests that change how specs are read."""
     return _made(spec, "", _said(sets))
 
 
@@ -91,7 +93,7 @@ def _text(value: object) -> str:
 
 
 def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
-    """Numbers for every parameter, in f32; tied ones are the same."""
+    """Return random float32 values for every parameter; tied parameters are equal."""
     wanted = required_parameters(spec.model.graph)
     ties = find_tied_pairs({w.name: w for w in wanted}, spec.rules)
     rng = np.random.default_rng(seed)
@@ -109,12 +111,12 @@ def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
 def run_reference(
     spec: ElaboratedSpec, weights: Arrays, inputs: Mapping[str, NDArray[Any]]
 ) -> Arrays:
-    """The results in float64."""
+    """Return the outputs of the float64 reference."""
     return specc_numpy.evaluate_graph(spec.model.graph, inputs, weights)
 
 
 class OrtModel:
-    """The same model in ONNX Runtime, in f32."""
+    """The same model in ONNX Runtime, in float32."""
 
     def __init__(self, spec: ElaboratedSpec, weights: Arrays, where: str = "ort-cpu") -> None:
         built = build_model(spec.model.graph, get_target(where))
@@ -125,7 +127,7 @@ class OrtModel:
         self.names = list(spec.model.graph.outputs)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The results by name. Floats go in as f32."""
+        """Return the outputs by name. Casts float inputs to float32."""
         given = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
         return dict(zip(self.names, self.session.run(self.names, given), strict=True))
 
@@ -133,8 +135,9 @@ class OrtModel:
 def assert_arrays_close(
     found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5
 ) -> float:
-    """`max|found - wanted| <= within · max|wanted|`; whole numbers and truths exactly.
-    Gives the difference as a share of the greatest value.
+    """Assert `max|found - wanted| <= within · max|wanted|`, for integers and booleans equality.
+
+    Returns the largest difference relative to the largest absolute value.
     """
     assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
     if wanted.dtype.kind in "bi":

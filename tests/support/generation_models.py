@@ -29,8 +29,10 @@ from support.small_configs import SMALL_CONFIGS
 
 
 class FullPassStepper:
-    """A `specc.decode.token_choice.Stepper`. `others` are inputs that stay; `beside` those
-    along the time axis.
+    """A `specc.decode.token_choice.Stepper` that runs a full forward pass in each step: no KV
+    cache, no derived graphs, float64.
+
+    `others` are static inputs; `beside` are inputs along the time axis other than the tokens.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class FullPassStepper:
         self.tokens: NDArray[np.int64] | None = None
 
     def step(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Logits of the newest row after more tokens; rows beside them are what their
-        defaults say.
+        """Append tokens and return the logits of the last position.
+
+        Other inputs along the time axis are extended with their defaults.
         """
         if self.tokens is None:
             self.tokens = tokens
@@ -61,7 +64,7 @@ class FullPassStepper:
         given = {**self.others, **self.beside, self.growing: self.tokens}
         made = run_reference(self.spec, self.weights, given)[self.source]
         newest = made[:, -1] if made.ndim == 3 else made
-        # A text of padding alone begins with what stands before it.
+        # A prompt of padding only starts after its prefix positions.
         if made.ndim == 3 and made.shape[1] > self.tokens.shape[1]:
             for there in self.beside.values():
                 if there.shape == self.tokens.shape:
@@ -80,7 +83,7 @@ class FullPassStepper:
         return whole[name][:, -tokens.shape[1] :]
 
     def reorder(self, rows: NDArray[np.int64]) -> None:
-        """Row r goes on from what row `rows[r]` was."""
+        """Replace batch element r by batch element `rows[r]`."""
         assert self.tokens is not None
         self.tokens = self.tokens[rows]
         self.others, self.beside = (
@@ -93,14 +96,14 @@ PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
 
 
 def elaborate_smallest(name: str) -> ElaboratedSpec:
-    """A built-in spec in its smallest form."""
+    """Elaborate a built-in spec with its smallest config."""
     return elaborate_with_config(
         name, **{key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
     )
 
 
 def make_decoding(settings: GenerationSettings, source: str, penalized: bool) -> DecodingConfig:
-    """What the settings say of a model, without what is said at run time."""
+    """Return the settings of the decoding loop inside the model, without those that are inputs."""
     return DecodingConfig(
         logits_output=source,
         strategy=settings.strategy,
@@ -125,7 +128,7 @@ def make_decoding(settings: GenerationSettings, source: str, penalized: bool) ->
 
 
 def fill_weights(built: BuiltModel, weights: Arrays) -> ModelProto:
-    """The model with its weights in it, after the gates."""
+    """Return the model with weight values, after the checks of a built model."""
     verify_built_model(built)
     for name, initializer in built.weights.items():
         initializer.raw_data = weights[name].astype("<f4").tobytes()
@@ -134,8 +137,8 @@ def fill_weights(built: BuiltModel, weights: Arrays) -> ModelProto:
 
 @dataclass
 class GenerationCase:
-    """A spec, its weights and inputs, and how to decode; `keep` is given where prompts
-    are of different length.
+    """A spec with weights, inputs and generation settings; `keep` is given if prompts have
+    different lengths.
     """
 
     spec: ElaboratedSpec
@@ -167,7 +170,7 @@ class GenerationCase:
 
     @property
     def feeds(self) -> dict[str, NDArray[Any]]:
-        """What the model is given: the spec's inputs, then the scalars."""
+        """Return the inputs of the model: the spec's inputs, then the scalars."""
         s = self.settings
         scalars: dict[str, NDArray[Any]] = {
             "max_tokens": np.array(s.max_tokens),
@@ -182,18 +185,18 @@ class GenerationCase:
         return {i.name: given[i.name] for i in self.session.get_inputs()}
 
     def run(self, **instead: Any) -> list[NDArray[Any]]:
-        """The model's outputs."""
+        """Run the model and return its outputs."""
         found: list[NDArray[Any]] = self.session.run(None, {**self.feeds, **instead})
         return found
 
     def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Tokens and their log-probabilities by full passes."""
+        """Return tokens and log-probabilities, computed with full forward passes."""
         steps = list(decode_steps(self._full(), self.prompt, self.settings, keep=self._kept()))
         scores = [s.log_probs for s in steps if s.log_probs is not None]
         return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
 
     def best(self) -> list[list[BeamHypothesis]]:
-        """Hypotheses by full passes."""
+        """Return the hypotheses of beam search, computed with full forward passes."""
         return search_beams(self._full(), self.prompt, self.settings, keep=self._kept())
 
     def _full(self) -> FullPassStepper:
@@ -210,9 +213,7 @@ class GenerationCase:
         return next((a for n, a in self._keeps().items() if self._along(n)), None)
 
     def _keeps(self) -> dict[str, NDArray[np.bool_]]:
-        """What says which rows exist: of prompts what `keep` says, of sources what is
-        not padding, id 0.
-        """
+        """Return the padding masks: `keep` for prompts, token id != 0 for sources."""
         found = {}
         for name, facts in self.spec.model.graph.input_facts.items():
             if facts.keep and self._along(name):
@@ -229,7 +230,7 @@ class GenerationCase:
 
 
 def _inputs(spec: ElaboratedSpec, growing: str, batch: int) -> dict[str, NDArray[Any]]:
-    """Random inputs that do not grow; the first of several sources is shorter than the others."""
+    """Return random static inputs; the first of several sources is shorter than the others."""
     rng, found = np.random.default_rng(0), {}
     for name, value in spec.model.graph.inputs.items():
         if name == growing or spec.model.graph.input_facts[name].keep:
@@ -248,7 +249,7 @@ def assert_hypotheses_equal(
     scores: NDArray[np.float32],
     wanted: Sequence[Sequence[BeamHypothesis]],
 ) -> None:
-    """The same hypotheses in the same order; behind each nothing but filler."""
+    """Assert equal hypotheses in equal order, followed by padding only."""
     for row, hypotheses in enumerate(wanted):
         for place, one in enumerate(hypotheses):
             length = len(one.tokens)
@@ -260,7 +261,7 @@ def assert_hypotheses_equal(
 def make_settings(
     spec: ElaboratedSpec, strategy: str = "greedy", **more: Any
 ) -> GenerationSettings:
-    """Settings with the spec's own start and stop."""
+    """Return generation settings with the spec's start and stop tokens."""
     assert spec.model.generation
     said: Mapping[str, Any] = spec.model.generation.settings
     stop = said.get("stop", ())

@@ -1,4 +1,4 @@
-"""Write GGUF files, by code that shares nothing with the reader."""
+"""Write GGUF files, independently of the code that reads them."""
 
 import struct
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ F32, F16, Q4_0, Q8_0, Q4_K, Q5_K, Q6_K = 0, 1, 2, 8, 12, 13, 14
 BLOCK_SIZES = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q8_0: (32, 34)} | {
     Q4_K: (256, 144), Q5_K: (256, 176), Q6_K: (256, 210)
 }  # fmt: skip
-"""Values and bytes of a block."""
+"""Number of values and bytes of a block."""
 StoredTensor = tuple[int, tuple[int, ...], bytes]
 """Type, shape (outermost axis first) and bytes of a tensor."""
 
 
 def encode_string(value: str) -> bytes:
-    """A string with its length."""
+    """Return a string with its length."""
     data = value.encode()
     return struct.pack("<Q", len(data)) + data
 
 
 def encode_value(given: Any) -> bytes:
-    """A value of metadata after its type: integers are uint32, floats float32."""
+    """Return a metadata value with its type: integers are uint32, floats float32."""
     if isinstance(given, bool):
         return struct.pack("<I?", 7, given)
     if isinstance(given, int):
@@ -43,13 +43,13 @@ def encode_value(given: Any) -> bytes:
 
 
 def make_float_tensor(array: Array) -> StoredTensor:
-    """A tensor of float32 or float16."""
+    """Return a tensor of float32 or float16."""
     kind = F16 if array.dtype == np.float16 else F32
     return kind, array.shape, array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
 def sample_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) -> StoredTensor:
-    """A quantized tensor of random codes, with scales that keep the values small."""
+    """Return a quantized tensor with random codes, and scales that keep its values small."""
     values, nbytes = BLOCK_SIZES[kind]
     blocks = draw.integers(0, 256, (*shape[:-1], shape[-1] // values, nbytes), np.uint8)
     largest = {Q4_0: 0.03, Q8_0: 0.002, Q4_K: 4e-4, Q5_K: 2e-4, Q6_K: 6e-5}[kind]
@@ -61,7 +61,7 @@ def sample_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) 
 
 
 def encode_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bytes:
-    """A file of version 3 with alignment 32."""
+    """Return the bytes of a file of version 3 with alignment 32."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     head += b"".join(encode_string(key) + encode_value(given) for key, given in metadata.items())
     data = b""
@@ -81,7 +81,7 @@ def write_gguf(
 
 
 def interleave_heads(rows: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Order the rows of each head as llama.cpp does: rotated pairs next to each other."""
+    """Return the rows of each head in the order of llama.cpp: rotated pairs are adjacent."""
     size = len(rows) // heads
     order = [h * size + n // 2 + (size // 2) * (n % 2) for h in range(heads) for n in range(size)]
     return rows[order]
@@ -97,11 +97,11 @@ LLAMA_NAMES = {
     "model.layers.{}.self_attn.o_proj": "blk.{}.attn_output",
     **{f"model.layers.{{}}.mlp.{n}_proj": f"blk.{{}}.ffn_{n}" for n in ("gate", "up", "down")},
 }
-"""Names in a Llama checkpoint and in its GGUF file."""
+"""Parameter names in a Llama checkpoint to those in a GGUF file."""
 
 
 def make_llama_metadata(**more: Any) -> dict[str, Any]:
-    """A small Llama: width 64, 4 heads with 2 for keys, 2 layers."""
+    """Return the metadata of a small Llama: width 64, 4 heads, 2 key-value heads, 2 layers."""
     sizes = {
         "context_length": 64,
         "embedding_length": 64,
@@ -118,7 +118,7 @@ def make_llama_metadata(**more: Any) -> dict[str, Any]:
 
 
 def list_llama_shapes(vocab: int = 31) -> dict[str, tuple[int, ...]]:
-    """Shapes of its tensors by name in the GGUF file."""
+    """Return the shapes of its tensors by name in the GGUF file."""
     found: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (vocab, 64),
         "output_norm.weight": (64,),

@@ -1,11 +1,10 @@
-"""A case of `tests/golden/errors` played: files written, commands run, and what the
-user is told.
+"""Run a case of `tests/golden/errors`: write its files, run its commands, and return their
+messages.
 
-A case is a spec, which is checked; or `$ specc …` lines, `% …` lines that break
-something, and files behind `=== name`. Arrays and weights are written from JSON:
-`=== x.npy`, `=== w.safetensors` (name: shape, or
-`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes, `=== f link` is a
-link. Only commands that fail or warn are heard.
+A case is a spec, which is checked; or lines `$ specc …` (commands), lines `% …` (injected failures)
+and files after `=== name`. Arrays and weights are written as JSON: `=== x.npy`, `=== w.safetensors`
+(name: shape, or `{"shape": …, "value": …, "dtype": …}`); `=== f hex` contains bytes, `=== f link`
+is a link. The output contains only commands that fail or warn.
 """
 
 import errno
@@ -50,7 +49,7 @@ def run_golden_case(
     capture: pytest.CaptureFixture[str],
     name: str,
 ) -> str:
-    """What the commands of a case say, those that fail or warn, with their exit codes."""
+    """Return the messages and exit status of each command of a case that fails or warns."""
     patch.chdir(directory)
     patch.setenv("NO_COLOR", "1")
     lines = case.splitlines(keepends=True)
@@ -76,6 +75,7 @@ def run_golden_case(
 
 
 def split_sections(lines: list[str]) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Return the lines of a case as commands, and its files as (name, kind, text)."""
     commands: list[str] = []
     files: list[tuple[str, str, str]] = []
     for line in lines:
@@ -91,7 +91,7 @@ def split_sections(lines: list[str]) -> tuple[list[str], list[tuple[str, str, st
 
 
 def write_case_file(path: Path, kind: str, text: str) -> None:
-    """A file of a case, as its name and kind say."""
+    """Write a file of a case in the format of its name and kind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "link":
         path.symlink_to(text.strip())
@@ -106,7 +106,7 @@ def write_case_file(path: Path, kind: str, text: str) -> None:
 
 
 def encode_safetensors(described: dict[str, Any]) -> bytes:
-    """A weights file: each tensor full of one value."""
+    """Return a safetensors file in which each tensor has one value everywhere."""
     header: dict[str, Any] = {}
     data = b""
     for name, what in described.items():
@@ -125,12 +125,12 @@ def encode_safetensors(described: dict[str, Any]) -> bytes:
     return struct.pack("<Q", len(head)) + head + data
 
 
-# --- what breaks ----------------------------------------------------------------------
+# --- injected failures ------------------------------------------------------------------
 
 
 def inject_failure(what: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make something go wrong from here on: `% full disk`, or in a file:
-    `% manifest m.onnx {"format": 9}`.
+    """Cause a failure of later commands: `% full disk`; or change a file: `% manifest m.onnx
+    {"format": 9}`.
     """
     word, _, rest = what.partition(" ")
     if word == "manifest":
@@ -209,4 +209,4 @@ FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         lambda self: {n: a + 1 for n, a in self.file.weights(self.manifest.stored).items()},
     ),
 }
-"""Faults of the surroundings that files cannot show."""
+"""Failures of the environment, which files cannot cause."""

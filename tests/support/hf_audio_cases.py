@@ -1,6 +1,4 @@
-"""What is asked of classes that hear, for `support.hf_output_recorder`: the smallest checkpoint of
-each.
-"""
+"""Smallest configurations of transformers' audio models, for `support.hf_output_recorder`."""
 
 from typing import Any
 
@@ -19,7 +17,7 @@ AUDIO_LENGTHS = (61, 41, 50)
 
 
 def count_frames(length: int) -> int:
-    """How many rows come of a recording."""
+    """Return the number of frames of a waveform."""
     for kernel, stride in zip(
         WAV2VEC2_SIZES["conv_kernel"], WAV2VEC2_SIZES["conv_stride"], strict=True
     ):
@@ -62,7 +60,7 @@ FILTERBANK_SAMPLES = make_samples(
 
 
 def mark_longer(given: Samples) -> Samples:
-    """Spectrograms of which only the second is of audio that fits into the model."""
+    """Mark all spectrograms except the second as longer than the model's input."""
     for n, row in enumerate(given.rows):
         row["is_longer"] = np.array([n != 1])
     return given

@@ -1,8 +1,8 @@
-"""What the tests of published families share: a tiny random model saved as people find
-it, compiled from its folder alone, and compared with transformers.
+"""Compare transformers models with their compiled checkpoints: tiny random weights, saved, compiled
+from the directory.
 
-A family's test is a table of cases: a config class, a model class, settings, inputs, and
-what the results are called on both sides.
+The test of a model family is a table of cases: config class, model class, settings, inputs, and the
+output names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,28 +30,28 @@ VOCAB = 31
 TEXT_SAMPLES = make_samples(
     {"input_ids": TokenIds("seq", VOCAB), "attention_mask": PaddingMask("seq")}, {"seq": (7, 1, 4)}
 )
-"""Three texts of different lengths."""
+"""Three token sequences of different lengths."""
 PROMPTS = [[5, 9, 3, 17, 8, 22, 11], [13, 4], [7, 7, 21, 19]]
 MAX_NEW_TOKENS = 20
 MIN_LOGIT_GAP = 1e-4
-"""A seed whose two best logits are closer than this share of their range is no test."""
+"""Minimum gap of the two largest logits, relative to their range: a seed with a smaller gap is not
+usable.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCase:
-    """One head of a family in one configuration.
+    """One head of a model family in one configuration.
 
-    `results` maps a result's name, ours and theirs alike, to the padded axis that it
-    runs along, or none. `renamed` maps our inputs to theirs where they differ.
-    `places`: position ids count what is kept, as `generate` has it; else none are
-    given. `sides` are those that the published model can be padded on. `louder` scales
-    matrices so that what is written varies, `softer` those whose names end so. `eager`:
-    the fused kernel leaves out what the model asks for, such as a bound on scores, and
-    the other one gives no numbers in float64 for texts that are padded on the left:
-    those are then taken one by one.
-    `single`: the published code runs in float32 alone.
-    `written` says how the files are saved.
-    `context`: what it is compiled for.
+    `results` maps an output name, equal on both sides, to its padded axis ("" if it has none).
+    `renamed` maps our input names to those of transformers where they differ. `places`: pass
+    position ids that count unpadded tokens, as `generate` does. `sides` are the padding sides that
+    the transformers model supports. `louder` scales matrices so that the generated tokens vary,
+    `softer` scales those with given name endings. `eager`: use eager attention, because the fused
+    kernel ignores a part of the model, such as logit soft-capping; eager attention gives NaN in
+    float64 with left padding, so these sequences run one by one. `single`: the transformers code
+    supports float32 only. `written` are arguments of `save_pretrained`. `context`: the context
+    length to compile for.
     """
 
     config: str
@@ -72,35 +72,39 @@ class ModelCase:
 
     @property
     def named(self) -> str:
-        """For the names of tests."""
+        """Return the name of the case for test ids."""
         return f"{self.model}-{abs(hash(str(sorted(self.tiny.items())))) % 1000}"
 
     def saved(self, directory: Path) -> Any:
-        """The published model, random, and as files in `directory`."""
+        """Return the transformers model with random weights, and save its checkpoint in
+        `directory`.
+        """
         config = getattr(transformers, self.config)(**self.tiny)
         kind = getattr(transformers, self.model)
         theirs = randomize_weights(kind(config), self.seed)
         with torch.no_grad():
             for name, weight in theirs.named_parameters():
-                # sines are a weight where the published class has them as one
+                # sinusoidal positions are a weight if the transformers class stores them as one
                 if weight.dim() > 1 and not is_sinusoidal(theirs, name):
                     weight *= self.louder
                 for ending, scale in self.softer.items():
                     weight *= scale if name.endswith(ending) else 1.0
                 if weight.dim() == 3 and "experts" in name:
-                    # all experts in one: as large as each alone would be
+                    # all experts in one tensor: the same scale as one expert alone
                     weight *= weight.shape[1] ** 0.5
             for name, numbers in theirs.named_buffers():
-                if name.endswith("correction_bias"):  # zeros in a fresh model
+                if name.endswith("correction_bias"):  # zeros in a new model
                     numbers += torch.linspace(-0.3, 0.3, len(numbers)).sin()
         theirs.save_pretrained(directory, **self.written)
-        # Read back: a table of sines is in no file, and was drawn with the others.
-        how = {"experts_implementation": "eager"}  # the other way has no float64
+        # Read back: a sinusoidal table is not in the file, but was sampled like the weights.
+        how = {
+            "experts_implementation": "eager"
+        }  # the other implementation does not support float64
         how |= {"attn_implementation": "eager"} if self.eager else {}
         return kind.from_pretrained(directory, **how).eval()
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the published model gives for our inputs."""
+        """Return the outputs of the transformers model for our inputs."""
         given = {self.renamed.get(name, name): value for name, value in x.items()}
         given = {n: v.long() if v.dtype == torch.bool else v for n, v in given.items()}
         if self.places:
@@ -115,7 +119,7 @@ class ModelCase:
     def _one_by_one(
         self, theirs: Any, given: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Each text without its padding; zeros stand where there is none."""
+        """Run each sequence without its padding; padded positions of the result are 0."""
         whole: dict[str, torch.Tensor] = {}
         for row, kept in enumerate(given["attention_mask"].bool()):
             made = theirs(**{n: v[row][kept][None] for n, v in given.items()})
@@ -128,11 +132,11 @@ class ModelCase:
 
 
 class SourceHeadCase(ModelCase):
-    """A head over what the decoder makes of the source itself: classes are read off
-    where the text ends, answers off every row.
+    """A head on a decoder that rereads the source: classification at the last token, spans at all
+    positions.
 
-    The published model wants as many ends in every row of a batch, and looks for them
-    in the padding too: texts are given to it one by one.
+    The transformers model requires the same number of end tokens in each batch element and counts
+    those in the padding too, so sequences run one by one.
     """
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -142,7 +146,7 @@ class SourceHeadCase(ModelCase):
             given = theirs(input_ids=row[kept][None], use_cache=False)
             for name, dim in self.results.items():
                 rows = given[name][0]
-                # zeros stand where there is no text
+                # padded positions are 0
                 more = [0] * (2 * rows.dim() - 1) + [len(row) - len(rows)]
                 padded = torch.nn.functional.pad(rows, more) if dim else rows
                 made[name].append(padded)
@@ -158,16 +162,16 @@ def make_source_head_case(
     fields: Mapping[str, Field] | None = None,
     **more: Any,
 ) -> ModelCase:
-    """A case of `SourceHeadCase`, whose longer texts hold `end` twice and go on behind it.
+    """Return a `SourceHeadCase` whose longer sequences contain `end` twice, with tokens after it.
 
-    `fields` are further inputs of ours, which the published model is not given.
+    `fields` are further inputs of ours that the transformers model does not get.
     """
     source = {"source": TokenIds("src", 29), "source_keep": PaddingMask("src")}
     given = make_samples({**source, **(fields or {})}, {"src": lengths})
     for row in given.rows:
         ids = row["source"]
         ids[ids == end] = 7
-        # the last of several counts, and what stands behind it does not
+        # the last end token counts; tokens after it do not
         ids[[0, -2] if len(ids) > 2 else -1] = end
     asked = "Question" in model
     return SourceHeadCase(
@@ -181,8 +185,8 @@ def make_source_head_case(
 
 
 def check_model_outputs(case: ModelCase, directory: Path) -> None:
-    """The compiled folder gives what the published model gives: a text alone, and three
-    in a padded batch, within 1e-5.
+    """Check that the compiled checkpoint gives the outputs of transformers within 1e-5: one
+    sequence, and a padded batch of 3.
     """
     theirs = case.saved(directory)
     ours = open_weighted_spec(str(directory), directory, case.context)
@@ -196,9 +200,11 @@ def check_model_outputs(case: ModelCase, directory: Path) -> None:
 def check_generation(
     case: ModelCase, directory: Path, beams: Sequence[int] = (1, 4), *, double: bool = True
 ) -> None:
-    """The compiled folder writes 20 tokens as the published model does, greedily and by
-    beams, for a prompt alone and, as a package, for three padded on the left; and as one
-    file. Without `double` the published class runs in float32.
+    """Check that the compiled checkpoint generates the 20 tokens of transformers, greedily and with
+    beam search.
+
+    For one prompt, for a left-padded batch of 3 (as a package), and as a standalone generator.
+    Without `double` the transformers model runs in float32.
     """
     theirs = case.saved(directory)
     if double:
@@ -216,7 +222,7 @@ def check_generation(
             ids, keep = pad_left(prompts)
             told = [(package, {"input_ids": ids, "attention_mask": keep})]
             if len(prompts) == 1:
-                # One file is not told which tokens exist where the spec has ids alone.
+                # A standalone generator gets no padding mask if the spec has token ids only.
                 told += [(one, {"input_ids": ids})]
             for ours, given in told:
                 made = ours.generate(**given, **how)
@@ -226,22 +232,23 @@ def check_generation(
 
 
 def _compile_generator(directory: Path, how: Mapping[str, Any]) -> Model:
-    """Compile the checkpoint in a folder to one file that generates with these settings."""
+    """Compile a checkpoint directory to a standalone generator with these settings."""
     path = directory / f"one{how.get('num_beams', 1)}.onnx"
     specc.compile(str(directory), path, graphs="generate", generation_config=how)
     return specc.load(path, threads=1)
 
 
 def check_translation(case: ModelCase, directory: Path) -> None:
-    """The compiled folder writes 20 tokens as the published model does for a source,
-    greedily and by beams: as a package for sources of different lengths, and as one
-    file.
+    """Check that the compiled checkpoint generates the 20 tokens of transformers for a source,
+    greedily and with beam search.
+
+    As a package for sources of different lengths, and as a standalone generator.
     """
     theirs = case.saved(directory)
     if not case.single:
         theirs.double()
     together, alone = case.given.together("right"), case.given.alone(0)
-    # one file finds out by itself what is padding: there is none among its words
+    # the standalone generator finds padding by its id, which is not among these tokens
     pad = theirs.config.pad_token_id
     alone["source"] = np.where(alone["source"] == pad, 3, alone["source"])
     specc.compile(str(directory), directory / "package", graphs="step")
@@ -262,7 +269,7 @@ def check_translation(case: ModelCase, directory: Path) -> None:
             for row, texts in enumerate(made.results()):
                 text = list(texts[0].tokens)
                 what = f"{ours.path.name}, {count} beams, text {row} of {len(wanted)}"
-                # the first token is the start, which we do not hand out
+                # the first token is the start token, which we do not return
                 assert text == wanted[row][1 : len(text) + 1].tolist(), what
                 ends = [theirs.config.pad_token_id, theirs.config.eos_token_id]
                 assert np.isin(wanted[row][len(text) + 1 :], ends).all(), what
@@ -270,7 +277,7 @@ def check_translation(case: ModelCase, directory: Path) -> None:
 
 
 def _translated(theirs: Any, given: Mapping[str, Any], beams: int) -> Any:
-    """What transformers' `generate` writes for each source."""
+    """Return the output of transformers' `generate` for each source."""
     with torch.no_grad():
         return theirs.generate(
             torch.tensor(given["source"]),
@@ -284,7 +291,7 @@ def _translated(theirs: Any, given: Mapping[str, Any], beams: int) -> Any:
 
 
 def generate_published(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:
-    """What transformers' `generate` writes behind each prompt."""
+    """Return the new tokens of transformers' `generate` for each prompt."""
     ids, keep = pad_left(prompts)
     longest = ids.shape[1]
     with torch.no_grad():
@@ -309,7 +316,7 @@ def generate_published(theirs: Any, prompts: Sequence[Sequence[int]], beams: int
 
 
 def pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
-    """Ids and which of them exist, padded on the left."""
+    """Return token ids and padding mask, padded on the left."""
     longest = max(map(len, prompts))
     ids = [[0] * (longest - len(p)) + list(p) for p in prompts]
     keep = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
@@ -317,7 +324,7 @@ def pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
 
 
 def cut_at_stop(tokens: list[int], stop: int | Sequence[int] | None) -> list[int]:
-    """A text up to its stop, which is a part of it."""
+    """Return a sequence up to and including its stop token."""
     stops = [stop] if isinstance(stop, int) else stop or ()
     ends = [n for n, token in enumerate(tokens) if token in stops]
     return tokens[: ends[0] + 1] if ends else tokens

@@ -1,5 +1,5 @@
-"""What is asked of encoders with a decoder, for `support.hf_output_recorder`: the smallest
-checkpoint of each.
+"""Smallest configurations of transformers' encoder-decoder models, for
+`support.hf_output_recorder`.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ LED_SAMPLES = make_samples(
 def make_translation_case(
     family: str, head: str = "ForConditionalGeneration", **more: Any
 ) -> RecordedCase:
-    """An encoder with a decoder."""
+    """Return the case of an encoder-decoder class."""
     case = ModelCase(
         config=f"{family}Config",
         model=f"{family}{head}",

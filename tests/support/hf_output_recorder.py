@@ -1,8 +1,8 @@
-"""Asks transformers, and keeps what it answers: `make answers` writes
-`tests/kept/hf_outputs.npz`, a tiny checkpoint a family.
+"""Record outputs of transformers: `make answers` writes `tests/kept/hf_outputs.npz` with one tiny
+checkpoint per family.
 
-`tests/parity` compares many configurations of each head; these are the smallest. Only
-what is not kept yet is asked, and what is named: `python -m support.hf_output_recorder bert`.
+`tests/parity` compares many configurations of each head; these are the smallest. Only missing cases
+are recorded, and those that are named: `python -m support.hf_output_recorder bert`.
 """
 
 import json
@@ -29,13 +29,13 @@ CASES = ENCODERS | DECODERS | TRANSLATORS | VISION | AUDIO
 
 
 def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
-    """What the published model answers to each sample alone, in float64."""
+    """Return the outputs of the transformers model for each sample alone, in float64."""
     case = one.case
     config = getattr(transformers, case.config)(**case.tiny)
     kind = getattr(transformers, case.model)
     made = kind(config)
     made.save_pretrained(directory)
-    # names of the file, not of the module
+    # names in the checkpoint, not in the module
     with safe_open(directory / "model.safetensors", "np") as file:
         shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
     computed = one.computed.split()
@@ -65,7 +65,7 @@ def _padded(given: Samples) -> bool:
 
 
 def _alone(case: ModelCase, theirs: Any, row: int) -> Arrays:
-    """What is given for one sample, in the precision that files keep."""
+    """Return the inputs of one sample, in the precision of the archive."""
     given = {}
     for name, array in case.given.alone(row).items():
         tensor = torch.tensor(array)

@@ -1,9 +1,8 @@
-"""Answers of published models that are kept, so that every run of the tests compares
-with transformers, where there is no torch either.
+"""Recorded outputs of transformers models: tests compare with them without torch.
 
-A tiny checkpoint is its config.json and the names and shapes of its tensors; the numbers
-in it follow from the names, so that no file holds them. `support.hf_output_recorder` asks
-transformers once and writes what it answers to `tests/kept/hf_outputs.npz`.
+A tiny checkpoint consists of its config.json and the names and shapes of its tensors; the values
+are derived from the names, so that they need no file. `support.hf_output_recorder` runs
+transformers once and writes the outputs to `tests/kept/hf_outputs.npz`.
 """
 
 import hashlib
@@ -56,11 +55,10 @@ FIELDS: dict[str, type[Field]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedOutputs:
-    """What a published model answered to each of three samples alone.
+    """The outputs of a transformers model for each of three samples alone.
 
-    `tensors` are the shapes of its file, `results` the padded axis that each result
-    runs along, `sides` those that it may be padded on, `sets` what is told beside its
-    config.
+    `tensors` are the shapes of its checkpoint, `results` maps each output to its padded axis,
+    `sides` are the supported padding sides, `sets` are config values besides the config.json.
     """
 
     config: Mapping[str, Any]
@@ -73,23 +71,23 @@ class RecordedOutputs:
 
 
 def generate_weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The numbers of a tensor, by its name: even ones from SHAKE-256, which every machine
-    gives alike, as large as what a layer adds up allows.
+    """Return the values of a tensor, derived from its name: uniform, from SHAKE-256, which is equal
+    on every machine; scaled by the number of inputs.
     """
     digest = hashlib.shake_256(name.encode()).digest(4 * prod(shape))
     bits = np.frombuffer(digest, "<u4")
     even = ((bits >> 8) * 2.0**-23 - 1).astype(np.float32).reshape(shape)  # [-1, 1)
-    if name.endswith("running_var"):  # of a batch norm: a variance is above 0
+    if name.endswith("running_var"):  # variances of batch norms are positive
         return 1 + even / 2
-    if len(shape) < 2:  # norms are about 1, biases about 0
+    if len(shape) < 2:  # norm weights are near 1, biases near 0
         return even / 2 + np.float32(name.endswith("weight"))
-    # a stack of experts is as large as each of them would be
+    # a stack of experts has the scale of a single expert
     inputs = shape[1] if "experts" in name else prod(shape[1:])
     return even * np.float32(2 / max(inputs, 1) ** 0.5)
 
 
 def write_checkpoint(answer: RecordedOutputs, directory: Path) -> None:
-    """The folder that the published model was read from."""
+    """Write the checkpoint directory that the transformers model was read from."""
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(answer.config))
     tensors = {name: generate_weight(name, shape) for name, shape in answer.tensors.items()}
@@ -97,10 +95,11 @@ def write_checkpoint(answer: RecordedOutputs, directory: Path) -> None:
 
 
 def check_reference_outputs(answer: RecordedOutputs, directory: Path) -> None:
-    """The folder is read and means what was answered: one sample alone, and three padded.
+    """Check that the checkpoint gives the recorded outputs in the reference: one sample alone, and
+    a padded batch of 3.
 
-    Its spec is not read with symbols, which takes most of a compilation: other tests do
-    that for every spec.
+    The symbolic check of the spec is skipped: it takes most of a compilation, and other tests run
+    it for every spec.
     """
     write_checkpoint(answer, directory)
     sets = [f"{name}={value}" for name, value in answer.sets.items()]
@@ -114,7 +113,7 @@ def check_reference_outputs(answer: RecordedOutputs, directory: Path) -> None:
 
 
 def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
-    """What the spec says about the weights of one graph."""
+    """Return the weight rules of one graph of the spec."""
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     env = Env(module=spec.program.module, config=config)
@@ -124,7 +123,7 @@ def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
 
 
 def check_compiled_outputs(answer: RecordedOutputs, directory: Path) -> None:
-    """The folder compiles, and what is compiled answers so."""
+    """Check that the compiled checkpoint gives the recorded outputs."""
     write_checkpoint(answer, directory)
     path = directory / "m.onnx"
     specc.compile(str(directory), path, set=dict(answer.sets))
@@ -141,7 +140,7 @@ def _assert_all(answer: RecordedOutputs, run: Callable[[Arrays], Mapping[str, An
 def assert_outputs_close(
     answer: RecordedOutputs, made: Mapping[str, Any], side: Side | None
 ) -> None:
-    """Valid rows are what was answered, within 1e-5 of the greatest of them."""
+    """Assert that valid positions have the recorded outputs, within 1e-5 of the largest of them."""
     samples = range(len(answer.told) if side else 1)
     for name, dim in answer.results.items():
         for n in samples:
@@ -153,7 +152,7 @@ def assert_outputs_close(
 
 
 def write_outputs(answers: Mapping[str, RecordedOutputs], file: Path = ARCHIVE) -> None:
-    """All of them in one file, the same for the same answers."""
+    """Write all recorded outputs to one file; equal outputs give an equal file."""
     arrays: Arrays = {}
     index = {}
     for case, answer in answers.items():
@@ -167,7 +166,7 @@ def write_outputs(answers: Mapping[str, RecordedOutputs], file: Path = ARCHIVE) 
 
 
 def _described(answer: RecordedOutputs) -> dict[str, Any]:
-    """What is no array, as JSON has it."""
+    """Return everything except arrays, as JSON."""
     given = answer.given
     return {
         "config": answer.config,
@@ -181,7 +180,7 @@ def _described(answer: RecordedOutputs) -> dict[str, Any]:
 
 
 class OutputArchive:
-    """The file, of which an answer is read when it is asked for."""
+    """The file of recorded outputs; a case is read when it is accessed."""
 
     def __init__(self, file: Path = ARCHIVE) -> None:
         self._arrays = np.load(file)
@@ -189,7 +188,7 @@ class OutputArchive:
 
     @property
     def names(self) -> list[str]:
-        """Every case that is kept."""
+        """Return the names of all cases."""
         return sorted(self._index)
 
     def __getitem__(self, case: str) -> RecordedOutputs:
@@ -207,7 +206,7 @@ class OutputArchive:
         )
 
     def _rows(self, prefix: str) -> tuple[Arrays, ...]:
-        """The arrays below a prefix, by number and name."""
+        """Return the arrays below a prefix, by index and name."""
         rows: dict[int, Arrays] = {}
         for key in self._arrays.files:
             if key.startswith(f"{prefix}/"):

@@ -1,5 +1,5 @@
-"""What is asked of classes that read or write texts, for `support.hf_output_recorder`: the
-smallest checkpoint of each.
+"""Smallest configurations of transformers' encoders and causal LMs, for
+`support.hf_output_recorder`.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,10 @@ from support.padded_batches import (
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCase:
-    """A case, what is told beside its config, and the tensors of its file that no weight
-    of the spec is made of, by parts of their names: tables of sines, as they come out of the class.
+    """A case, config values besides its config.json, and computed tensors.
+
+    `computed` lists parts of the names of tensors that no parameter of the spec reads, such as
+    sinusoidal tables; they keep the values of the class.
     """
 
     case: ModelCase
@@ -62,9 +64,9 @@ STATES = {"last_hidden_state": "seq"}
 def make_encoder_case(
     model: str, config: str, results: Mapping[str, str], **more: Any
 ) -> RecordedCase:
-    """An encoder of texts, padded on the right."""
+    """Return the case of a text encoder, padded on the right."""
     typed = more.pop("typed", True)
-    if results is SPAN_LOGITS:  # which have two ends
+    if results is SPAN_LOGITS:  # a span has a start and an end
         more["num_labels"] = 2
     case = ModelCase(
         config=f"{config}Config",
@@ -77,7 +79,7 @@ def make_encoder_case(
 
 
 class GlobalAttentionCase(ModelCase):
-    """A class that is told which rows see all others by numbers, not by yes and no."""
+    """A class whose global attention mask contains integers instead of booleans."""
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(**{name: value.long() for name, value in x.items()})
@@ -85,7 +87,7 @@ class GlobalAttentionCase(ModelCase):
 
 
 class MultipleChoiceCase(ModelCase):
-    """A class that chooses one of several texts by their last rows."""
+    """A class that selects one of several sequences by their last positions."""
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(input_ids=x["input_ids"], mc_token_ids=x["mc_token_ids"])
@@ -93,7 +95,7 @@ class MultipleChoiceCase(ModelCase):
 
 
 def sample_choices() -> Samples:
-    """Three questions, each of two texts of five words."""
+    """Return three questions with two sequences of five tokens each."""
     rng = np.random.default_rng(0)
     rows: list[Arrays] = [
         {
@@ -108,7 +110,7 @@ def sample_choices() -> Samples:
 
 
 def sample_equal_lengths() -> Samples:
-    """Three sequences of seven tokens, for a class without a padding mask."""
+    """Return three sequences of seven tokens, for a class without a padding mask."""
     rng = np.random.default_rng(0)
     rows: list[Arrays] = [
         {"input_ids": rng.integers(0, VOCAB, 7), "token_type_ids": rng.integers(0, 2, 7)}
@@ -325,11 +327,12 @@ MLA_SIZES: dict[str, Any] = {
 
 
 def make_causal_lm_case(family: str, **more: Any) -> RecordedCase:
-    """A class that writes, padded on either side."""
+    """Return the case of a causal LM, padded on either side."""
     return RecordedCase(case=make_decoder_case(family, **{**DECODER_SIZES, **more}))
 
 
 def make_recorded_case(case: ModelCase) -> RecordedCase:
+    """Return a recorded case without further config values."""
     return RecordedCase(case=case)
 
 
@@ -342,18 +345,24 @@ MAMBA_SIZES = {
 def make_hybrid_case(
     family: str, tiny: dict[str, Any], *, position_ids: bool = True, **more: Any
 ) -> RecordedCase:
-    """A causal LM with state space layers, whose scan transformers computes in float32."""
+    """Return the case of a causal LM with state space layers, whose scan transformers computes in
+    float32.
+    """
     case = make_decoder_case(family, **{**tiny, **more})
     return RecordedCase(case=replace(case, single=True, places=position_ids))
 
 
 def replace_config_class(one: RecordedCase, config: str) -> RecordedCase:
-    """The text model of a multimodal family, whose config class has another name."""
+    """Return the case of the text model of a multimodal family, whose config class has another
+    name.
+    """
     return replace(one, case=replace(one.case, config=config))
 
 
 def pad_right_only(one: RecordedCase) -> RecordedCase:
-    """Padded on the right alone: the published recurrence reads padding at the left."""
+    """Return a case that is padded on the right only: the recurrence of transformers reads left
+    padding.
+    """
     return replace(one, case=replace(one.case, sides=("right",)))
 
 

@@ -1,5 +1,5 @@
-"""What is asked of classes that see, for `support.hf_output_recorder`: the smallest checkpoint of
-each.
+"""Smallest configurations of transformers' vision and multimodal models, for
+`support.hf_output_recorder`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def make_vision_case(
 
 
 def add_point_labels(given: Samples) -> Samples:
-    """Prompts of two points, one on the object and one off it."""
+    """Set the labels of two points: one on the object and one off it."""
     for row in given.rows:
         row["input_labels"] = np.array([[1, 0]])
     return round_pixels(given)
@@ -92,7 +92,7 @@ CLIP_SIZES: dict[str, Any] = {
 
 
 def set_end_token(given: Samples, end: int) -> Samples:
-    """Texts that end in `end`, which stands nowhere else in them."""
+    """Replace the last token by `end`, which occurs nowhere else."""
     for row in given.rows:
         row["input_ids"][-1] = end
     return given
@@ -112,7 +112,7 @@ IMAGE_TEXT_SAMPLES = set_end_token(
 
 
 class FlatImagesCase(ModelCase):
-    """A class that is given the pictures of all texts one after the other."""
+    """A class that gets the images of all sequences concatenated."""
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(
@@ -124,19 +124,19 @@ class FlatImagesCase(ModelCase):
         return {name: made[name] for name in self.results}
 
     def more(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Further inputs of the class."""
+        """Return further inputs of the class."""
         return {}
 
 
 class TokenTypesCase(FlatImagesCase):
-    """A class that is told which tokens are those of images."""
+    """A class that gets the image tokens as token types."""
 
     def more(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"token_type_ids": (x["input_ids"] == 30).long()}
 
 
 def insert_image_tokens(at: Sequence[Sequence[int]], picture: int) -> Samples:
-    """Texts with rows of pictures, four of each, at these places."""
+    """Return sequences with image tokens, four per image, at these positions."""
     made = make_samples(
         {
             "input_ids": TokenIds("seq", picture),
@@ -152,7 +152,7 @@ def insert_image_tokens(at: Sequence[Sequence[int]], picture: int) -> Samples:
 
 
 class AnyResolutionCase(ModelCase):
-    """A class that is given the patches of all images one after the other."""
+    """A class that gets the patches of all images concatenated."""
 
     def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         given = {name: x[name].flatten(0, 1) for name in ("pixel_values", "image_grid_thw")}
@@ -173,7 +173,7 @@ PATCH_SIZES: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 1, "in_
 def make_any_resolution_case(
     family: str, text: Mapping[str, Any] = {}, **vision: Any
 ) -> RecordedCase:
-    """Three sequences, each with two images of 12 patches in all."""
+    """Return the case of three sequences with two images each, 12 patches in total."""
     made = make_samples(
         {
             "input_ids": TokenIds("seq", 26),

@@ -1,4 +1,4 @@
-"""Pages taken apart, and what each of them keeps to."""
+"""Parse generated HTML pages and check the rules that all of them follow."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 
 class PageParser(HTMLParser):
-    """The elements of a page, with their attributes and the text in them."""
+    """The elements of a page, with their attributes and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -32,12 +32,13 @@ class PageParser(HTMLParser):
 
 
 def read_page_data(text: str) -> dict:
+    """Return the JSON data in a page."""
     return json.loads(PageParser(text).inside["script"][0])
 
 
 def check_page(text: str) -> None:
-    """What every page keeps to: only our style and program, by their hashes, and no
-    address anywhere.
+    """Check the rules of every page: a strict content security policy with hashes, no external
+    URLs, no inline handlers.
     """
     read = PageParser(text)
     names = [name for name, _ in read.elements]

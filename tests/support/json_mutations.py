@@ -1,4 +1,6 @@
-"""JSON documents with one value changed for another kind, dropped, said twice, or made enormous."""
+"""Mutations of JSON documents: one value replaced by another kind, dropped, duplicated, or made
+very large.
+"""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def iterate_paths(data: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
-    """The way to every value in a document, containers too."""
+    """Yield the path to every value of a document, including containers."""
     yield path
     if isinstance(data, dict):
         for key, value in data.items():
@@ -26,7 +28,7 @@ def iterate_paths(data: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
 
 
 def replace_value(data: Any, path: JsonPath, value: Any) -> Any:
-    """A document with another value at that place."""
+    """Return a document with another value at a path."""
     if not path:
         return value
     head, *rest = path
@@ -37,7 +39,7 @@ def replace_value(data: Any, path: JsonPath, value: Any) -> Any:
 
 
 def drop_value(data: Any, path: JsonPath) -> Any:
-    """A document without the value at that place."""
+    """Return a document without the value at a path."""
     *front, last = path
     held = data
     for step in front:
@@ -48,7 +50,9 @@ def drop_value(data: Any, path: JsonPath) -> Any:
 
 
 def iterate_mutations(data: Any) -> Iterator[tuple[str, str]]:
-    """Every value of a document exchanged for each odd one, and left out: what was done, and the text."""
+    """Yield a description and the text of each mutation: every value replaced by each odd value,
+    and dropped.
+    """
     for path in iterate_paths(data):
         where = "/".join(map(str, path))
         for value in ODD_VALUES:
@@ -60,7 +64,7 @@ def iterate_mutations(data: Any) -> Iterator[tuple[str, str]]:
 
 
 def _twice(data: Any, path: JsonPath) -> str:
-    """The text of a document that says one key two times, the second time something else."""
+    """Return the text of a document in which one key occurs twice with different values."""
     mark = "\x00mark\x00"
     *front, last = path
     held = data
@@ -71,7 +75,7 @@ def _twice(data: Any, path: JsonPath) -> str:
 
 
 def iterate_oversized(key: str) -> Iterator[tuple[str, bytes]]:
-    """Texts of a document that has `key`, each too large or too deep in its own way."""
+    """Yield texts of a document with `key`, each too large or too deep in another way."""
     head = json.dumps(key).encode()
     yield "brackets", b"[" * 2_000_000
     yield "objects", b'{"a":' * 500_000

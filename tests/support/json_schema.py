@@ -1,5 +1,5 @@
-"""A small reader of JSON Schema: the words of draft-07 that our own schemas use. An
-unknown word fails, so that none is skipped.
+"""A validator for the part of JSON Schema draft-07 that our schemas use. It fails on an unknown
+keyword.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ IGNORED_KEYWORDS = {"$schema", "title", "definitions", "description"}
 def list_schema_violations(
     value: object, schema: Mapping[str, Any], root: Mapping[str, Any], at: str = "$"
 ) -> Iterator[str]:
-    """Where `value` is not what `schema` says."""
+    """Return where and how `value` violates `schema`."""
     for word, said in schema.items():
         match word:
             case "$ref":
@@ -29,7 +29,7 @@ def list_schema_violations(
                 )
             case "type":
                 kinds = [said] if isinstance(said, str) else said
-                # True is a number in Python, and none in JSON
+                # True is an integer in Python, but not in JSON
                 if not any(
                     isinstance(value, JSON_TYPES[k])
                     and (isinstance(value, bool) == (k == "boolean"))

@@ -1,6 +1,4 @@
-"""Random numbers made of run-time lengths, as a spec writes them, and what they are: an
-evaluator of its own.
-"""
+"""Random scalar expressions over run-time lengths, and an independent evaluator for them."""
 
 import math
 import random
@@ -12,12 +10,12 @@ Known = dict[str, int]
 
 @dataclass
 class ExpressionSampler:
-    """Draws expressions over the lengths `n` and `m` of `x: float[n, m]`."""
+    """Sample expressions over the lengths `n` and `m` of `x: float[n, m]`."""
 
     rng: random.Random
 
     def whole(self, depth: int = 0) -> str:
-        """A whole number, never below 0; divisors are above 0."""
+        """Return a non-negative integer expression; divisors are positive."""
         leaf = self.rng.choice(
             ["n", "m", "length(x, axis=0)", "length(x, axis=-1)", "size(x)", "3"]
         )
@@ -36,7 +34,7 @@ class ExpressionSampler:
         return self.rng.choice(forms).format(a=a, b=b)
 
     def number(self, depth: int = 0) -> str:
-        """A number with a fraction, 0 or above."""
+        """Return a non-negative float expression."""
         c = self.rng.choice(["0.5", "1.25", "3.0", "7.5"])
         whole = self.whole(1)
         leaf = self.rng.choice([
@@ -61,7 +59,7 @@ class ExpressionSampler:
 
 
 def evaluate_expression(text: str, n: int, m: int) -> float:
-    """What such a number is, in Python's own arithmetic."""
+    """Return the value of an expression, computed with Python's own arithmetic."""
     words: dict[str, Any] = {
         "n": n, "m": m, "x": (n, m), "length": lambda x, axis: x[axis], "size": math.prod,
         "reciprocal": lambda a: 1 / a,
@@ -72,7 +70,9 @@ def evaluate_expression(text: str, n: int, m: int) -> float:
 
 
 def write_length_spec(numbers: list[str]) -> str:
-    """A spec whose results are `one` times each number, and plus each."""
+    """Return a spec that returns `one` multiplied by each expression, and `one` plus each
+    expression.
+    """
     results = [f"a{k}: float[k], b{k}: float[k]" for k in range(len(numbers))]
     values = [f"one * ({t}), one + ({t})" for t in numbers]
     return (

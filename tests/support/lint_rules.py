@@ -1,7 +1,7 @@
-"""What no reviewer should have to say twice, as rules over the syntax of a file.
+"""Lint rules over the syntax trees of the product code.
 
-Each rule gives offenders as (rule, where, what): `where` is the path with the name of the
-function or class, so that a list of waivers outlives changes elsewhere in the file.
+Each rule yields offenders as (rule, where, what): `where` is the path with the name of the function
+or class, so that waivers remain valid when other parts of a file change.
 """
 
 import ast
@@ -17,19 +17,19 @@ ROOT = measure.ROOT
 WAIVERS = ROOT / "tests" / "waivers.txt"
 MAX_FUNCTION, MAX_CLASS, MAX_FILE, MAX_COMPLEXITY = 50, 150, 400, 15
 MAX_POSITIONAL_FIELDS = 5
-"""So many fields of a dataclass may be given by place."""
+"""Maximum number of dataclass fields without `kw_only`."""
 MAX_POSITIONAL_ARGUMENTS = 6
-"""So many arguments of a call may be given by place."""
+"""Maximum number of positional arguments of a call."""
 CLASS_LISTS = {"specc/syntax/ast.py"}
-"""Files that are one list of small classes: length is no fault there."""
+"""Files that consist of many small classes: their length is not limited."""
 FORBIDDEN = {"hasattr", "eval", "exec", "globals", "setattr"}
 DYNAMIC_IMPORTERS = {"specc/cli/main.py", "specc/backend.py"}
-"""The two places where a module is imported by a text: commands, and backends."""
+"""The two files that may import a module by its name as a string: commands, and backends."""
 TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?P<code>\[[\w, -]+\])?(?P<reason>.*)")
 
 
 class Offender(NamedTuple):
-    """One breach. `rule` and `where` are what a waiver names, `what` is for people."""
+    """One violation. A waiver names `rule` and `where`; `what` is the message."""
 
     rule: str
     where: str
@@ -38,13 +38,13 @@ class Offender(NamedTuple):
 
 @cache
 def list_file_offenders(path: Path) -> tuple[Offender, ...]:
-    """Every breach in one file."""
+    """Return all violations in one file."""
     name = str(path.relative_to(ROOT))
     return tuple(find_offenders(path.read_text(encoding="utf-8"), name))
 
 
 def find_offenders(text: str, name: str) -> Iterator[Offender]:
-    """Every breach in a text that stands for the file `name`."""
+    """Yield all violations in the text of a file called `name`."""
     tree = ast.parse(text)
     if not ast.get_docstring(tree):
         yield Offender("docstring", name, "no module docstring")
@@ -58,7 +58,7 @@ def find_offenders(text: str, name: str) -> Iterator[Offender]:
 
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Every node with the dotted name of the innermost definition around or at it."""
+    """Yield each node with the dotted name of the innermost definition that contains it."""
     waiting: list[tuple[ast.AST, str]] = [(tree, "")]
     while waiting:
         node, inside = waiting.pop()
@@ -80,7 +80,7 @@ def _sizes(node: ast.AST, where: str) -> Iterator[Offender]:
 
 
 def _dataclass(node: ast.AST, where: str) -> Iterator[Offender]:
-    """More than a few fields, and not given by name."""
+    """Yield a dataclass with many fields that is not `kw_only`."""
     if not isinstance(node, ast.ClassDef):
         return
     said = [ast.unparse(d) for d in node.decorator_list]
@@ -93,7 +93,7 @@ def _dataclass(node: ast.AST, where: str) -> Iterator[Offender]:
 
 
 def _late_attributes(node: ast.AST, where: str) -> Iterator[Offender]:
-    """`self.x = …` in a method, of an attribute that neither the class nor `__init__`
+    """Yield attributes that a method assigns (`self.x = …`) but neither the class nor `__init__`
     declares.
     """
     if not isinstance(node, ast.ClassDef) or node.bases:
@@ -141,11 +141,11 @@ RULES: dict[type[ast.AST], tuple[Callable[[ast.AST, str], Iterator[Offender]], .
     ast.Call: (_call,),
     ast.Attribute: (_call,),
 }
-"""The rules that concern a kind of node."""
+"""Rules by node type."""
 
 
 def _ignores(text: str, name: str) -> Iterator[Offender]:
-    """A `type: ignore` without its code, or without a reason behind it."""
+    """Yield each `type: ignore` without a code or without a reason."""
     for line in text.splitlines():
         found = TYPE_IGNORE.search(line)
         if found and not (found["code"] and found["reason"].strip(" #")):
@@ -154,7 +154,7 @@ def _ignores(text: str, name: str) -> Iterator[Offender]:
 
 @cache
 def read_waivers() -> dict[tuple[str, str], str]:
-    """The reason of each waiver, by rule and place."""
+    """Return the reason of each waiver by (rule, where)."""
     found = {}
     for line in WAIVERS.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -165,7 +165,7 @@ def read_waivers() -> dict[tuple[str, str], str]:
 
 
 def remove_unused_waivers() -> None:
-    """Take out of the list what no longer offends. Nothing puts anything into it."""
+    """Remove waivers that no violation needs. No code adds waivers."""
     now = {(o.rule, o.where) for path in measure.list_files() for o in list_file_offenders(path)}
     lines = WAIVERS.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = []

@@ -1,4 +1,4 @@
-"""One attention with a band, as a graph; inputs for it; the memory that a run takes."""
+"""Graphs of one local attention (band mask), inputs for them, and the peak memory of a run."""
 
 import resource
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ BATCH, SEQ = Dim.symbol("batch"), Dim.symbol("seq")
 
 @dataclass(frozen=True, kw_only=True)
 class LocalAttentionCase:
-    """One attention: `low` and `high` bound `q - k`, None is no bound. `apart` says what
-    is seen beside: an input's keys, its queries, both; its queries and nothing else; or
-    the first five keys.
+    """One attention: `low` and `high` bound `q - k`, None is unbounded.
+
+    `apart` selects global tokens outside the band: the keys of an input, its queries, both; its
+    queries only, without the band; or the first five keys.
     """
 
     low: int | None
@@ -35,7 +36,7 @@ class LocalAttentionCase:
     apart: Literal["", "keys", "queries", "both", "alone", "first"] = ""
 
     def graph(self) -> Graph:
-        """It with inputs for all operands."""
+        """Return the graph with an input for each operand."""
         b = Builder()
         (h, groups), (d, e) = self.heads, self.widths
         q, k, v = (
@@ -98,7 +99,7 @@ def _in_front(b: Builder, grid: Value) -> Value:
 
 
 def sample_inputs(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
-    """Inputs; where a mask is given, some rows of it, and all of the last text."""
+    """Return random inputs; a padding mask hides some positions, and all of the last batch element."""
     rng = np.random.default_rng(rows)
     env = {"batch": batch, "seq": rows}
     made: dict[str, Any] = {}
@@ -112,7 +113,7 @@ def sample_inputs(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
 
 
 def measure_peak_memory(setup: LocalAttentionCase, rows: int) -> int:
-    """How many megabytes a run takes beyond those of an open session."""
+    """Return the peak memory of a run in MB, without the memory of the open session."""
     graph = setup.graph()
     inputs = sample_inputs(graph, 1, rows)
     session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)

@@ -1,4 +1,4 @@
-"""The lowest version that is declared of each package that specc needs, for pip."""
+"""Print the lowest declared version of each dependency of specc, for pip."""
 
 import tomllib
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def list_lowest_versions() -> list[str]:
-    """`numpy==1.26.0` for `numpy>=1.26.0`."""
+    """Return requirements such as `numpy==1.26.0` for `numpy>=1.26.0`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [text.replace(">=", "==") for text in project["dependencies"]]
 

@@ -1,5 +1,5 @@
-"""An editor in small: a program that speaks the Language Server Protocol over pipes, as
-its specification has it, and knows nothing of the server's library.
+"""A minimal language client: speaks the Language Server Protocol over pipes, independently of the
+server's library.
 """
 
 import json
@@ -17,7 +17,7 @@ Message = dict[str, Any]
 
 
 class LspClient:
-    """A server with what it has said so far."""
+    """A running server and the messages received so far."""
 
     def __init__(self, directory: Path, encodings: list[str] | None = None) -> None:
         self.directory = directory
@@ -70,15 +70,17 @@ class LspClient:
         self.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 
     def tell(self, method: str, params: Any) -> None:
+        """Send a notification."""
         self.message({"method": method, "params": params})
 
     def ask(self, method: str, params: Any) -> Any:
-        """The result of a request. Fails with the error that is answered."""
+        """Send a request and return its result. Fails if the server responds with an error."""
         answer = self.answer(method, params)
         assert "error" not in answer, answer
         return answer["result"]
 
     def answer(self, method: str, params: Any) -> Message:
+        """Send a request and return the response."""
         self.asked += 1
         number = self.asked
         self.message({"id": number, "method": method, "params": params})
@@ -97,7 +99,7 @@ class LspClient:
         return name if ":" in name else (self.directory / name).as_uri()
 
     def open(self, name: str, text: str, language: str = "specc") -> list[Message]:
-        """The messages of a text that is opened, as the server last has them."""
+        """Open a document and return its diagnostics."""
         uri = self.uri(name)
         item = {"uri": uri, "languageId": language, "version": 1, "text": text}
         self.tell("textDocument/didOpen", {"textDocument": item})
@@ -113,7 +115,7 @@ class LspClient:
         )
 
     def diagnostics(self, name: str, version: int) -> list[Message]:
-        """What is said of a version: all of it, for one that has a single graph."""
+        """Return the published diagnostics of a document version."""
         uri = self.uri(name)
         for published in self.published:
             if published["uri"] == uri and published.get("version") == version:
@@ -128,9 +130,7 @@ class LspClient:
         return list(found["params"]["diagnostics"])
 
     def at(self, method: str, name: str, text: str, marked: str, **more: Any) -> Any:
-        """A request about the character that `^` stands before in `marked`, a piece of
-        the text.
-        """
+        """Send a request for the position that `^` marks in `marked`, a part of the text."""
         piece = marked.replace("^", "")
         assert text.count(piece) == 1, piece
         offset = text.index(piece) + marked.index("^")
@@ -143,13 +143,13 @@ class LspClient:
         )
 
     def close(self) -> int:
-        """The exit status behind `shutdown` and `exit`."""
+        """Send `shutdown` and `exit`, and return the exit status."""
         self.ask("shutdown", None)
         self.tell("exit", None)
         return self.gone(20)
 
     def gone(self, seconds: float) -> int:
-        """The exit status of a server that should end by itself."""
+        """Return the exit status of a server that should exit within `seconds`."""
         try:
             return self.process.wait(timeout=seconds)
         finally:

@@ -1,4 +1,4 @@
-"""Jobs of `specc map` over a few rows, and what they leave."""
+"""Small `specc map` jobs and their output files."""
 
 import hashlib
 import json
@@ -11,6 +11,7 @@ ROW_COUNT = 60
 
 
 def make_job(small: Path, data: Path, out: Path, **more: object) -> JobRequest:
+    """Return the request of a job; `more` overrides fields."""
     usual = {"rows": 16, "limits": BatchLimits(cap=4), "raw": ["vectors"], "engine": "serial"}
     return JobRequest(
         model=str(small),
@@ -22,11 +23,12 @@ def make_job(small: Path, data: Path, out: Path, **more: object) -> JobRequest:
 
 
 def hash_parts(out: Path) -> dict[str, str]:
-    """The bytes of every part."""
+    """Return the SHA-256 of each part file."""
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.glob("part-*"))}
 
 
 def read_rows(out: Path) -> list[dict[str, object]]:
+    """Return the rows of all part files."""
     return [
         json.loads(line)
         for part in sorted(out.glob("part-*"))

@@ -34,11 +34,11 @@ OP_GRID = {
     "backends/specc_torch",
     "backends/specc_onnx/lower",
 }
-"""Packages with one file per family of ops: their basenames repeat on purpose."""
+"""Packages with one file per group of ops: their basenames repeat on purpose."""
 REGISTRIES = {"evaluate", "lower", "word", "register_builtin"}
 """Decorators that register the rule of an op or of a built-in function."""
 ENTRY_POINTS = {"main", "entry", "compile", "load", "check", "open", "run"}
-"""Names that are commands: of a shell, or of `specc` as a Python module."""
+"""Names of commands and of functions of the `specc` package."""
 NOT_MODULE_NAMES = frozenset(
     [
         "answer",
@@ -118,7 +118,7 @@ NOT_MODULE_NAMES = frozenset(
         "wishes",
     ]
 )
-"""Participles, prepositions and adverbs that once named modules."""
+"""Participles, prepositions and adverbs that were module names before."""
 BRANCHES = (
     ast.If,
     ast.For,
@@ -143,7 +143,7 @@ STATEMENT_FIELDS = {"body", "orelse", "finalbody", "handlers", "cases"}
 
 @dataclass
 class FileCounts:
-    """What was counted in one file or in all."""
+    """Counts of one file or of all files."""
 
     lines: int = 0
     code: int = 0
@@ -164,7 +164,7 @@ def parse_module(path: Path) -> ast.Module:
 
 
 def iterate_children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the children of a node; none for names and literals, which are most nodes."""
+    """Yield the children of a node; none for names and literals, which are the most frequent nodes."""
     return iter(()) if type(node) in LEAF_NODES else ast.iter_child_nodes(node)
 
 
@@ -186,9 +186,7 @@ def iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def count_complexity(function: ast.AST) -> int:
-    """One more than the number of decisions in a function, those of functions within it
-    left out.
-    """
+    """Return 1 plus the number of decisions in a function, without those of nested functions."""
     count = 1
     waiting = list(ast.iter_child_nodes(function))
     while waiting:
@@ -206,7 +204,7 @@ def count_complexity(function: ast.AST) -> int:
 
 
 def count_lines(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
-    """The lines from the first to the last of a definition."""
+    """Return the number of lines of a definition."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
@@ -247,20 +245,22 @@ def _count_tokens(text: str, found: FileCounts) -> None:
 
 
 def list_files(places: Sequence[str] = PRODUCT_DIRS) -> list[Path]:
-    """Every module that is measured: those of some folders, or one that is named."""
+    """Return all modules in some directories, or a single file."""
     roots = [ROOT / place for place in places]
     return [p for r in roots for p in ([r] if r.is_file() else sorted(r.rglob("*.py")))]
 
 
 def get_module_name(path: Path) -> str:
-    """The dotted name of a file; a package's is that of its folder."""
+    """Return the dotted name of a file; that of a package is its directory."""
     base = ROOT / "backends" if "backends" in path.relative_to(ROOT).parts else ROOT
     parts = path.relative_to(base).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def list_imports(path: Path) -> Iterator[str]:
-    """Every module or name that a file imports, lazily or not, but not for types alone."""
+    """Return the modules and names that a file imports, including lazy imports but not imports for
+    types only.
+    """
     nodes = [*iterate_statements(parse_module(path))]
     typing = {n for node in nodes if _is_for_types(node) for n in iterate_statements(node)}
     for node in nodes:
@@ -281,7 +281,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def build_module_graph() -> dict[str, set[str]]:
-    """Which module imports which, of those that are measured."""
+    """Return the imports of each module within the product code."""
     known = {get_module_name(p) for p in list_files()}
     graph: dict[str, set[str]] = {}
     for path in list_files():
@@ -293,7 +293,7 @@ def build_module_graph() -> dict[str, set[str]]:
 
 
 def find_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of modules each of which leads to all others of its group (Tarjan 1972)."""
+    """Return the strongly connected components with more than one module (Tarjan 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -321,7 +321,7 @@ def find_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def sum_counts(places: Sequence[str] = PRODUCT_DIRS) -> FileCounts:
-    """The counts of all files of some folders together."""
+    """Return the sum of the counts of all files in some directories."""
     made = FileCounts()
     for path in list_files(places):
         one = measure_file(path)
@@ -353,7 +353,7 @@ def list_public_functions(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 
 def is_one_word(name: str) -> bool:
-    """Whether a function name is a single word: no verb with an object."""
+    """Whether a function name is a single word instead of verb and object."""
     return "_" not in name and name not in ENTRY_POINTS
 
 
@@ -386,7 +386,7 @@ def find_dialect_modules(paths: Sequence[Path]) -> list[str]:
 
 
 def compute_percent(part: int, whole: int) -> float:
-    """Return a share in percent, 0 of nothing."""
+    """Return a share in percent, 0 if the total is 0."""
     return 100 * part / whole if whole else 0.0
 
 
@@ -409,7 +409,7 @@ class MetricRow:
 
 
 def build_name_rows(paths: Sequence[Path]) -> Iterator[MetricRow]:
-    """Rows about the names of functions and modules."""
+    """Return the rows about names of functions and modules."""
     functions = list_public_functions(paths)
     one_word = [f"{n}: {p.relative_to(ROOT)}" for n, p in functions if is_one_word(n)]
     homonyms = find_homonyms(paths)
@@ -433,7 +433,7 @@ def build_name_rows(paths: Sequence[Path]) -> Iterator[MetricRow]:
 
 
 def build_size_rows(paths: Sequence[Path], counts: FileCounts) -> Iterator[MetricRow]:
-    """Rows about volume, length and complexity."""
+    """Return the rows about size, length and complexity."""
     thousands = counts.lines / 1000
     complexities = sorted(counts.complexities, reverse=True)
     values = [c for c, _ in complexities]
@@ -472,7 +472,7 @@ def build_rows(places: Sequence[str] = PRODUCT_DIRS) -> list[MetricRow]:
 
 
 def print_report(words: Sequence[str]) -> None:
-    """Print the table; `--list` adds what each row counts."""
+    """Print the table; `--list` adds the items that each row counts."""
     directories = [word for word in words if not word.startswith("-")]
     for row in build_rows(directories or PRODUCT_DIRS):
         print(row)

@@ -1,8 +1,8 @@
-"""Texts of unequal age in one batch, by the reference in float64: each row beside a full
-pass of that text alone.
+"""Continuous batching in float64: each batch element compared with a full forward pass of that
+sequence alone.
 
-Texts join and leave a batch at random; every token that is fed is drawn, so that no tie
-of logits hides a fault.
+Sequences join and leave a batch at random. All input tokens are sampled, so that no tie of logits
+hides an error.
 """
 
 import random
@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class HostTensor:
-    """A tensor that no runtime holds."""
+    """A tensor in host memory, without a runtime."""
 
     array: Array
 
@@ -45,7 +45,7 @@ class HostTensor:
 
 @dataclass
 class ReferenceSession:
-    """A graph in float64, as `specc.backend.Session`."""
+    """A graph in float64 with the interface of `specc.backend.Session`."""
 
     graph: Graph
     weights: Mapping[str, Array]
@@ -70,7 +70,7 @@ class ReferenceSession:
 
 @dataclass
 class GenerativeModel:
-    """A model that writes; `derived` is what is made of it."""
+    """A generative model; `derived` are its encoder and step."""
 
     model: ModelDefinition
     derived: DerivedGraphs
@@ -79,7 +79,7 @@ class GenerativeModel:
 
     @staticmethod
     def of(model: ModelDefinition, seed: int = 0) -> "GenerativeModel":
-        """With drawn weights."""
+        """Return the model with random weights."""
         generation = model.generation
         assert generation
         work = pass_pipeline.PassState(
@@ -112,7 +112,7 @@ class GenerativeModel:
         return can_batch_unequal_lengths(self.model, self.derived)
 
     def stepper(self, prepared: Mapping[str, Array]) -> KVCacheStepper:
-        """What goes on with texts."""
+        """Return a stepper for the prompts."""
         derived, generation = self.derived, self.model.generation
         assert generation
         facts = GenerationFacts(
@@ -137,7 +137,9 @@ class GenerativeModel:
         )
 
     def alone(self, text: "SampledSequence", count: int) -> Array:
-        """The logits behind a text that has been given so many tokens, by a full pass."""
+        """Return the logits after the first `count` tokens of a sequence, computed by a full
+        forward pass.
+        """
         growing, generation = self.input_signature.growing, self.model.generation
         assert generation
         keep = find_mask_input(self.model.graph, growing)
@@ -153,7 +155,7 @@ class GenerativeModel:
         return found[0] if found.ndim == 2 else found[0, -1]
 
     def _exists(self, keep: str, tokens: Array) -> Array:
-        """Which tokens exist that are written: as the default says, else all."""
+        """Return which generated tokens are valid: by the default of `keep`, else all."""
         defaults = self.model.defaults
         if self.model.graph.input_facts[keep].keep != "any" or not defaults:
             return np.ones(tokens.shape, np.bool_)
@@ -166,7 +168,7 @@ class GenerativeModel:
 
 @dataclass(frozen=True)
 class SampledSequence:
-    """A text: inputs of a batch of one with its prompt, and all tokens that it will have."""
+    """A sequence: the inputs of a batch of 1 with its prompt, and all tokens that it will have."""
 
     prepared: Mapping[str, Array]
     tokens: NDArray[np.int64]
@@ -179,8 +181,8 @@ MAX_TOKENS = 9
 def sample_sequence(
     aged: GenerativeModel, rng: random.Random, like: Mapping[str, int]
 ) -> SampledSequence:
-    """A text with prompt and sources of any length; lengths that nothing pads are those
-    of `like`.
+    """Return a sequence with random lengths of prompt and sources; unpadded lengths are those of
+    `like`.
     """
     graph, growing = aged.model.graph, aged.input_signature.growing
     facts = graph.input_facts[growing]
@@ -218,7 +220,7 @@ def _values(graph: Graph, name: str, sizes: list[int], made: np.random.Generator
 
 
 def find_logit_difference(aged: GenerativeModel, seed: int, steps: int = 12) -> str:
-    """How logits differ where texts join and leave; empty where they do not."""
+    """Return a difference of logits after sequences join and leave the batch; "" if there is none."""
     rng = random.Random(seed)
     batch: KVCacheStepper | None = None
     rows: list[tuple[SampledSequence, int]] = []

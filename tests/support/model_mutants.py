@@ -1,6 +1,5 @@
-"""Mutants of compiled models, and whether the rounds of `specc verify` tell them from
-the original: constants ±1, comparisons with and without equality, `And` for `Or`,
-conditions of branches negated.
+"""Mutants of compiled models, and whether `specc verify` detects them: constants ±1, comparisons
+with and without equality, `And` for `Or`, negated conditions of branches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,13 +39,15 @@ SWAPS = {
 }
 INTEGER_TYPES = (TensorProto.INT64, TensorProto.INT32)
 MAX_ELEMENTS = 8
-"""Elements of a constant that is changed."""
+"""Maximum number of elements of a mutated constant."""
 
 
 @dataclass(frozen=True)
 class ModelMutant:
-    """A change of a model, `kind` in words; `graph` and `node` are numbers of places,
-    `node` -1 for the initializers, `place` an element or an initializer and an element.
+    """A change of a model.
+
+    `graph` and `node` are indices, `node` is -1 for initializers; `place` is an element, or an
+    initializer and an element.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class ModelMutant:
     by: int = 0
 
     def of(self, model: ModelProto) -> ModelProto:
-        """A copy of the model with this change."""
+        """Return a copy of the model with this change."""
         made = ModelProto()
         made.CopyFrom(model)
         graph = list(_graphs(made.graph))[self.graph]
@@ -79,7 +80,7 @@ class ModelMutant:
 
 
 def iterate_model_mutants(model: ModelProto) -> list[ModelMutant]:
-    """Every mutant of a model."""
+    """Yield all mutants of a model."""
     found = list[ModelMutant]()
     for g, graph in enumerate(_graphs(model.graph)):
         for number, tensor in enumerate(graph.initializer):
@@ -114,7 +115,7 @@ def _tensor(node: NodeProto) -> TensorProto:
 
 
 def _changes(tensor: TensorProto) -> Iterator[tuple[int, int]]:
-    """The elements of a small constant, each one more and one less."""
+    """Yield each element of a small constant, plus 1 and minus 1."""
     size = int(np.prod(tensor.dims))
     whole = tensor.data_type in INTEGER_TYPES and size <= MAX_ELEMENTS
     if whole or (tensor.data_type == TensorProto.FLOAT and size == 1):
@@ -129,9 +130,7 @@ def _add(tensor: TensorProto, place: int, by: int) -> None:
 
 
 class MutantJudge:
-    """The rounds of `verify` of a model: what it is given, what comes out, and by how
-    much rounding moves it.
-    """
+    """The rounds of `verify` of a model: inputs, expected outputs, and their rounding errors."""
 
     def __init__(self, path: Path) -> None:
         self.loaded = specc.load(path).scoring
@@ -147,7 +146,7 @@ class MutantJudge:
         self.session = _open(self.model)
 
     def is_killed(self, mutant: ModelMutant) -> bool:
-        """Whether a round tells the mutant from the original, or it does not run."""
+        """Whether a round distinguishes the mutant from the original, or the mutant does not run."""
         try:
             session = _open(mutant.of(self.model))
             for inputs, want, bounds, sample in self.rounds:
@@ -162,8 +161,8 @@ class MutantJudge:
         return False
 
     def difference(self, mutant: ModelMutant, tries: int = 8) -> Mapping[str, int] | None:
-        """Lengths at which the mutant gives other results for valid inputs; None where
-        none are found, at random lengths up to 400.
+        """Return lengths up to 400 at which the mutant gives other outputs for valid inputs; None
+        if none are found.
         """
         session = _open(mutant.of(self.model))
         rng = np.random.default_rng(7)
@@ -177,7 +176,9 @@ class MutantJudge:
             if found is None:
                 continue
             inputs = random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])
-            with suppress(Exception):  # values that the model refuses, as an index out of range
+            with suppress(
+                Exception
+            ):  # inputs that the model rejects, such as an index out of range
                 want = _run(self.session, inputs)
                 got = _try(session, inputs)
                 if got is None or _differ(got, want):
@@ -186,7 +187,7 @@ class MutantJudge:
 
 
 def _try(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-    """Return the results of a mutant; None where it does not run."""
+    """Return the outputs of a mutant; None if it does not run."""
     try:
         return _run(session, inputs)
     except Exception:  # whatever ONNX Runtime raises
@@ -194,7 +195,7 @@ def _try(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
 
 
 def _differ(got: Mapping[str, Array], want: Mapping[str, Array]) -> bool:
-    """Whether a result has another shape or other values than rounding explains."""
+    """Whether an output has another shape, or other values than rounding explains."""
     wide = {name: np.asarray(value) for name, value in want.items()}
     return any(got[n].shape != w.shape or _share(got[n], w) > 1e-3 for n, w in wide.items())
 
@@ -227,8 +228,8 @@ def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
 def find_survivors(
     path: Path, most: int, seed: int = 0
 ) -> tuple[int, list[ModelMutant], list[str]]:
-    """Judge at most so many mutants of a model: the number of judged ones, survivors
-    that are equivalent as far as is known, and what is said of those that are not.
+    """Judge up to `most` mutants: return the number of judged ones, the survivors that are
+    equivalent as far as is known, and messages for the others.
     """
     judge = MutantJudge(path)
     every = iterate_model_mutants(judge.model)

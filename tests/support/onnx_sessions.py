@@ -24,8 +24,8 @@ NUMPY_TO_DTYPE = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 class EmittedModel:
-    """What `write` writes, as a model of its own: it is given the emitter and gives the
-    results' names and types.
+    """A model of the nodes that `write` emits; `write` gets the emitter and returns names and types
+    of the results.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EmittedModel:
         self.session = open_silent_session(model)
 
     def run(self, **inputs: Any) -> list[NDArray[Any]]:
-        """The results, in order."""
+        """Return the results in order."""
         found: list[NDArray[Any]] = self.session.run(
             None, {k: np.asarray(v) for k, v in inputs.items()}
         )
@@ -69,7 +69,7 @@ def kinds(inputs: Arrays) -> dict[str, tuple[str, int]]:
 
 
 def open_silent_session(model: onnx.ModelProto) -> Any:
-    """A session on one thread that prints nothing."""
+    """Return a session with one thread that prints nothing."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -79,7 +79,7 @@ def open_silent_session(model: onnx.ModelProto) -> Any:
 
 
 def assert_outputs_match(wanted: Mapping[str, NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:
-    """`max|a - b| <= 1e-5 · max|b|`, shapes and infinities alike, whole numbers exactly."""
+    """Assert `max|a - b| <= 1e-5 · max|b|`, equal shapes and infinities, for integers equality."""
     for (name, b), a in zip(wanted.items(), got, strict=True):
         assert a.shape == b.shape, f"{name}: {a.shape}, not {b.shape}"
         if b.dtype.kind in "bi":
@@ -92,7 +92,7 @@ def assert_outputs_match(wanted: Mapping[str, NDArray[Any]], got: Sequence[NDArr
 
 
 def save_with_hash(model: ModelProto, path: Path) -> None:
-    """Write `model` to `path` with a valid hash, so that loading does not refuse it (E0929)."""
+    """Write `model` to `path` with a valid hash, so that it can be loaded (E0929)."""
     (entry,) = [p for p in model.metadata_props if p.key == HASH_KEY]
     entry.value = BLANK_HASH
     path.write_bytes(b"".join(insert_model_hash(model.SerializeToString())))

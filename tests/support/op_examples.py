@@ -1,6 +1,4 @@
-"""At least one example of every op, with operands of different lengths, and how to draw
-their values.
-"""
+"""At least one example of every op, with operands of different lengths and their random values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class OpExample:
-    """`op` applied to operands of these types. Whole numbers are drawn from 0 up to `below`."""
+    """An op applied to operands of these types. Integers are sampled from [0, below)."""
 
     op: Op
     operands: tuple[Type | None, ...]
@@ -35,11 +33,11 @@ class OpExample:
         return "-".join([self.op.name, *attributes, absent])
 
     def draw(self, rng: np.random.Generator) -> list[Array | None]:
-        """Random operands."""
+        """Return random operands."""
         return [self.values(a, rng) if a else None for a in self.operands]
 
     def values(self, type: Type, rng: np.random.Generator) -> Array:
-        """Random values of one operand."""
+        """Return random values of one operand."""
         shape = tuple(d.evaluate({}) for d in type.shape)
         if type.dtype == "bool":
             return rng.random(shape) < 0.6
@@ -53,7 +51,7 @@ class OpExample:
 
 
 QUANTIZED_RANGES = {"i8": (-127, 127, np.int8), "u8": (0, 255, np.uint8), "i4": (-8, 7, np.int8)}
-"""What bytes of rounded weights hold, and how NumPy holds them."""
+"""Range of quantized values, and their NumPy dtype."""
 
 
 def quantized_type(dtype: str, *shape: int) -> Type:
@@ -73,7 +71,7 @@ def bool_type(*shape: int) -> Type:
 
 
 def make_running_body() -> Graph:
-    """`carry' = carry + row · captured`, collected: `carry' + row`; rows are f[2 3]."""
+    """Return `carry' = carry + row · captured`, with the output `carry' + row`; rows are f[2 3]."""
     build = Builder()
     row = build.input("row", Input(float_type(2, 3)))
     carry = build.input("carry", Input(float_type(2, 3)))
@@ -83,7 +81,7 @@ def make_running_body() -> Graph:
 
 
 def make_expert_body(axes: int = 0) -> Graph:
-    """`tanh(rows · own wᵀ + shared)`; rows are f[… routed 3] behind `axes` axes of 1."""
+    """Return `tanh(rows · weightᵀ + shared)`; rows are f[… routed 3] after `axes` axes of length 1."""
     build = Builder()
     ones = (Dim.of(1),) * axes
     shape = (*ones, Dim.symbol("routed"), Dim.of(3))
@@ -95,7 +93,7 @@ def make_expert_body(axes: int = 0) -> Graph:
 
 
 def make_mapped_body() -> Graph:
-    """No carries: every row doubled and mixed over its last axis."""
+    """Return a body without carries: each row doubled and mixed along its last axis."""
     build = Builder()
     row = build.input("row", Input(float_type(2, 3)))
     twice = build.one(ops.Arith("add"), row, row)
@@ -103,7 +101,9 @@ def make_mapped_body() -> Graph:
 
 
 def make_halting_body() -> Graph:
-    """Sums rows until one is large: `h = h + x` where not done, collecting the sums."""
+    """Return a body that sums rows until one is large: `h = h + x` if not done, with the sums as
+    output.
+    """
     body = Builder()
     x = body.input("x", Input(float_type(6, 3)))
     h = body.input("h", Input(float_type(6, 3)))
@@ -122,7 +122,9 @@ def make_halting_body() -> Graph:
 
 
 def make_drifting_body() -> Graph:
-    """A carry whose rows move one place with every step, so that what they read grows."""
+    """Return a body whose carry shifts its rows by one in each iteration, so that its receptive
+    field grows.
+    """
     build = Builder()
     row = build.input("row", Input(float_type(5)))
     carry = build.input("carry", Input(float_type(5)))
@@ -131,7 +133,9 @@ def make_drifting_body() -> Graph:
 
 
 def make_sequence_conv(kernel: int, dilation: int = 1, ahead: int = 0) -> ops.Conv:
-    """A convolution along rows that keeps their number and reads so many ahead."""
+    """Return a convolution along the sequence that keeps its length and reads `ahead` later
+    positions.
+    """
     before = dilation * (kernel - 1) - ahead
     return ops.Conv((kernel,), (1,), (dilation,), (before, ahead))
 
@@ -405,7 +409,7 @@ def _recurrent() -> list[OpExample]:
 
 
 def _resized() -> list[OpExample]:
-    """Longer, shorter, to one point, by factors that leave a rest; in front and behind."""
+    """Longer, shorter, to length 1, by non-integer factors; at leading and trailing axes."""
     sizes = Dim.of(7), Dim.of(3)
     return [
         *(
@@ -452,7 +456,7 @@ def _normed() -> list[OpExample]:
 
 
 def _rounded() -> list[OpExample]:
-    """Products and tables in every form that rounded weights have."""
+    """Linear layers and embeddings in every quantization format."""
     x, bias = float_type(2, 3, 21), float_type(5)
     forms: list[tuple[ops.LinearQ, Type, Type]] = [
         (ops.LinearQ(), quantized_type("i8", 5, 21), float_type(5)),
@@ -471,7 +475,7 @@ def _rounded() -> list[OpExample]:
         (ops.LinearQ(4, 16, "columns"), quantized_type("i4", 21, 5), float_type(2, 5)),
     ]
     wide = Dim.of(7)
-    # four gates of 4 by rows of 3, with a scale a gate
+    # four gates of 4 by rows of 3, with one scale per gate
     lstm = (
         float_type(2, 5, 3),
         quantized_type("i8", 3, 16),
@@ -526,7 +530,7 @@ EXAMPLES: list[OpExample] = [
 
 
 def build_example_graph(example: OpExample) -> tuple[Graph, list[Value | None]]:
-    """The graph of one node whose operands are its inputs."""
+    """Return the graph of one node with an input for each operand."""
     build = Builder()
     args = [build.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     results = build.add(example.op, *args)

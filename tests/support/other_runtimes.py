@@ -1,7 +1,7 @@
-"""Runtimes other than ONNX Runtime for Python: models with inputs laid in a folder, run
-there by programs of their own, and compared with the float64 reference.
+"""Runtimes other than ONNX Runtime for Python: write models and inputs to a directory, run them
+there with separate programs, and compare the outputs with the float64 reference.
 
-`make readers` puts the programs' packages into `.readers`; nothing is fetched here.
+`make readers` installs the runtimes in `.readers`; nothing is downloaded here.
 """
 
 import json
@@ -29,22 +29,22 @@ PROGRAMS = Path(__file__).parent / "other_programs"
 TRAINED = {"dates", "digits", "numbers", "xor"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 INPUT_SIZES = 3
-"""Inputs of a model: the smallest, then two padded batches of different lengths."""
+"""Number of inputs per model: the smallest, then two padded batches of different lengths."""
 TIMEOUT = 120
-"""Seconds for a model; a card of software is slow."""
+"""Seconds per model; a software renderer is slow."""
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class MissingRuntime(Exception):
-    """A runtime that is not installed here, in a sentence."""
+    """A runtime is not installed."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime: what models are compiled for, and how its program is called.
+    """A runtime: the target that models are compiled for, and the program that runs them.
 
-    `opset` 0 is the usual one; `most` is how many models one process is given.
+    `opset` 0 is the default; `most` is the maximum number of models per process.
     """
 
     name: str
@@ -54,7 +54,9 @@ class Runtime:
     most: int = 200
 
     def command(self) -> list[str]:
-        """The program with all that stands before the folder. Fails with `MissingRuntime`."""
+        """Return the command line up to the directory. Raise `MissingRuntime` if the runtime is not
+        installed.
+        """
         if self.kind in ("openvino", "tract"):
             python = RUNTIME_DIR / self.kind / "bin" / "python"
             if not python.exists():
@@ -68,7 +70,7 @@ class Runtime:
         return ["node", program, self.kind, str(packages)]
 
     def version(self) -> str:
-        """Which release it is, as its package says."""
+        """Return the version of the package."""
         if self.kind in ("openvino", "tract"):
             script = f"import importlib.metadata as m; print(m.version('{self.kind}'))"
             return read_first_line([self.command()[0], "-c", script])
@@ -87,11 +89,13 @@ RUNTIMES = {
         Runtime("tract, processor", "onnx", "tract", opset=17, most=1),
     )
 }
-"""All there are, by name."""
+"""All runtimes by name."""
 
 
 def find_node_packages(package: str) -> Path:
-    """The folder whose `node_modules` holds a package of Node's. Fails with `MissingRuntime`."""
+    """Return the directory whose `node_modules` contains a package. Raise `MissingRuntime` if there
+    is none.
+    """
     if not shutil.which("node"):
         raise MissingRuntime("node is not installed")
     directory = RUNTIME_DIR / "node"
@@ -101,7 +105,7 @@ def find_node_packages(package: str) -> Path:
 
 
 def check_browser(packages: Path) -> None:
-    """Fails with `MissingRuntime` where there is no Chromium, or nothing to drive it."""
+    """Raise `MissingRuntime` without Chromium or without Playwright."""
     if not (packages / "node_modules" / "playwright").is_dir():
         raise MissingRuntime("playwright is not installed: `make readers`")
     if not (os.environ.get("SPECC_CHROMIUM") or any(map(shutil.which, BROWSERS))):
@@ -110,21 +114,21 @@ def check_browser(packages: Path) -> None:
 
 @cache
 def find_browser_version() -> str:
-    """Which Chromium it is."""
+    """Return the version of Chromium."""
     named = os.environ.get("SPECC_CHROMIUM", "")
     found = named or next(filter(None, map(shutil.which, BROWSERS)), "")
     return read_first_line([found, "--version"]) if found else ""
 
 
 def read_first_line(command: Sequence[str]) -> str:
-    """The first line that a program prints."""
+    """Return the first line that a program prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.splitlines()[0].split(" built")[0].strip()
 
 
 @dataclass(frozen=True)
 class PreparedModels:
-    """Models in a folder, and what the reference gives for each of their inputs."""
+    """Models in a directory, and the reference outputs for each of their inputs."""
 
     directory: Path
     wanted: Mapping[str, Sequence[Arrays]]
@@ -133,7 +137,7 @@ class PreparedModels:
 def prepare_models(
     directory: Path, specs: Sequence[str], target: str, opset: int = 0
 ) -> PreparedModels:
-    """Shipped specs, small, compiled for a target, with inputs of several sizes."""
+    """Compile small built-in specs for a target, with inputs of several sizes."""
     directory.mkdir(parents=True, exist_ok=True)
     wanted = {}
     for name in specs:
@@ -154,7 +158,7 @@ def prepare_models(
 
 
 def _inputs(path: Path) -> list[Arrays]:
-    """Writes the inputs of a model beside it; gives the reference's results."""
+    """Write the inputs of a model next to it and return the reference outputs."""
     model = specc.load(path).whole
     graph, weights = model.manifest.graph, model.weights()
     rng, wanted = np.random.default_rng(0), []
@@ -174,23 +178,23 @@ def _told(array: NDArray[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ModelOutcome:
-    """How a model fared: the greatest difference as a share of the largest value, or
-    what went wrong.
-    """
+    """Result of a model: the largest difference relative to the largest value, or an error."""
 
     worst: float
     wrong: str = ""
 
 
 def run_models(runtime: Runtime, laid: PreparedModels) -> dict[str, ModelOutcome]:
-    """Every model that was laid, run and compared. Fails with `MissingRuntime`."""
+    """Run all prepared models and compare their outputs. Raise `MissingRuntime` if the runtime is
+    not installed.
+    """
     command = [*runtime.command(), str(laid.directory)]
     names, found = list(laid.wanted), dict[str, ModelOutcome]()
     while left := [n for n in names if n not in found]:
         share = left[: runtime.most]
         for name, wrong in _run(command, share).items():
             found[name] = ModelOutcome(np.inf, wrong) if wrong else _compared(laid, name)
-        # the program ended at the first of those that it told nothing of
+        # the program crashed at the first model without a report
         silent = next((n for n in share if n not in found), None)
         if silent is not None:
             found[silent] = ModelOutcome(np.inf, "ends the process")
@@ -198,7 +202,7 @@ def run_models(runtime: Runtime, laid: PreparedModels) -> dict[str, ModelOutcome
 
 
 def _run(command: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """What went wrong with each model that the program tells of."""
+    """Return the error of each model for which the program reports one."""
     done = subprocess.run(
         [*command, *names],
         capture_output=True,
@@ -215,7 +219,7 @@ def _compared(laid: PreparedModels, name: str) -> ModelOutcome:
     for turn, wanted in enumerate(laid.wanted[name]):
         told = json.loads((laid.directory / f"{name}.{turn}.out.json").read_text())
         for n, (result, want) in enumerate(wanted.items()):
-            # not every program knows the names
+            # some programs do not return names
             got = told[result] if result in told else told[str(n)]
             difference = compare_result(result, _array(got), want)
             worst = max(worst, difference.size)
@@ -225,6 +229,6 @@ def _compared(laid: PreparedModels, name: str) -> ModelOutcome:
 
 
 def _array(told: Mapping[str, Any]) -> NDArray[Any]:
-    """The array that a program tells; texts are numbers that are none."""
+    """Return an array that a program printed; strings are non-finite values."""
     numbers = [float(x) if isinstance(x, str) else x for x in told["data"]]
     return np.array(numbers, told["type"]).reshape(told["dims"])

@@ -1,5 +1,5 @@
-"""The graphs of a package as models: what is computed once, a step, a step with buffers
-for caches, and the whole that decodes by itself.
+"""The graphs of a package as ONNX models: encoder, step, step with KV buffers, full forward pass,
+decoding loop.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from support.generation_models import make_decoding
 
 
 def derive_graphs(model: ModelDefinition) -> DerivedGraphs:
-    """The model taken apart, as a package of our own names is."""
+    """Derive encoder and step of a model, as a specc package contains them."""
     assert model.generation
     return pass_pipeline.derive_with_passes(
         pass_pipeline.PassState(
@@ -27,7 +27,7 @@ def derive_graphs(model: ModelDefinition) -> DerivedGraphs:
 def build_package_graph(
     model: ModelDefinition, part: str, where: str, opset: int
 ) -> BuiltModel | None:
-    """One part in ONNX; None where the model has none."""
+    """Return one graph as an ONNX model; None if the model does not have it."""
     return PARTS[part](model, where, opset)
 
 
@@ -79,4 +79,4 @@ PARTS: Mapping[str, Callable[[ModelDefinition, str, int], BuiltModel | None]] = 
     "sample": _decoding("sample"),
     "beam": _decoding("beam"),
 }
-"""How each part is made."""
+"""Builders of the graphs by name."""

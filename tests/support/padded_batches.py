@@ -1,7 +1,6 @@
-"""Samples of different lengths: each alone, or together in one batch with padding on
-either side.
+"""Samples of different lengths: each alone, or together in one batch with padding on either side.
 
-What stands in the padding is random: a model that reads it does not pass.
+Padding contains random values, so that a model which reads padding fails.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Whole numbers below `below` along the axis `dim`."""
+    """Token ids below `below` along the axis `dim`."""
 
     dim: str
     below: int
@@ -25,14 +24,14 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """Which rows of the axis `dim` are there."""
+    """The padding mask of the axis `dim`."""
 
     dim: str
 
 
 @dataclass(frozen=True)
 class FixedValues:
-    """Plain numbers of one shape, without padding; `uniform` ones are between 0 and 1."""
+    """Float values of a fixed shape, without padding; `uniform` values are in [0, 1)."""
 
     shape: tuple[int, ...]
     uniform: bool = False
@@ -40,37 +39,39 @@ class FixedValues:
 
 @dataclass(frozen=True)
 class Signal:
-    """A number for each place along the axis `dim`, or `width` of them."""
+    """Float values along the axis `dim`, or `width` features per position."""
 
     dim: str
     width: int = 0
 
     def shape(self, length: int) -> tuple[int, ...]:
-        """The shape of so many places."""
+        """Return the shape for a length."""
         return (length, self.width) if self.width else (length,)
 
 
 @dataclass(frozen=True)
 class PositionValues:
-    """Numbers of this shape for each place along the axis `dim`."""
+    """Float values of an inner shape at each position of the axis `dim`."""
 
     dim: str
     inner: tuple[int, ...]
 
     def shape(self, length: int) -> tuple[int, ...]:
-        """The shape of so many places."""
+        """Return the shape for a length."""
         return (length, *self.inner)
 
 
 @dataclass(frozen=True)
 class BoundingBoxes:
-    """Bounding boxes (left, upper, right, lower) along the axis `dim`, coordinates below `below`."""
+    """Bounding boxes (left, upper, right, lower) along the axis `dim`, with coordinates below
+    `below`.
+    """
 
     dim: str
     below: int
 
     def shape(self, length: int) -> tuple[int, ...]:
-        """The shape of so many boxes."""
+        """Return the shape for a length."""
         return (length, 4)
 
 
@@ -79,7 +80,7 @@ Field = TokenIds | PaddingMask | FixedValues | Signal | PositionValues | Boundin
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows of a batch, each with its own lengths."""
+    """Samples of a batch, each with its own lengths."""
 
     fields: Mapping[str, Field]
     rows: tuple[Arrays, ...]
@@ -87,7 +88,7 @@ class Samples:
     seed: int
 
     def alone(self, row: int) -> Arrays:
-        """One sample as a batch of 1 without padding."""
+        """Return one sample as a batch of 1 without padding."""
         made = {}
         for name, field in self.fields.items():
             kept = isinstance(field, PaddingMask)
@@ -99,7 +100,7 @@ class Samples:
         return made
 
     def together(self, side: Side = "right", extra: int = 1) -> Arrays:
-        """All samples in one batch; even the longest has `extra` rows of padding."""
+        """Return all samples in one batch; even the longest has `extra` padding positions."""
         rng = np.random.default_rng(self.seed + 1)
         made = {}
         for name, field in self.fields.items():
@@ -119,7 +120,7 @@ class Samples:
         return made
 
     def kept(self, row: int, dim: str, width: int, side: Side) -> slice:
-        """Where a sample stands in the batch."""
+        """Return the slice of a sample's positions in the batch."""
         length = self.lengths[row][dim]
         return slice(0, length) if side == "right" else slice(width - length, width)
 
@@ -127,7 +128,7 @@ class Samples:
 def make_samples(
     fields: Mapping[str, Field], lengths: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> Samples:
-    """As many random samples as each axis has lengths."""
+    """Return one random sample for each length of the axes."""
     rng = np.random.default_rng(seed)
     count = len(next(iter(lengths.values()), (1, 1, 1)))
     per_row = tuple({dim: many[row] for dim, many in lengths.items()} for row in range(count))
@@ -157,7 +158,7 @@ def _behind(
     shape: tuple[int, ...],
     rng: np.random.Generator,
 ) -> NDArray[Any]:
-    """What stands where there is no sample: what nothing may depend on."""
+    """Return the values of padding, on which no output may depend."""
     match field:
         case PaddingMask():
             return np.zeros(shape, bool)
@@ -169,6 +170,6 @@ def _behind(
 
 
 def _sample_boxes(rng: np.random.Generator, shape: tuple[int, ...], below: int) -> NDArray[Any]:
-    """Boxes of this shape [..., 4] that are not empty."""
+    """Return non-empty boxes of shape [..., 4]."""
     corners = rng.integers(0, below, (*shape[:-1], 2, 2))
     return np.sort(corners, axis=-2).reshape(shape)

@@ -1,9 +1,8 @@
-"""Forms in which people write models over padded sequences, each as statements of a spec.
+"""Layers over padded sequences, in the forms that users write, each as statements of a spec.
 
-A form reads a stream [batch, length, 4] and adds another; `{x}` is the stream, `{keep}` its
-padding mask, `{weight}` the mask as floats [batch, length, 1], `{hidden}` as booleans of
-that shape, `{p}` a name that no other statement has. A form of several statements returns
-its last value. `SUMMARIES` return [batch, 4].
+A form reads a stream [batch, length, 4] and adds another. `{x}` is the stream, `{keep}` its padding
+mask, `{weight}` the mask as floats [batch, length, 1], `{hidden}` as booleans of that shape, `{p}`
+a unique name. A form of several statements returns its last value. `SUMMARIES` return [batch, 4].
 """
 
 LAYERS = """
@@ -41,7 +40,7 @@ conv({x} * {weight}, out=4, kernel=2, padding=[2, 0], dilation=2, bias=false) @ 
 {x} + (sinusoid(position_ids({keep}), dim=4, layout=halves))
 {x} + (sinusoid(positions({x}), dim=4, layout=halves))
 """
-"""Layers that work position by position, or on nearby positions."""
+"""Layers that act on each position or on adjacent positions."""
 
 MIXERS = """
 masked_mean_pool({x}, {keep}) ; {x} - insert({p}1, axis=1)
@@ -151,7 +150,7 @@ sum(exp(where({hidden}, {x}, 0.0)) * {weight}, axis=1)
 sum(exp(where({hidden}, {x}, 0.0)), axis=1)
 {x}[:, 0] + {x}[:, -1]
 """
-"""Summaries of all positions."""
+"""Pooling over all positions."""
 
 
 def read_forms(text: str) -> list[list[str]]:

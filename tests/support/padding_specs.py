@@ -1,4 +1,4 @@
-"""Small specs with a padded axis, and what numbers show of them."""
+"""Small specs with a padded axis, and a numeric test of their dependence on padding."""
 
 from pathlib import Path
 
@@ -23,6 +23,7 @@ SEQUENCE_SHAPE, POOLED_SHAPE = "batch, n, 4", "batch, 4"
 
 
 def write_padding_spec(body: str, shape: str, side: str, first: str = "") -> str:
+    """Return the text of a spec."""
     body = body.replace("; ", "\n  ").replace("{ ", "{\n  ").replace(" }", "\n  }")
     return SPEC.format(body=body, shape=shape, side=side, first=first)
 
@@ -30,13 +31,14 @@ def write_padding_spec(body: str, shape: str, side: str, first: str = "") -> str
 def elaborate_padding_spec(
     directory: Path, body: str, shape: str, side: str, first: str = ""
 ) -> Graph:
+    """Return the graph of a spec."""
     path = directory / "m.specc"
     path.write_text(write_padding_spec(body, shape, side, first), encoding="utf-8")
     return elaborate_spec(open_spec(str(path))).graph
 
 
 def is_affected_by_padding(graph: Graph, side: str) -> bool:
-    """Whether rows on the side where they may be missing change what the model gives."""
+    """Whether padding on the allowed sides changes the output."""
     rng = np.random.default_rng(0)
     x, other = rng.normal(size=(1, LENGTH, 4)), np.array([[True, False, False, True]])
     given = {"x": x, "keep": np.ones((1, LENGTH), bool), "other": other}

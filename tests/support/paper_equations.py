@@ -1,8 +1,7 @@
-"""Models written again from their papers' equations, in NumPy and float64, for one
-sample; and the comparison.
+"""Reference models transcribed from the equations of papers, in NumPy and float64, for one sample;
+and the comparison of specs with them.
 
-A spec that agrees with such a transcription, alone and in a padded batch, says what the
-paper says.
+A spec that agrees with such a transcription, alone and in a padded batch, implements the paper.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +22,7 @@ from support.elaborated_specs import (
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Equations = Callable[..., Arrays]
-"""The weights and one sample's inputs by name, without batch axis or padding, to its results."""
+"""Maps the weights and one sample's inputs by name, without batch axis and padding, to its results."""
 
 
 def sigmoid(x: Array) -> Array:
@@ -40,13 +39,13 @@ def relu(x: Array) -> Array:
 
 
 def linear(w: Arrays, name: str, x: Array) -> Array:
-    """`W x + b` of each row of x, without b where there is none."""
+    """Return `W x + b` of each row of x; b is optional."""
     made: Array = x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
     return made
 
 
 def layer_norm(w: Arrays, name: str, x: Array, eps: float = 1e-5) -> Array:
-    """arXiv:1607.06450, eq. 4, of each row of x."""
+    """Normalize each row of x: arXiv:1607.06450, eq. 4."""
     apart = x - x.mean(-1, keepdims=True)
     made: Array = (
         apart / np.sqrt((apart**2).mean(-1, keepdims=True) + eps) * w[f"{name}.weight"]
@@ -58,7 +57,7 @@ def layer_norm(w: Arrays, name: str, x: Array, eps: float = 1e-5) -> Array:
 def lstm_step(
     w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array
 ) -> tuple[Array, Array]:
-    """Gates in PyTorch's order: input, forget, cell, output."""
+    """Return the next hidden and cell state. Gates in PyTorch's order: input, forget, cell, output."""
     gates = w[f"{name}.weight_ih{suffix}"] @ x + w[f"{name}.bias_ih{suffix}"]
     gates = gates + w[f"{name}.weight_hh{suffix}"] @ h + w[f"{name}.bias_hh{suffix}"]
     i, f, g, o = np.split(gates, 4)
@@ -69,8 +68,10 @@ def lstm_step(
 def pad_batch(
     rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]], left: Collection[str] = ()
 ) -> dict[str, Array]:
-    """Samples as one batch. The axes in `padded` get a row more than the longest,
-    filled with what must not matter; those of `left` stand behind it.
+    """Return samples as one batch.
+
+    The axes in `padded` are one position longer than the longest sample. Padding contains values
+    that must have no effect; inputs in `left` are padded on the left.
     """
     made = {}
     for name in rows[0]:
@@ -97,9 +98,10 @@ def assert_matches_equations(
     graph: str = "",
     **sets: object,
 ) -> None:
-    """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5.
+    """Assert that the spec agrees with the equations: the reference to 1e-9, ONNX Runtime to 1e-5.
 
-    Inputs that are `left` are padded there, all others on the right. Weights named in `louder` are drawn so many times as large.
+    Inputs in `left` are padded on the left, all others on the right. `louder` scales the random
+    values of weights by name.
     """
     found = elaborate_with_config(spec, graph=graph, **sets)
     drawn = sample_spec_weights(found)
@@ -122,7 +124,7 @@ def assert_matches_equations(
 
 
 def sample_sentences(rng: np.random.Generator, below: int, lengths: Sequence[int]) -> list[Array]:
-    """Ids from 3 up: no padding, no marks."""
+    """Return token ids from 3 up: no padding, no special tokens."""
     return [rng.integers(3, below, n) for n in lengths]
 
 
@@ -137,7 +139,9 @@ def gelu(x: Array) -> Array:
 
 
 def masked_attention(w: Arrays, name: str, x: Array, heads: int, seen: Array) -> Array:
-    """arXiv:1706.03762, eq. 1, head by head; `seen[i, j]` says whether i looks at j."""
+    """Compute arXiv:1706.03762, eq. 1, head by head; `seen[i, j]`: position i attends to position
+    j.
+    """
     q, k, v = (np.split(linear(w, f"{name}.{part}_proj", x), heads, axis=1) for part in "qkv")
     made = []
     for head in range(heads):
@@ -154,7 +158,7 @@ def mlp(w: Arrays, name: str, x: Array) -> Array:
 
 
 def decoder_layers(w: Arrays, under: str, x: Array, heads: int, seen: Array) -> Array:
-    """All layers of the name `under`, counted from 0."""
+    """Apply all layers whose names start with `under`, counted from 0."""
     n = 0
     while f"{under}{n}.norm1.weight" in w:
         at = f"{under}{n}"
@@ -166,7 +170,9 @@ def decoder_layers(w: Arrays, under: str, x: Array, heads: int, seen: Array) -> 
 
 
 def make_prefix_mask(head: int, rows: int) -> Array:
-    """Rows of the head see each other, those behind see it and what is before them."""
+    """Return a prefix LM mask: prefix positions attend to each other, later ones to the prefix and
+    causally.
+    """
     seen = np.tri(head + rows, dtype=bool)
     seen[:, :head] = True
     return seen

@@ -1,4 +1,4 @@
-"""Parameter sweeps: a subset runs in each test run, the remainder is marked `slow` or `parity`."""
+"""Parameter sweeps: every test run covers a subset; the remainder is marked `slow` or `parity`."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -9,10 +9,10 @@ from _pytest.mark.structures import ParameterSet
 
 
 def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
-    """The product of the axes as parameters; those that are not `chosen` are slow.
+    """Return the product of the axes as parameters; those that are not `chosen` are marked `slow`.
 
-    `chosen` is told the number of each value in its axis, so that it can go through the
-    axes side by side. What is chosen has every value at least once.
+    `chosen` gets the index of each value in its axis. The chosen parameters must contain every
+    value at least once.
     """
     numbers = list(product(*(range(len(axis)) for axis in axes)))
     kept = {n for n in numbers if chosen(*n)}
@@ -28,7 +28,7 @@ def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
 
 
 def halve_sweep(names: Sequence[object]) -> list[ParameterSet]:
-    """Every other name, or tuple of what a test takes, as it is; the others marked `parity`."""
+    """Return every second parameter unmarked, and the others marked `parity`. CI runs both."""
     return [
         pytest.param(
             *(name if isinstance(name, tuple) else (name,)),

@@ -1,9 +1,8 @@
-"""What a pass makes of a small graph, as text: for golden files, and for the worked
-examples in the docstrings of passes.
+"""Results of passes on small graphs as text, for golden files and for worked examples in
+docstrings.
 
-An example is a line `$ PASS words…` and graphs in IR text. A pass that changes graphs
-gives IR text; one that only finds something out gives a line for each value it says
-anything of. Values go by the numbers that they have in the text.
+An example is a line `$ PASS words…` and graphs in IR text. A pass that changes graphs returns IR
+text; an analysis returns one line per value, with its number in the text.
 """
 
 import re
@@ -51,7 +50,7 @@ Words = Sequence[str]
 
 
 def run_example(example: str) -> str:
-    """What the pass that the first line names makes of the graphs below it."""
+    """Run the pass named in the first line on the graphs below it."""
     first, _, text = example.strip("\n").partition("\n")
     assert first.startswith("$ "), f"an example begins with `$ PASS`, not with {first}"
     name, *words = first[2:].split()
@@ -65,10 +64,12 @@ EXAMPLE_PATTERN = re.compile(r"^    \$ (?:.*\n)(?:    .*\n)+?    gives\n(?:    .
 
 
 def find_examples(docstring: str) -> list[tuple[str, str]]:
-    """The worked examples of a docstring: what is above the line `gives`, and below it."""
+    """Return the worked examples of a docstring: the text above the line `gives`, and the text
+    below it.
+    """
     found = []
     for match in EXAMPLE_PATTERN.finditer(docstring + "\n"):
-        # A long line is continued with a backslash, which leaves its indentation.
+        # A backslash at the end of a line continues it; the indentation of the next line is kept.
         text = re.sub(r"(?<=\S) {2,}", " ", match.group())
         lines = [line[4:] for line in text.splitlines()]
         at = lines.index("gives")
@@ -77,36 +78,36 @@ def find_examples(docstring: str) -> list[tuple[str, str]]:
 
 
 def get_main_graph(graphs: Graphs) -> Graph:
-    """The graph that is not the defaults'."""
+    """Return the graph that is not the graph of defaults."""
     return next(g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME)
 
 
 def format_graphs(*graphs: Graph) -> list[str]:
-    """IR text without its first line; what is made is verified, too."""
+    """Verify graphs and return them as IR text without the first line."""
     for graph in graphs:
         assert find_graph_errors(graph) == [], find_graph_errors(graph)
     return format_ir(*graphs).splitlines()[1:]
 
 
 def number_values(graph: Graph) -> Iterator[tuple[str, Value]]:
-    """Every value with its number, in the order of the text."""
+    """Yield each value with its number, in the order of the text."""
     values = [*graph.inputs.values(), *graph.parameters.values()]
     values += [r for _, results in graph.nodes for r in results]
     yield from ((f"%{n}", v) for n, v in enumerate(values))
 
 
 def get_value_number(graph: Graph, value: Value) -> str:
-    """The number of one value."""
+    """Return the number of a value."""
     return next(n for n, v in number_values(graph) if v is value)
 
 
 def format_bound(number: float) -> str:
-    """An end of an interval: a whole number, or infinity."""
+    """Return an interval bound as text: an integer, or infinity."""
     return {inf: "∞", -inf: "-∞"}.get(number) or str(int(number))
 
 
 def format_interval(reach: Interval) -> str:
-    """`[0, ∞]`."""
+    """Return an interval as text, such as `[0, ∞]`."""
     return "nothing" if reach.is_empty else f"[{format_bound(reach.lo)}, {format_bound(reach.hi)}]"
 
 
@@ -220,7 +221,7 @@ def _padding(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
-    """`$ padded KEEP`: what stands at padded rows of each value."""
+    """`$ padded KEEP`: values at padded positions of each value."""
     graph = get_main_graph(graphs)
     keep = graph.inputs[words[0]]
     states = make_padding_walk(graph, keep, graph.input_facts[words[0]].keep).run(graph)
@@ -246,11 +247,11 @@ def _rows(rows: PaddingFacts) -> Iterator[str]:
         yield f"reached by padding through {rows.padding_source.node.op.name}"
 
 
-# What is derived.
+# Derived graphs.
 
 
 def _open(graph: Graph, words: Words) -> tuple[str, str, dict[str, str]]:
-    """`INPUT OUTPUT=newest OUTPUT=new`: symbol, growing input, rows of outputs."""
+    """`INPUT OUTPUT=newest OUTPUT=new`: symbol, input along the time axis, positions of outputs."""
     growing, *rest = words
     symbol = find_time_symbol(graph, growing)
     assert symbol
@@ -258,7 +259,7 @@ def _open(graph: Graph, words: Words) -> tuple[str, str, dict[str, str]]:
 
 
 def format_demand(rows: float) -> str:
-    """A need for rows in words."""
+    """Return the number of required positions in words."""
     if rows == NEWEST_ONLY:
         return "the newest row"
     if rows == 0:
@@ -323,9 +324,7 @@ def _encode(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
-    """By the kind and the layout that are named, and whether there are `layers` by whole
-    numbers: the graph, and why weights are kept.
-    """
+    """`$ quantize KIND LAYOUT [layers]`: the graph, and the reasons why weights are not quantized."""
     kinds: dict[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
     layout: WeightLayout = "rows" if words[1] == "rows" else "columns"
     wish = QuantizationRequest(kind=kinds[words[0]])

@@ -35,14 +35,14 @@ Run = Callable[[str, Arrays], Mapping[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class ProfiledModel:
-    """A spec with random weights, and its derived graphs as a profile names them."""
+    """A spec with random weights, and its derived graphs in an export profile."""
 
     spec: ElaboratedSpec
     weights: Arrays
     made: ProfiledGraphs
 
     def by_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The results of one graph in float64."""
+        """Return the outputs of one graph in float64."""
         graph = self.made.graphs[name]
         return specc_numpy.evaluate_graph(
             graph, given, {n: self.weights[n] for n in graph.parameters}
@@ -50,8 +50,9 @@ class ProfiledModel:
 
 
 def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) -> ProfiledModel:
-    """`in_profile("hf", "gpt2", layers=2)`. Fails with E0752 where the profile cannot
-    say the model.
+    """Apply an export profile to a spec: `open_profiled_model("hf", "gpt2", layers=2)`.
+
+    Raises E0752 if the profile does not support the model.
     """
     found = elaborate_with_config(spec, **sets)
     generation = found.model.generation
@@ -65,10 +66,9 @@ def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) 
 
 
 def vary_generated_tokens(model: ProfiledModel) -> ProfiledModel:
-    """The same with weights that write more than one word again and again.
+    """Return the model with scaled weights, so that it generates different tokens.
 
-    A table that is the head too, drawn as large as the rest, answers every word with
-    itself.
+    With a tied embedding and weights of equal scale, the model would repeat each token.
     """
     tied = {n for rule in model.spec.rules.ties for n in (rule.name, rule.source)}
     louder = {
@@ -79,7 +79,7 @@ def vary_generated_tokens(model: ProfiledModel) -> ProfiledModel:
 
 
 class ProfiledSessions:
-    """The graphs of a profile in ONNX Runtime, each opened once."""
+    """The graphs of a profile in ONNX Runtime, one session each."""
 
     def __init__(self, model: ProfiledModel, where: str = "ort-cpu") -> None:
         self.sessions: dict[str, Any] = {}
@@ -94,7 +94,7 @@ class ProfiledSessions:
             )
 
     def run(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The results of one graph by name."""
+        """Return the outputs of one graph by name."""
         feeds = {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in given.items()}
         return dict(
             zip(self.names[name], self.sessions[name].run(self.names[name], feeds), strict=True)
@@ -102,11 +102,11 @@ class ProfiledSessions:
 
 
 def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: str = "copy") -> Path:
-    """The model as a package in `directory`, its weights by way of a checkpoint beside it."""
+    """Write the model as a package in `directory`, with its weights in a checkpoint next to it."""
     directory.parent.mkdir(exist_ok=True)
     checkpoint = directory.parent / f"{directory.name}.safetensors"
     write_safetensors(checkpoint, model.weights)
-    # the file has the parameters as they are
+    # the file contains the parameters unchanged
     plain = WeightRules(model.spec.rules.ties, (), ())
     values = loading.bind_checkpoint(
         required_parameters(model.spec.model.graph), plain, str(checkpoint)
@@ -127,12 +127,12 @@ def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: st
 
 
 def list_cache_names(names: list[str]) -> list[str]:
-    """The names that are caches, in the graph's order."""
+    """Return the names of KV caches in the order of the graph."""
     return [n for n in names if ".key" in n or ".value" in n]
 
 
 def make_empty_caches(graph: Graph, batch: int) -> Arrays:
-    """Caches before the first token: [batch, heads, 0, features]."""
+    """Return caches before the first token: [batch, heads, 0, features]."""
     made = {}
     for name in list_cache_names(list(graph.inputs)):
         _, heads, _, features = graph.inputs[name].type.shape
@@ -143,8 +143,8 @@ def make_empty_caches(graph: Graph, batch: int) -> Arrays:
 def run_decoder_only(
     run: Run, graph: Graph, ids: NDArray[Any], mask: NDArray[Any], pieces: list[int]
 ) -> Iterator[NDArray[Any]]:
-    """The logits of each piece of `ids`, as ORTModelForCausalLM takes it in: the mask
-    whole, caches by order.
+    """Return the logits of each chunk of `ids`, as ORTModelForCausalLM runs it: full mask, caches
+    by order.
     """
     past, at = make_empty_caches(graph, len(ids)), 0
     for count in pieces:
@@ -167,9 +167,9 @@ def run_encoder_decoder(
     target: NDArray[Any],
     pieces: list[int],
 ) -> Iterator[NDArray[Any]]:
-    """The logits of each piece of `target`, as ORTModelForSeq2SeqLM asks for them.
+    """Return the logits of each chunk of `target`, as ORTModelForSeq2SeqLM runs it.
 
-    It runs `decoder_model` once, keeps what that gives of the encoder, and goes on with
+    It runs `decoder_model` once, keeps its encoder results, and continues with
     `decoder_with_past_model`.
     """
     seen = mask.astype(np.int64)

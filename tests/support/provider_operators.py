@@ -1,8 +1,7 @@
-"""Which operators of a model a provider's published list lacks.
+"""The operators of a model that the published list of an execution provider does not contain.
 
-A list is a data file in `operator_lists`: where it stands, at which commit it was read
-and when, and the newest version of every standard operator it names (0 where it tells
-no versions).
+A list is a data file in `operator_lists`: its source, the commit and date at which it was read, and
+the latest supported version of each standard operator (0 if the list contains no versions).
 """
 
 import json
@@ -20,12 +19,12 @@ from support.small_configs import SMALL_CONFIGS
 LIST_DIRECTORY = Path(__file__).parent / "operator_lists"
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-"""What ONNX Runtime does itself whatever the provider: it runs their bodies there."""
+"""ONNX Runtime implements these itself for every provider; the provider runs their bodies."""
 
 
 @dataclass(frozen=True)
 class OperatorList:
-    """A published list; `opset` is the one at which models are compared with it."""
+    """A published list; `opset` is the opset at which models are compared with it."""
 
     provider: str
     source: str
@@ -36,7 +35,9 @@ class OperatorList:
     operators: Mapping[str, int]
 
     def lacks(self, spec: str) -> list[str]:
-        """The operators of a built-in spec, small, that it does not name, or not as new."""
+        """Return the operators of a small built-in spec that the list lacks, or supports in older
+        versions only.
+        """
         return sorted(
             kind
             for kind, version in list_used_operators(spec, self.opset)
@@ -44,13 +45,13 @@ class OperatorList:
         )
 
     def names(self, kind: str, version: int) -> bool:
-        """Whether it has an operator as it was defined in an opset."""
+        """Whether the list contains an operator in the version of an opset."""
         newest = self.operators.get(kind)
         return newest is not None and (newest == 0 or newest >= version)
 
 
 def read_operator_lists() -> dict[str, OperatorList]:
-    """Every list by the name of its file."""
+    """Return every list by the name of its file."""
     return {
         path.stem: OperatorList(**json.loads(path.read_text("utf-8")))
         for path in sorted(LIST_DIRECTORY.glob("*.json"))
@@ -59,8 +60,8 @@ def read_operator_lists() -> dict[str, OperatorList]:
 
 @cache
 def list_used_operators(spec: str, opset: int) -> frozenset[tuple[str, int]]:
-    """The operators of a built-in spec for the target `onnx`, each with the opset that
-    defined it last.
+    """Return the operators of a built-in spec for the target `onnx`, each with the opset that last
+    defined it.
     """
     sets = {name.replace(".", "__"): value for name, value in SMALL_CONFIGS[spec].items()}
     model = build_model(
@@ -73,7 +74,7 @@ def list_used_operators(spec: str, opset: int) -> frozenset[tuple[str, int]]:
 
 
 def iterate_onnx_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Every node, those inside others too."""
+    """Yield every node, including nodes of subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

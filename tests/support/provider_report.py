@@ -1,8 +1,8 @@
-"""docs/providers.md: what was run where, and what was only read. `make providers`.
+"""Write docs/providers.md: the results of each runtime, and operator lists. `make providers`.
 
-Every built-in spec, small, is run by each runtime that is found, and compared with the
-float64 reference; its operators are compared with the published lists. The record stands
-in docs/providers.json, the page's tables are made of it alone.
+Runs every small built-in spec in each available runtime and compares the outputs with the float64
+reference; compares the operators with the published lists. docs/providers.json contains the
+results; the tables of the page are built from it alone.
 """
 
 import json
@@ -27,11 +27,11 @@ from support.small_configs import SMALL_CONFIGS
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, RECORD = DOCS / "providers.md", DOCS / "providers.json"
 MAX_REASON = 110
-"""Characters of what a runtime says that are kept."""
+"""Maximum number of characters of a runtime's error message."""
 
 
 def update_record(names: list[str]) -> dict[str, Any]:
-    """The record, brought up to date for the runtimes that are here, or `names` of them."""
+    """Return the record with new results of the available runtimes, or of `names`."""
     made: dict[str, Any] = (
         json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"runs": {}}
     )
@@ -65,14 +65,14 @@ def _ran(name: str) -> dict[str, Any]:
 
 
 def _kept(outcome: ModelOutcome) -> float | str:
-    """A difference, or what went wrong, in short."""
+    """Return a difference or an error as short text."""
     if outcome.wrong:
         return outcome.wrong[:MAX_REASON]
     return float(f"{outcome.worst:.1e}")
 
 
 def build_tables(made: dict[str, Any]) -> dict[str, str]:
-    """Each table of the page by the name of its place."""
+    """Return each table of the page by the name of its placeholder."""
     runs = [
         "| runtime | version | compiled with | agree | worst difference | run |",
         "|---|---|---|---|---|---|",
@@ -101,7 +101,7 @@ def build_tables(made: dict[str, Any]) -> dict[str, str]:
 
 
 def fill_page(made: dict[str, Any], text: str) -> str:
-    """The page with its tables put in."""
+    """Return the page with its tables."""
     for name, table in build_tables(made).items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         head, rest = text.split(start)
@@ -110,7 +110,7 @@ def fill_page(made: dict[str, Any], text: str) -> str:
 
 
 def main() -> None:
-    """Runs what is here and writes the record and the page."""
+    """Run the available runtimes, and write the record and the page."""
     made = update_record(sys.argv[1:])
     RECORD.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", "utf-8")
     PAGE.write_text(fill_page(made, PAGE.read_text("utf-8")), "utf-8")

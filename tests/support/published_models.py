@@ -39,9 +39,10 @@ RECORD_VARIABLE = "SPECC_PARITY_RECORD"
 def record_comparison(
     find_model: Callable[[], ModelDefinition], *, worst: float | None = None, written: int = 0
 ) -> None:
-    """A comparison of a model that held: the `worst` difference, as a share of the
-    greatest value, or how many tokens were written alike. The model is asked for when a file is
-    kept.
+    """Append a passed comparison to the record: `worst` difference relative to the largest value,
+    or the number of equal generated tokens.
+
+    Calls `find_model` only if a record is written.
     """
     path = os.environ.get(RECORD_VARIABLE)
     if not path:
@@ -55,19 +56,19 @@ def record_comparison(
         "worst": worst,
         "written": written,
     }
-    with Path(path).open("a", encoding="utf-8") as file:  # one write: workers share it
+    with Path(path).open("a", encoding="utf-8") as file:  # a single write: workers share the file
         file.write(json.dumps(line) + "\n")
 
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
-"""A published model: inputs by the spec's names to results by the spec's names."""
+"""A published model: maps inputs by the spec's names to outputs by the spec's names."""
 
 
 def randomize_weights(model: torch.nn.Module, seed: int = 0) -> Any:
-    """The model with random weights (numbers that f32 holds), ready to run in float64.
+    """Return the model with random weights (float32 values), ready to run in float64.
 
-    Tables of sines stay as they are: nobody trains them.
+    Sinusoidal tables are unchanged: they are not trained.
     """
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -93,7 +94,7 @@ def randomize_statistics(model: torch.nn.Module) -> None:
 
 
 def is_sinusoidal(model: torch.nn.Module, name: str) -> bool:
-    """Whether a parameter is a table of sines, which a few classes have as a weight."""
+    """Whether a parameter is a sinusoidal table, which a few classes store as a weight."""
     return "Sinusoidal" in type(model.get_submodule(name.rpartition(".")[0])).__name__
 
 
@@ -109,8 +110,10 @@ class WeightedSpec:
 def open_weighted_spec(
     spec: str, directory: Path, longest: int = 0, graph: str = "", **sets: object
 ) -> WeightedSpec:
-    """A spec with the weights in a folder, and its config.json if there is one, or in a GGUF file, for
-    texts of up to `longest` tokens where that counts; `graph` names another than the usual.
+    """Open a spec with the weights and config.json of a directory, or with a GGUF file.
+
+    `longest` is the maximum number of tokens where the model needs it; `graph` selects another
+    graph than the default.
     """
     alone = is_gguf_path(directory)
     config = str(directory) if alone or (directory / "config.json").exists() else ""
@@ -137,13 +140,13 @@ def open_weighted_spec(
 def build_weighted_spec(
     spec: str, weights: Arrays, directory: Path, graph: str = "", **sets: object
 ) -> WeightedSpec:
-    """A spec with these weights, by way of a file in `directory`."""
+    """Write weights to a checkpoint in `directory` and open the spec with it."""
     write_safetensors(directory / "model.safetensors", weights)
     return open_weighted_spec(spec, directory, graph=graph, **sets)
 
 
 def list_module_weights(module: torch.nn.Module, prefix: str = "") -> Arrays:
-    """A module's weights by name, behind a prefix."""
+    """Return the weights of a module by name, with a prefix."""
     return {f"{prefix}{name}": p.detach().numpy().copy() for name, p in module.state_dict().items()}
 
 
@@ -154,8 +157,8 @@ def assert_matches_float32(
     results: Mapping[str, str],
     sides: tuple[Side, ...] = ("right",),
 ) -> None:
-    """As `assert_matches_published`, for models that take some steps in float32 whatever they are
-    asked for.
+    """Call `assert_matches_published` for models that compute some steps in float32 even in float64
+    mode.
     """
     assert_matches_published(ours, given, published, results, sides, exactly=1e-5)
 
@@ -168,12 +171,11 @@ def assert_matches_published(
     sides: tuple[Side, ...] = ("right",),
     exactly: float = 1e-9,
 ) -> None:
-    """The spec gives what the published model gives in float64: alone, and in a padded
+    """Assert that the spec gives the published model's float64 outputs: alone, and in a padded
     batch of 3.
 
-    `results` says along which padded axis each result runs, if along any; only valid
-    rows are compared. The reference is in float64 too, and so agrees far better than is
-    asked: to `exactly`.
+    `results` maps each output to its padded axis, "" if it has none; only valid positions are
+    compared. The float64 reference must agree to `exactly`.
     """
     worst = 0.0
     batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
@@ -201,11 +203,10 @@ def assert_matches_published(
 def run_one_by_one(
     x: Mapping[str, torch.Tensor], run: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """[batch, seq, …]: what a model gives for each text without its padding, zeros
-    where there is none.
+    """Run a model on each sequence without its padding: [batch, seq, …], 0 at padded positions.
 
-    For models that know no padding, or not on both sides. `x` holds the ids and which
-    of them are there.
+    For models without padding masks, or with one padding side. `x` contains token ids and the
+    padding mask.
     """
     ids, keep = x.values()
     made = [run(row[kept][None])[0] for row, kept in zip(ids, keep, strict=True)]

@@ -1,7 +1,7 @@
-"""Quantize the linear layers of a saved checkpoint, by code that shares nothing with the reader.
+"""Quantize the linear layers of a saved checkpoint, independently of the code that reads it.
 
-Each packer returns the tensors of one weight by suffix, and the float64 values that they stand
-for, from the formulas of the formats' documentation.
+Each packer returns the tensors of one weight by suffix, and the float64 values that they represent,
+from the formulas in the documentation of the format.
 """
 
 import json
@@ -20,7 +20,7 @@ Packer = Callable[[Wide, np.random.Generator], Packed]
 
 
 def pack_words(codes: NDArray[Any], bits: int) -> torch.Tensor:
-    """Rows of codes as rows of 32-bit words, the first code in the lowest bits."""
+    """Pack rows of codes into rows of 32-bit words, the first code in the lowest bits."""
     rows = []
     for row in codes.tolist():
         number = sum(int(code) << (bits * place) for place, code in enumerate(row))
@@ -32,7 +32,7 @@ def pack_words(codes: NDArray[Any], bits: int) -> torch.Tensor:
 def scale_groups(
     weight: Wide, index: NDArray[np.int64], bits: int, *, symmetric: bool
 ) -> tuple[Wide, Wide, Wide]:
-    """Codes, scales (of float16) and zero points of `[out, in]`, with a group per column."""
+    """Return codes, float16 scales and zero points of `[out, in]`, with one group index per column."""
     top, groups = 2**bits - 1, int(index.max()) + 1
     scales, zeros = np.empty((len(weight), groups)), np.empty((len(weight), groups))
     for group in range(groups):
@@ -52,7 +52,7 @@ def scale_groups(
 def make_gptq_packer(
     bits: int = 4, *, symmetric: bool = True, act_order: bool = False, added: int = 1
 ) -> Packer:
-    """GPTQ with groups of 16; files of version 1 store zero points less 1."""
+    """Return a packer for GPTQ with group size 16; files of version 1 store zero points minus 1."""
 
     def pack(weight: Wide, draw: np.random.Generator) -> Packed:
         index = np.arange(weight.shape[1]) // 16
@@ -70,7 +70,7 @@ def make_gptq_packer(
 
 
 def pack_awq(weight: Wide, _: np.random.Generator) -> Packed:
-    """AWQ, GEMM version, groups of 16: outputs 0, 2, 4, 6, 1, 3, 5, 7 of every eight."""
+    """Pack AWQ, GEMM version, group size 16: outputs 0, 2, 4, 6, 1, 3, 5, 7 of every eight."""
     index = np.arange(weight.shape[1]) // 16
     codes, scales, zeros = scale_groups(weight, index, 4, symmetric=False)
     order = np.concatenate(
@@ -85,7 +85,7 @@ def pack_awq(weight: Wide, _: np.random.Generator) -> Packed:
 
 
 def make_compressed_packer(*, symmetric: bool = True) -> Packer:
-    """compressed-tensors, pack-quantized, groups of 16."""
+    """Return a packer for compressed-tensors, pack-quantized, group size 16."""
 
     def pack(weight: Wide, _: np.random.Generator) -> Packed:
         index = np.arange(weight.shape[1]) // 16
@@ -103,7 +103,7 @@ def make_compressed_packer(*, symmetric: bool = True) -> Packer:
 
 
 def make_int8_packer(suffix: str, divisor: float) -> Packer:
-    """int8 with one scale per row, of bitsandbytes or compressed-tensors."""
+    """Return a packer for int8 with per-channel scales, of bitsandbytes or compressed-tensors."""
 
     def pack(weight: Wide, _: np.random.Generator) -> Packed:
         largest = np.abs(weight).max(1).astype(np.float32).astype(np.float64)
@@ -117,7 +117,7 @@ def make_int8_packer(suffix: str, divisor: float) -> Packer:
 
 
 def pack_fp8_blocks(weight: Wide, _: np.random.Generator) -> Packed:
-    """FP8 with blocks of 12 by 20, shorter at the edges."""
+    """Pack FP8 with blocks of 12 by 20, smaller at the edges."""
     rows, columns = np.arange(weight.shape[0]) // 12, np.arange(weight.shape[1]) // 20
     grid = np.zeros((rows[-1] + 1, columns[-1] + 1))
     np.maximum.at(grid, (rows[:, None], columns[None]), np.abs(weight))
@@ -161,7 +161,7 @@ PACKERS: Mapping[str, tuple[Packer, dict[str, Any]]] = {
 
 
 def quantize_checkpoint(directory: Path, name: str, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Quantize every `*_proj.weight` of a directory. Returns their values in float64."""
+    """Quantize every `*_proj.weight` of a directory and return their values in float64."""
     packer, config = PACKERS[name]
     file, draw = directory / "model.safetensors", np.random.default_rng(seed)
     stored, values = load_file(file), {}

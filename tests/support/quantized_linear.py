@@ -1,4 +1,4 @@
-"""Rounded weights in tests: a linear map by one, with numbers, for a target."""
+"""Graphs of one quantized linear layer, with weights, for a target."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +20,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class QuantizedLinear:
-    """A linear map by a rounded weight: the graph, its numbers, and the form."""
+    """A quantized linear layer: its graph, weights and quantization format."""
 
     graph: Graph
     weights: dict[str, Array]
     form: QuantizationFormat
 
     def model(self, target_name: str, opset: int = 23) -> onnx.ModelProto:
-        """In ONNX, the weights inside."""
+        """Return the ONNX model with its weights inside."""
         built = build_model(self.graph, get_target(target_name), opset)
         for name, tensor in built.weights.items():
             value = self.weights[name]
@@ -37,14 +37,14 @@ class QuantizedLinear:
 
 
 def pack_int4(whole: Array) -> bytes:
-    """Numbers of 4 bits two to a byte, the earlier one in the lower half."""
+    """Pack two int4 values per byte, the first one in the low nibble."""
     flat = [int(n) & 15 for n in whole.reshape(-1)]
     flat += [0] * (len(flat) % 2)
     return bytes(a | b << 4 for a, b in zip(flat[::2], flat[1::2], strict=True))
 
 
 def quantize_matrix(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
-    """The numbers and scales of a weight `[out, in]`, in columns where the form has them."""
+    """Return the codes and scales of a weight `[out, in]`, transposed if the format stores columns."""
     blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
     scales = int_quantization.group_scales(blocks, form.bits)
     numbers = int_quantization.pack_quantized(
@@ -64,7 +64,7 @@ def build_quantized_linear(
     lead: tuple[str | int, ...] = ("b",),
     bias: Array | None = None,
 ) -> QuantizedLinear:
-    """`linear_q` of rows with these leading axes."""
+    """Build `linear_q` of an input with these leading axes."""
     wide = weight.shape[1]
     numbers, scales = quantize_matrix(weight, form)
     b = Builder()

@@ -1,4 +1,6 @@
-"""Still more random graphs: loops whose bodies look back or count examples, and examples in blocks that are moved about."""
+"""Random graphs with operations along the batch axis: loops over batch elements, merged batch axes,
+and loops whose bodies read earlier positions or the whole batch.
+"""
 
 import random
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ TWO = Dim.of(2)
 
 @dataclass
 class BatchAxisGraphBuilder(DataflowGraphBuilder):
-    """What `DataflowGraphBuilder` draws, and more of what goes on inside of loops and blocks."""
+    """Adds loops and merged batch axes to the nodes of `DataflowGraphBuilder`."""
 
     def step(self) -> Value:
         if self.rng.random() < 0.5:
@@ -25,7 +27,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         return self.rng.choice(kinds + ([self.over_batch] if self.mixes else []))(self.stream())
 
     def over_batch(self, x: Value) -> Value:
-        """A loop from example to example; what it gives is all it carried, or the last."""
+        """Add a loop over batch elements; return all its outputs, or the last carry."""
         inner = Builder()
         row, carry = (inner.input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
         after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
@@ -37,7 +39,9 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         return every
 
     def inside(self, x: Value) -> Value:
-        """A loop over `src` that takes a stream from outside and does something along it in each turn."""
+        """Add a loop over `src` that captures a stream and processes it along its time axis in each
+        iteration.
+        """
         inner = Builder()
         row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
         carry, seen = inner.input("y", Input(STREAM_TYPE)), inner.input("x", Input(STREAM_TYPE))
@@ -50,7 +54,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         return self.one(scan, self.build.inputs["mem"], self.stream(), x)
 
     def looked(self, inner: Builder, x: Value) -> Value:
-        """Rows of a stream made of rows before, in the body of a loop."""
+        """Add an operation of a loop body that reads earlier positions."""
         match self.rng.choice(["back", "far back", "sum", "own", "own", "attend", "flip"]):
             case "back":
                 return inner.one(ops.Delay(1, 1, 0.5), x)
@@ -68,7 +72,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         return inner.one(ops.Pointwise("sin"), x)
 
     def counted(self, inner: Builder, x: Value) -> Value:
-        """What only a whole batch tells, in the body of a loop."""
+        """Add an operation of a loop body that depends on the whole batch."""
         match self.rng.choice(["numbers", "rows", "mean", "size", "turned"]):
             case "numbers":
                 at = inner.one(ops.Cast("f64"), inner.one(ops.Range(BATCH)))
@@ -87,7 +91,9 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         )
 
     def windows(self, x: Value) -> Value:
-        """Each example twice, in blocks or not, worked on along the axis that holds all of them, and put back."""
+        """Duplicate each batch element, merge both axes in either order, process them, and split
+        the axes again.
+        """
         twice = self.one(ops.Expand(1, TWO), self.one(ops.Insert(1), x))
         leading = self.rng.random() < 0.7 or not self.mixes
         if not leading:
@@ -101,7 +107,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         return self.one(ops.Arith("add"), x, one)
 
     def worked(self, flat: Value) -> Value:
-        """[2 batch, seq, d] as it is, along its features, or along its examples."""
+        """Process [2 batch, seq, d] elementwise, along its features, or along its batch axis."""
         kinds = ["tanh", "linear", "linear"] + (
             ["flip", "delay", "sum", "cut", "numbers"] if self.mixes else []
         )
@@ -128,7 +134,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
 def make_batch_axis_graph(
     seed: int, keep: Literal["left", "right", "any"] = "any", *, mixes: bool = False
 ) -> Graph:
-    """A graph as `wide_graph` makes them."""
+    """Return a graph with the inputs and outputs of `make_dataflow_graph`."""
     drawn = BatchAxisGraphBuilder(random.Random(seed), mixes=mixes)
     drawn.streams.append(drawn.build.input("x", Input(STREAM_TYPE)))
     drawn.build.input("mem", Input(Type.of("f64", BATCH, Dim.symbol("src"), WIDTH)))

@@ -1,5 +1,5 @@
-"""More random graphs: loops over another axis, row numbers with factors, hidden scores,
-examples in blocks, pooling.
+"""Random graphs with loops over another axis, position ids with factors, large negative scores at
+masked positions, merged batch axes, pooling and rotations.
 """
 
 import random
@@ -21,8 +21,8 @@ STREAM_TYPE = Type.of("f64", BATCH, SEQ, WIDTH)
 
 @dataclass
 class DataflowGraphBuilder(RandomGraphBuilder):
-    """Streams made by what `RandomGraphBuilder` has and by more; `mixes` also draws what mixes the
-    rows of a batch.
+    """Adds further operations to the nodes of `RandomGraphBuilder`; with `mixes` also operations
+    across batch elements.
     """
 
     mixes: bool = False
@@ -45,12 +45,12 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.rng.choice(kinds)(self.stream())
 
     def condition(self) -> Value:
-        """`keep`, `other`, or both."""
+        """Return `keep`, `other`, or their conjunction."""
         keep, other = self.build.inputs["keep"], self.build.inputs["other"]
         return self.rng.choice([keep, keep, keep, other, self.one(ops.And(), keep, other)])
 
     def numbers(self, x: Value) -> Value:
-        """Row numbers as f64[seq], with a factor or not."""
+        """Return position ids as f64[seq], sometimes with a factor."""
         at = self.one(ops.Range(SEQ)) if self.rng.random() < 0.5 else self.one(ops.Extent(1), x)
         made = self.one(ops.Cast("f64"), at)
         factor = self.rng.choice([1.0, 1.0, 2.0, -1.0])
@@ -61,8 +61,8 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         )
 
     def crossing(self, x: Value) -> Value:
-        """A loop over `src` that carries a stream; its body may know row numbers, look
-        back, or count rows.
+        """Add a loop over `src` that carries a stream; its body may read position ids, earlier
+        positions, or the length.
         """
         inner = Builder()
         row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
@@ -98,9 +98,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.one(scan, *given.values())
 
     def numbered(self, x: Value) -> Value:
-        """Row numbers against each other: as a mask with factors, as a bias, as what a
-        stream is scaled by.
-        """
+        """Compare position ids: as a mask with factors, as a bias, or as a scale of a stream."""
         i, j = (self.one(ops.Insert(at), self.numbers(x)) for at in (1, 0))
         less = self.one(ops.Arith("sub"), i, j)
         match self.rng.choice(["mask", "mask", "bias", "scale", "cancel"]):
@@ -122,7 +120,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Compare("le"), j, i)
 
     def masked(self, seen: Value) -> Value:
-        """[1 q k] and [b 1 k]."""
+        """Combine masks [1 q k] and [b 1 k]."""
         keys = self.one(ops.Insert(1), self.condition())
         return (
             self.one(ops.And(), self.one(ops.Insert(0), seen), keys)
@@ -138,7 +136,9 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Squeeze(1), out)
 
     def hidden(self, x: Value) -> Value:
-        """Scores that are very low where a mask hides, then a softmax written out or not."""
+        """Add attention with very low scores at masked positions, and a softmax op or its
+        decomposition.
+        """
         seen = self.masked(self.causal(x))
         low = self.one(ops.Constant(self.rng.choice([-1e30, -1e30, float("-inf"), -2e30]), "f64"))
         scores = self.one(ops.Where(), seen, self.scores(x, self.stream()), low)
@@ -152,7 +152,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.one(ops.MatMul(), share, x)
 
     def kept_scan(self, x: Value) -> Value:
-        """A loop along the sequence that passes over rows, those that are padded or others."""
+        """Add a loop along the sequence that skips padded or other positions."""
         inner = Builder()
         row, carry = (inner.input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
         after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
@@ -167,7 +167,9 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), row))
 
     def pooled(self, x: Value) -> Value:
-        """One vector of all rows, added to each: the last that is kept, the greatest, the mean."""
+        """Add a vector pooled over all positions to each position: the last valid one, the maximum,
+        or the mean.
+        """
         kept = self.condition()
         match self.rng.choice(["last", "last", "max", "mean"]):
             case "last":
@@ -192,8 +194,8 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return self.beside(x, self.one(ops.Arith("div"), total, count))
 
     def turned(self, x: Value) -> Value:
-        """Queries and keys turned by row numbers, alike or not, and what may be done to
-        them after.
+        """Add rotated queries and keys (RoPE), with equal or different position ids, and sometimes
+        further operations on them.
         """
         at = self.one(ops.Insert(0), self.one(ops.Extent(1), x))
         twice = self.one(ops.Arith("add"), at, at) if self.rng.random() < 0.2 else at
@@ -223,7 +225,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         ]
 
     def blocks(self, x: Value) -> Value:
-        """Rows of examples one after the other, worked on, and taken apart again."""
+        """Merge batch and sequence axis, process the result, and split the axes again."""
         split = self.rng.choice([(BATCH, SEQ)] * 6 + ([(SEQ, BATCH)] if self.mixes else []))
         flat = self.one(ops.Merge(0, 2), x)
         flat = self.one(ops.Linear(), flat, self.weight(WIDTH, WIDTH), None)
@@ -231,7 +233,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         return made if split[0] == BATCH else self.one(ops.Transpose((1, 0, 2)), made)
 
     def of_batch(self, x: Value) -> Value:
-        """What only a whole batch tells."""
+        """Add an operation that depends on the whole batch."""
         match self.rng.choice(["numbers", "extent", "mean", "size"]):
             case "numbers":
                 at = self.one(ops.Cast("f64"), self.one(ops.Range(BATCH)))
@@ -249,7 +251,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
 def make_dataflow_graph(
     seed: int, keep: Literal["left", "right", "any"] = "any", *, mixes: bool = False
 ) -> Graph:
-    """A graph of `x`, `mem`, `keep` and `other` with the output `y: f64[batch, seq, 3]`."""
+    """Return a graph of `x`, `mem`, `keep` and `other` with the output `y: f64[batch, seq, 3]`."""
     drawn = DataflowGraphBuilder(random.Random(seed), mixes=mixes)
     drawn.streams.append(drawn.build.input("x", Input(STREAM_TYPE)))
     drawn.build.input("mem", Input(Type.of("f64", BATCH, SRC, WIDTH)))
@@ -263,7 +265,7 @@ def make_dataflow_graph(
 def sample_dataflow_values(
     graph: Graph, seed: int, rows: int, batch: int = 1
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs and parameters for `graph`; what is not an example of padding is kept."""
+    """Return inputs and parameters for `graph`; every batch element has a valid position."""
     rng = np.random.default_rng(seed)
     inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "mem": rng.normal(size=(batch, 2, WIDTH))}
     inputs |= {"keep": np.ones((batch, rows), bool), "other": rng.random((batch, rows)) < 0.6}

@@ -1,4 +1,4 @@
-"""Random graphs in which rows and features are picked, moved around and sampled anew."""
+"""Random graphs that select, shift and resample positions and features."""
 
 import random
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ D = Dim.of
 
 @dataclass
 class GatherGraphBuilder(RandomGraphBuilder):
-    """Streams that are made of their features by such ops, and at times of their rows."""
+    """Adds such ops along the features, and sometimes along the sequence."""
 
     def step(self) -> Value:
-        """One more stream."""
+        """Return one more stream."""
         kind = self.rng.random()
         if kind < 0.45:
             return super().step()
         return self.features() if kind < 0.85 else self.along()
 
     def features(self) -> Value:
-        """What an op makes of the three features of each row alone."""
+        """Apply an op to the three features of each position."""
         x = self.stream()
         match self.rng.choice(["roll", "top", "pad", "resize", "every"]):
             case "roll":
@@ -46,13 +46,13 @@ class GatherGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Stride(2, D(self.rng.choice([0, 1])), D(6), D(2)), both)
 
     def along(self) -> Value:
-        """What an op makes of rows of the sequence; few of these look back alone."""
+        """Apply an op along the sequence; few of these ops are causal."""
         x, y = self.stream(), self.stream()
         match self.rng.choice(["roll", "head", "again", "norm", "half", "top"]):
             case "roll":
                 return self.one(ops.Roll(1, D(1)), x)
             case "head":
-                # a row of zeros in front, and without it again
+                # pad one position of zeros, then remove it
                 longer = self.one(ops.Pad(1, D(1), D(0)), x)
                 return self.one(ops.Slice(1, D(1), SEQ + 1), longer)
             case "again":
@@ -67,5 +67,5 @@ class GatherGraphBuilder(RandomGraphBuilder):
 
 
 def make_gather_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
-    """A graph as `random_graph` draws it, with such ops in it."""
+    """Return a graph like that of `make_random_graph`, with such ops."""
     return finish_random_graph(GatherGraphBuilder(random.Random(seed)), keep)

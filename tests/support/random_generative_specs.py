@@ -1,4 +1,6 @@
-"""Random specs that write, as text, and what a test must know of them: what their `keep` says of ids, above all."""
+"""Random generative specs as text, and the facts that tests need about them, such as the default of
+`keep`.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -28,12 +30,14 @@ KEEP_RULES: dict[str, Callable[[int], bool]] = {
     "0 <= ids < 4": lambda t: 0 <= t < 4,
     "ids % 3 != 1": lambda t: t % 3 != 1,
 }
-"""Defaults of `keep`, and whether a token exists by them."""
+"""Defaults of `keep`, and the predicate of a token id that they mean."""
 
 
 @dataclass(frozen=True)
 class GenerativeSpec:
-    """A spec of `vocab` tokens; `keep` says whether a token exists, None where there is no such input."""
+    """A spec with `vocab` tokens; `keep` returns whether a token is valid, None without a padding
+    mask.
+    """
 
     text: str
     vocab: int
@@ -43,13 +47,17 @@ class GenerativeSpec:
     stop: frozenset[int]
 
     def kept(self, tokens: Sequence[int], begun: bool) -> list[bool]:
-        """Which rows of a text exist; the first does where it was not given."""
+        """Return which positions of a sequence are valid; a start token that is not part of the
+        prompt is valid.
+        """
         said = [self.keep is None or self.keep(t) for t in tokens]
         return [True, *said[1:]] if begun else said
 
 
 def make_generative_spec(seed: int) -> GenerativeSpec:
-    """Heads, widths, windows, loops, biases; with a start or not, a source or not, padding or not."""
+    """Return a spec with random heads, widths, windows, loops and biases; with or without start
+    token, source and padding.
+    """
     rng = random.Random(seed)
     keep = rng.choice(list(KEEP_RULES)) if rng.random() < 0.65 else None
     d, vocab = rng.choice([6, 8, 12]), rng.randint(5, 8)

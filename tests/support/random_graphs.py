@@ -19,18 +19,18 @@ BATCH, SEQ, WIDTH = Dim.symbol("batch"), Dim.symbol("seq"), 3
 
 @dataclass
 class RandomGraphBuilder:
-    """A builder with the streams f[batch seq 3] made so far."""
+    """A builder with the streams f[batch seq 3] so far."""
 
     rng: random.Random
     build: Builder = field(default_factory=Builder)
     streams: list[Value] = field(default_factory=list)
 
     def ends(self) -> tuple[Value, Value]:
-        """The streams whose rows a mask compares: of the queries and of the keys."""
+        """Return the streams that provide the positions of queries and keys of a mask."""
         return self.streams[0], self.streams[0]
 
     def kept_of(self, x: Value) -> Value:
-        """Which rows of a stream exist, bool[batch seq]."""
+        """Return the padding mask of a stream, bool[batch seq]."""
         return self.build.inputs["keep"]
 
     def stream(self) -> Value:
@@ -52,11 +52,11 @@ class RandomGraphBuilder:
         return self.one(ops.Constant(value, "i64"))
 
     def rows(self, x: Value, at: int) -> Value:
-        """The row numbers of the sequence as i[q 1] (`at` 1) or i[1 k] (`at` 0)."""
+        """Return position ids as i[q 1] (`at` 1) or i[1 k] (`at` 0)."""
         return self.one(ops.Insert(at), self.one(ops.Extent(1), x))
 
     def mask(self, depth: int = 0) -> Value:
-        """A boolean grid, [q k] or [batch q k]."""
+        """Return a boolean mask, [q k] or [batch q k]."""
         queries, keys = self.ends()
         i, j = self.rows(queries, 1), self.rows(keys, 0)
         kind = self.rng.choice(
@@ -98,11 +98,11 @@ class RandomGraphBuilder:
         return self.one(ops.Insert(1), self.kept_of(keys))
 
     def first(self) -> Value:
-        """What a loop along the sequence begins as, f[3]."""
+        """Return the initial carry of a loop along the sequence, f[3]."""
         return self.weight(WIDTH)
 
     def gru(self, x: Value) -> Value:
-        """A recurrent layer: every state, or the final one beside each row."""
+        """Add a GRU; return every state, or add the final one to each position."""
         op = ops.Gru("after", reverse=self.rng.random() < 0.1)
         keep = self.kept_of(x) if self.rng.random() < 0.5 else None
         weights = self.weight(3 * WIDTH, WIDTH), self.weight(3 * WIDTH, WIDTH)
@@ -115,15 +115,15 @@ class RandomGraphBuilder:
         return self.one(ops.Einsum("b q d, b k d -> b q k"), x, y)
 
     def keys(self, x: Value, y: Value) -> Value:
-        """A reduction over keys."""
+        """Add a reduction over keys."""
         return add_key_reduction(self, x, y)
 
     def others(self, x: Value, y: Value) -> Value:
-        """Other scores between queries and keys, [batch q k]."""
+        """Return other scores between queries and keys, [batch q k]."""
         return self.scores(y, x)
 
     def step(self) -> Value:
-        """One more stream."""
+        """Return one more stream."""
         x, y = self.stream(), self.stream()
         kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul", "gru"]
         kinds += ["attend", "weigh", "scan", "keys"] * 2
@@ -214,8 +214,8 @@ class RandomGraphBuilder:
 
 
 def make_random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
-    """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output
-    `y: f64[batch, seq, 3]`.
+    """Return a graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y:
+    f64[batch, seq, 3]`.
     """
     return finish_random_graph(RandomGraphBuilder(random.Random(seed)), keep)
 
@@ -223,7 +223,7 @@ def make_random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") 
 def finish_random_graph(
     drawn: RandomGraphBuilder, keep: Literal["left", "right", "any"] = "any"
 ) -> Graph:
-    """The graph that a builder draws."""
+    """Add random streams to a builder and return its graph."""
     drawn.streams.append(drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     for _ in range(drawn.rng.randint(2, 6)):
@@ -234,7 +234,7 @@ def finish_random_graph(
 def sample_graph_values(
     graph: Graph, seed: int, rows: int, batch: int = 1
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs and parameters for `graph`."""
+    """Return inputs and parameters for `graph`."""
     rng = np.random.default_rng(seed)
     inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "keep": rng.random((batch, rows)) < 0.8}
     weights = {

@@ -1,4 +1,4 @@
-"""Random reductions over the keys of a grid of scores, some of which its mask hides."""
+"""Random reductions over the keys of a score matrix with masked positions."""
 
 import random
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from specc.ir.op import Op
 
 
 class GridBuilder(Protocol):
-    """What these need of a graph that is being drawn."""
+    """The interface of a random graph builder that these functions need."""
 
     rng: random.Random
 
@@ -26,18 +26,19 @@ QUERY, KEY = 1, 2
 
 
 def add_constant(drawn: GridBuilder, value: float) -> Value:
+    """Add a float constant."""
     return drawn.one(ops.Constant(value, "f64"))
 
 
 def add_masked_scores(drawn: GridBuilder, x: Value, y: Value, fill: float) -> tuple[Value, Value]:
-    """Scores [batch q k], hidden ones filled, and the mask."""
+    """Add scores [batch q k] with a fill value at masked positions; return scores and mask."""
     seen, scores = drawn.mask(1), drawn.scores(x, y)
     scores = drawn.one(ops.Where(), seen, scores, add_constant(drawn, fill))
     return transform_scores(drawn, scores, x, y) if drawn.rng.random() < 0.2 else scores, seen
 
 
 def transform_scores(drawn: GridBuilder, scores: Value, x: Value, y: Value) -> Value:
-    """Scores with something done to them: by others, or by a number a query."""
+    """Combine scores with other scores, or with one value per query."""
     other = drawn.scores(y, x)
     if drawn.rng.random() < 0.4:
         other = drawn.one(ops.Insert(KEY), drawn.one(ops.Reduce("sum", KEY), x))
@@ -51,17 +52,17 @@ def transform_scores(drawn: GridBuilder, scores: Value, x: Value, y: Value) -> V
 
 
 def choose_fill_value(drawn: GridBuilder, usual: float) -> float:
-    """Mostly the number that does not count, else another."""
+    """Return mostly the neutral fill value, else another."""
     return drawn.rng.choice([usual] * 5 + [0.0, -inf, inf, -1e4])
 
 
 def bound_values(drawn: GridBuilder, rows: Value) -> Value:
-    """Rows [batch q] as a stream's factor, infinities brought back."""
+    """Multiply a stream by rows [batch q], with infinities replaced by finite values."""
     return drawn.one(ops.Insert(2), drawn.one(ops.Pointwise("tanh"), rows))
 
 
 def add_reduction(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """A sum or an end over the keys."""
+    """Add a sum, maximum or minimum over the keys."""
     fn = drawn.rng.choice(["sum", "max", "min", "any", "all", "mean"])
     neutral = {"max": -inf, "min": inf}.get(fn, 0.0)
     scores, seen = add_masked_scores(drawn, x, y, choose_fill_value(drawn, neutral))
@@ -79,7 +80,7 @@ def add_reduction(drawn: GridBuilder, x: Value, y: Value) -> Value:
 
 
 def add_softmax(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """A softmax written out, or the op, over filled scores."""
+    """Add a softmax op or its decomposition over filled scores."""
     scores, seen = add_masked_scores(drawn, x, y, choose_fill_value(drawn, -inf))
     if drawn.rng.random() < 0.5:
         weights = drawn.one(ops.Softmax(KEY), scores)
@@ -89,7 +90,7 @@ def add_softmax(drawn: GridBuilder, x: Value, y: Value) -> Value:
         share = drawn.one(ops.Pointwise("exp"), high)
         total = drawn.one(ops.Insert(KEY), drawn.one(ops.Reduce("sum", KEY), share))
         weights = drawn.one(ops.Arith("div"), share, total)
-    if drawn.rng.random() < 0.8:  # rows that see nothing have no numbers
+    if drawn.rng.random() < 0.8:  # fully masked rows have no finite values
         weights = drawn.one(ops.Where(), seen, weights, add_constant(drawn, 0.0))
     else:
         weights = drawn.one(
@@ -102,13 +103,13 @@ def add_softmax(drawn: GridBuilder, x: Value, y: Value) -> Value:
 
 
 def add_argmax(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """The row that scores highest."""
+    """Add the key position with the highest score."""
     scores, _ = add_masked_scores(drawn, x, y, choose_fill_value(drawn, -inf))
     return drawn.one(ops.Gather(1), y, drawn.one(ops.ArgMax(KEY), scores))
 
 
 def add_sparsemax(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """The weights of sparsemax, by sorting (arXiv:1602.02068, algorithm 1)."""
+    """Add sparsemax weights, by sorting (arXiv:1602.02068, algorithm 1)."""
     down = drawn.rng.random() < 0.7
     scores, seen = add_masked_scores(drawn, x, y, choose_fill_value(drawn, -inf if down else inf))
     if not down:
@@ -137,7 +138,7 @@ def add_sparsemax(drawn: GridBuilder, x: Value, y: Value) -> Value:
 
 
 def add_sort(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """Sorted scores beside ranks, or beside what is in no order; then summed."""
+    """Combine sorted scores with ranks, or with unsorted values, and sum them."""
     scores, _ = add_masked_scores(drawn, x, y, choose_fill_value(drawn, -inf))
     down = drawn.one(ops.Sort(KEY, descending=True), scores)
     there = drawn.one(ops.Compare("gt"), down, add_constant(drawn, -inf))
@@ -162,8 +163,8 @@ def add_sort(drawn: GridBuilder, x: Value, y: Value) -> Value:
 
 
 def add_topk(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """The greatest scores, which number they have, or both; where fewer are shown than
-    are taken, the rest is hidden.
+    """Add the largest scores, their indices, or both; with fewer visible keys than k the remainder
+    is masked out.
     """
     largest = drawn.rng.random() < 0.8
     scores, _ = add_masked_scores(drawn, x, y, choose_fill_value(drawn, -inf if largest else inf))
@@ -189,5 +190,5 @@ REDUCTIONS: tuple[Callable[[GridBuilder, Value, Value], Value], ...] = (
 
 
 def add_key_reduction(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """One more stream, through all keys of a grid."""
+    """Return one more stream: a random reduction over the keys."""
     return drawn.rng.choice(REDUCTIONS)(drawn, x, y)

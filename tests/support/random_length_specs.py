@@ -31,7 +31,7 @@ def sample_length(rng: random.Random, names: tuple[str, ...], depth: int) -> str
 
 
 def make_length_spec(seed: int) -> str:
-    """Return a spec of one graph; some are wrong, and `check` must say which."""
+    """Return a spec of one graph; some specs are wrong, and `check` must report the error."""
     rng = random.Random(seed)
 
     def length() -> str:

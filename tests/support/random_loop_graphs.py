@@ -1,5 +1,5 @@
-"""Random graphs with loops over another axis than the one that grows, whose bodies are
-random graphs themselves: they attend, look back, carry states, and loop again.
+"""Random graphs with loops over another axis than the time axis. The bodies are random graphs: they
+contain attention, read earlier positions, carry states, and contain loops.
 """
 
 import random
@@ -20,7 +20,7 @@ MAX_DEPTH = 2
 
 @dataclass
 class LoopGraphBuilder(RandomGraphBuilder):
-    """A builder that also draws such loops."""
+    """Adds such loops to the nodes of `RandomGraphBuilder`."""
 
     depth: int = 0
 
@@ -30,7 +30,7 @@ class LoopGraphBuilder(RandomGraphBuilder):
         return super().step()
 
     def crossing(self, x: Value, y: Value) -> Value:
-        """A loop over rows of a table, over streams, or over numbers."""
+        """Add a loop over rows of a table, over streams, or over numbers."""
         rows = self.rows_to_walk(x, y)
         inner = LoopBodyBuilder(self.rng, depth=self.depth + 1, outer=self, like=x)
         row = inner.build.input("row", Input(Type(rows.type.dtype, rows.type.shape[1:])))
@@ -59,7 +59,7 @@ class LoopGraphBuilder(RandomGraphBuilder):
         return made[0]
 
     def rows_to_walk(self, x: Value, y: Value) -> Value:
-        """What is read turn by turn, along axis 0."""
+        """Return the input of the loop, sliced along axis 0."""
         match self.rng.choice(["table", "streams", "numbers"]):
             case "table":
                 return self.weight(3, WIDTH)
@@ -69,25 +69,25 @@ class LoopGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Cast("f64"), self.one(ops.Range(Dim.of(3))))
 
     def mask_for(self, like: Value) -> Value:
-        """A mask for the rows of a stream."""
+        """Return a mask for the positions of a stream."""
         return self.mask()
 
     def large(self, x: Value) -> Value:
-        """Whether a row holds anything large, bool[batch seq]."""
+        """Return whether a position has a large value, bool[batch seq]."""
         most = self.one(ops.Reduce("max", 2), x)
         return self.one(ops.Compare("gt"), most, self.one(ops.Constant(0.9, "f64")))
 
 
 @dataclass
 class LoopBodyBuilder(LoopGraphBuilder):
-    """The body of a loop while it is drawn; what it takes from `outer` is captured."""
+    """Builder of a loop body; values of `outer` become captures."""
 
     outer: LoopGraphBuilder = field(default_factory=lambda: LoopGraphBuilder(random.Random(0)))
     like: Value = field(default_factory=lambda: Value(STREAM_TYPE))
     captured: list[Value] = field(default_factory=list)
 
     def capture(self, value: Value) -> Value:
-        """What stands in the body for a value from outside."""
+        """Return the input of the body for a captured value."""
         name = f"outer {len(self.captured)}"
         if value in self.captured:
             return self.build.inputs[f"outer {self.captured.index(value)}"]
@@ -113,7 +113,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
         return self.one(ops.Expand(0, Dim.of(WIDTH)), zero)
 
     def begun(self) -> Value:
-        """Numbers of the turn's own, or the same in every turn."""
+        """Return values that depend on the iteration, or values that are equal in all iterations."""
         row = self.build.inputs["row"]
         if row.type.rank == 1 and self.rng.random() < 0.6:
             return self.one(ops.Arith("mul"), row, self.weight(WIDTH))
@@ -130,7 +130,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
         return self.one(ops.Arith(self.rng.choice(["add", "mul"])), carry, row)
 
     def outputs(self, carry: Value, after: Value, done: Value | None) -> dict[str, Value]:
-        """The next carries, held where they are done, and perhaps what is collected."""
+        """Return the next carries, unchanged where they are done, and sometimes a collected output."""
         found, seen = {"next carry": after}, after
         if done is not None:
             held = self.one(ops.Insert(2), done)
@@ -144,13 +144,13 @@ class LoopBodyBuilder(LoopGraphBuilder):
 
 
 def make_loop_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
-    """A graph of `x: f64[batch, seq, 3]` and `keep` with the output `y`."""
+    """Return a graph of `x: f64[batch, seq, 3]` and `keep` with the output `y`."""
     return finish_random_graph(LoopGraphBuilder(random.Random(seed)), keep)
 
 
 @dataclass
 class PrefixLoopGraphBuilder(PrefixGraphBuilder, LoopGraphBuilder):
-    """Such loops over streams behind heads."""
+    """Adds such loops over streams with prefix positions."""
 
     def mask_for(self, like: Value) -> Value:
         self.compared = like, like
@@ -160,5 +160,5 @@ class PrefixLoopGraphBuilder(PrefixGraphBuilder, LoopGraphBuilder):
 
 
 def make_prefix_loop_graph(seed: int) -> Graph:
-    """A graph of `x`, `keep` and `memory` with the output `y`."""
+    """Return a graph of `x`, `keep` and `memory` with the output `y`."""
     return behind_heads(PrefixLoopGraphBuilder(random.Random(seed)))

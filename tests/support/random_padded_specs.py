@@ -1,9 +1,9 @@
-"""Random specs with a padded axis, and the effect that padding has on their results.
+"""Random specs with a padded axis, and the effect of padding on their results.
 
-A spec has `x: float[batch, n, 4]` and `keep: keep[batch, n]` and combines attention,
-windows, padding, slices, running sums, divisions, normalizers and pooling. The float64
-reference runs it on one sequence alone, then on the same sequence with padding of other
-amounts, sides and values; positions that exist must not change.
+A spec has `x: float[batch, n, 4]` and `keep: keep[batch, n]` and combines attention, windows,
+padding, slices, running sums, divisions, normalizers and pooling. The float64 reference runs it on
+one sequence alone, then on the same sequence with other amounts, sides and values of padding; valid
+positions must not change.
 """
 
 import random
@@ -27,20 +27,20 @@ from support.padded_layer_forms import LAYERS, MIXERS, SUMMARIES, read_forms
 LAYER_FORMS, MIXER_FORMS, SUMMARY_FORMS = map(read_forms, (LAYERS, MIXERS, SUMMARIES))
 SIDES = ("left", "right", "")
 PADDINGS = ((1, 0), (4, 0), (0, 2), (2, 3), (0, 5))
-"""Padded positions before and after those that exist."""
+"""Padded positions before and after the valid ones."""
 LENGTHS = (5, 6)
-"""Positions that exist; with a stride even and odd numbers differ."""
+"""Numbers of valid positions; with a stride, even and odd numbers differ."""
 SHORT_LENGTHS = (1, 2)
-"""Positions that exist in batches whose shortest length `n` is more."""
+"""Numbers of valid positions in batches whose shortest length `n` is larger."""
 MIN_LENGTH = 5
 
 INPUTS = ((1.0, 0.0), (1.0, -4.0), (0.1, 4.0), (1.0, 1e5), (1.0, -1e5), (1e10, -1e11))
-"""Scale and shift of inputs with which the effect of what is warned of may show, if the
-usual ones do not show it: maxima hide it, and scores near -1e4 do.
+"""Scale and shift of inputs that may show an effect which the default inputs do not show: maxima
+hide effects, and scores near -1e4 show them.
 """
 
 MAX_VALUE = 1e100
-"""Values above are left out: `check` says so."""
+"""Values above this are excluded, as `check` documents."""
 
 HEADER = """specc 1
 model m
@@ -53,8 +53,8 @@ graph g(x: float[batch, n, 4], keep: keep[batch, n] {side}) -> (y: float[{shape}
 
 @dataclass(frozen=True)
 class Stream:
-    """A value [batch, length, 4] and the mask [batch, length] of its positions; `length`
-    is equal for values of the same length only.
+    """A value [batch, length, 4] and the mask [batch, length] of its positions; values with equal
+    `length` have equal lengths.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class PaddedSpec:
-    """A spec; with `replaced` its padded input positions may hold NaN; with `shorter` a
-    window or slice may leave none of the positions that exist.
+    """A spec. With `replaced` its padded input positions may contain NaN; with `shorter` a window
+    or slice may leave no valid positions.
     """
 
     text: str
@@ -84,7 +84,7 @@ class SpecWriter:
     count: int = 0
 
     def name(self, letter: str = "t") -> str:
-        """Return a name that is not used yet."""
+        """Return an unused name."""
         self.count += 1
         return f"{letter}{self.count}"
 
@@ -148,7 +148,7 @@ def write_pair(w: SpecWriter, x: Stream) -> None:
 
 
 def write_zeroed(w: SpecWriter, x: Stream) -> None:
-    """Add a stream whose padded positions are replaced or multiplied by zero."""
+    """Add a stream whose padded positions are replaced by or multiplied by zero."""
     fill = w.rng.choice(("0.0", "0.0", "0.0", "1.0", "-inf", "-1e30"))
     if w.rng.random() < 0.4:
         return w.add(f"{x.name} * {w.weight(x)}", x)
@@ -254,7 +254,7 @@ def write_shorter(w: SpecWriter, x: Stream) -> None:
 
 
 def get_windowed_length(length: str, kernel: int, stride: int, pads: int) -> str:
-    """Return the length behind a window: an offset from n, or a chain of strides."""
+    """Return the length after a window: an offset from n, or a chain of strides."""
     less = 2 * pads - kernel + 1
     if stride > 1:
         return f"({length}){less:+}/{stride}+0"
@@ -354,7 +354,7 @@ def write_attention(w: SpecWriter, x: Stream) -> None:
 
 
 def write_summary(w: SpecWriter, x: Stream) -> None:
-    """Add a stream that knows a summary of all positions."""
+    """Add a stream that depends on a summary of all positions."""
     pooled = f"insert({write_pooling(w, x)}, axis=1)"
     form = w.rng.choice(("{0} + {1}", "{0} * tanh({1})", "{0} * sigmoid({1})"))
     w.add(form.format(x.name, pooled), x)
@@ -379,7 +379,7 @@ def write_pooling(w: SpecWriter, x: Stream) -> str:
 
 
 def write_softmax(w: SpecWriter, x: Stream) -> None:
-    """Add weights over positions, written by hand."""
+    """Add a decomposed softmax over positions."""
     low = w.rng.choice(("-inf", "-1e30", "-1e30"))
     w.add(f"{x.name} * softmax(where({w.hidden(x)}, {x.name}, {low}), axis=1)", x)
 
@@ -434,11 +434,11 @@ FORMS_OF_SEVERAL_RESULTS = {
     "lstm": "{0}, {0}a, _ = ",
     "rnn": "{0}, {0}a = ",
 }
-"""How the results of an op are named."""
+"""Names for the results of an op with several results."""
 
 
 def write_form(w: SpecWriter, x: Stream, forms: list[list[str]]) -> str:
-    """Write the statements of a form of `padded_forms`; return the name of its value."""
+    """Write the statements of a form of `padded_layer_forms` and return the name of its value."""
     stem = w.name("f") + "_"
     made = {"x": x.name, "keep": x.keep, "weight": w.weight(x), "hidden": w.hidden(x), "p": stem}
     for n, expression in enumerate(w.rng.choice(forms), 1):
@@ -448,12 +448,12 @@ def write_form(w: SpecWriter, x: Stream, forms: list[list[str]]) -> str:
 
 
 def write_layer_form(w: SpecWriter, x: Stream) -> None:
-    """Add a layer as people write it."""
+    """Add a layer in a form that users write."""
     w.streams.append(Stream(write_form(w, x, LAYER_FORMS), x.keep, x.length))
 
 
 def write_mixer_form(w: SpecWriter, x: Stream) -> None:
-    """Add a layer that reads other positions, as people write it."""
+    """Add a layer that reads other positions, in a form that users write."""
     w.streams.append(Stream(write_form(w, x, MIXER_FORMS), x.keep, x.length))
 
 
@@ -506,9 +506,9 @@ def write_spec(seed: int) -> PaddedSpec:
 def find_padding_effect(
     graph: Graph, spec: PaddedSpec, seed: int, scale: float = 1.0, shift: float = 0.0
 ) -> str:
-    """Return how padding changes a result at a position that exists; "" if it does not.
+    """Return how padding changes a result at a valid position; "" if it does not.
 
-    Runs in which a value overflows are left out: `check` excludes them.
+    Runs in which a value overflows are excluded, as in `check`.
     """
     rng = np.random.default_rng(seed)
     weights = sample_padded_weights(graph, rng)
@@ -540,7 +540,7 @@ def find_padding_effect(
 
 
 def is_finite_alone(graph: Graph, seed: int) -> bool:
-    """Whether a sequence alone gives a finite number."""
+    """Whether the result of a sequence alone is finite."""
     rng = np.random.default_rng(seed)
     weights = sample_padded_weights(graph, rng)
     x = rng.normal(size=(1, LENGTHS[0], 4))
@@ -549,7 +549,7 @@ def is_finite_alone(graph: Graph, seed: int) -> bool:
 
 
 def sample_padded_weights(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
-    """Return normal weights for every parameter, and variances that are not negative."""
+    """Return normal weights for every parameter; variances are non-negative."""
     weights = {
         n: rng.normal(size=[d.number for d in v.type.shape]) for n, v in graph.parameters.items()
     }
@@ -559,7 +559,7 @@ def sample_padded_weights(graph: Graph, rng: np.random.Generator) -> dict[str, A
 def iterate_paddings(
     spec: PaddedSpec, rng: np.random.Generator
 ) -> Iterator[tuple[int, int, str, Any]]:
-    """Yield amounts of padding on the sides that the spec allows, with its values."""
+    """Yield amounts of padding on the allowed sides, with padding values."""
     for before, after in PADDINGS:
         if (before and spec.side == "right") or (after and spec.side == "left"):
             continue
@@ -572,7 +572,7 @@ def iterate_paddings(
 
 
 def evaluate_finite(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) -> Any | None:
-    """Return the result in float64; None where a value overflows."""
+    """Return the result in float64; None if a value overflows."""
     given = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
     try:
         with np.errstate(all="ignore", over="raise"):
@@ -582,9 +582,7 @@ def evaluate_finite(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
 
 
 def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) -> bool:
-    """Whether a value is so large that its products overflow, which matrix products do
-    not report.
-    """
+    """Whether a value is so large that its products overflow, which matrix products do not report."""
     exponentials = [
         results[0]
         for node, results in graph.nodes
@@ -607,14 +605,14 @@ def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
 
 
 def elaborate_padded_spec(text: str) -> Graph:
-    """Return the graph of a spec, without the checks of `elaborate_spec`, which take longer."""
+    """Return the graph of a spec without the slower checks of `elaborate_spec`."""
     opened = open_spec(Source("random.specc", text))
     return elaborate_model(opened.program, opened.library, opened.reader, "g").graph
 
 
 @dataclass(frozen=True)
 class PaddingComparison:
-    """What `check` says of a random spec, and the effect that padding has."""
+    """The warning of `check` about a random spec, and the effect of padding."""
 
     seed: int
     warned: bool
@@ -622,8 +620,8 @@ class PaddingComparison:
 
 
 def compare_with_padding(seed: int) -> PaddingComparison | None:
-    """Return what is said and shown of a spec; None where a shape does not fit, or where
-    its result alone is NaN.
+    """Compare the warnings of a spec with the effect of padding; None if a shape does not fit or
+    the result alone is NaN.
     """
     spec = write_spec(seed)
     try:
@@ -632,7 +630,7 @@ def compare_with_padding(seed: int) -> PaddingComparison | None:
         for scale, shift in INPUTS if warned else ():
             effect = effect or find_padding_effect(graph, spec, seed + 1, scale, shift)
         if warned and not effect and not is_finite_alone(graph, seed):
-            return None  # NaN alone, and NaN with padding
+            return None  # NaN both alone and with padding
         return PaddingComparison(seed, warned, effect)
     except Failed:
         return None

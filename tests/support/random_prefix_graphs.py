@@ -1,6 +1,6 @@
-"""Random graphs with fixed rows in front of what grows: learned ones, a memory of a
-length that is told at run time, several on top of each other, left away again, attended
-to by themselves; queries and keys behind different heads.
+"""Random graphs with prefix positions before the time axis: learned ones, a memory of dynamic
+length, several concatenated, removed again, attended to alone; queries and keys with different
+prefixes.
 """
 
 import random
@@ -24,20 +24,20 @@ TIME = TimeAxis(SEQ, frozenset({"seq"}))
 
 @dataclass
 class PrefixGraphBuilder(RandomGraphBuilder):
-    """What `RandomGraphBuilder` draws, on streams behind heads."""
+    """Adds prefix positions to the streams of `RandomGraphBuilder`."""
 
     fixed: dict[Dim, Value] = field(default_factory=dict)
     compared: tuple[Value, Value] | None = None
 
     def head(self, x: Value) -> Dim:
-        """The rows in front of a stream."""
+        """Return the number of prefix positions of a stream."""
         return x.type.shape[1] - SEQ
 
     def ends(self) -> tuple[Value, Value]:
         return self.compared or super().ends()
 
     def kept_of(self, x: Value) -> Value:
-        """Rows of a head are always there."""
+        """Return the padding mask; prefix positions are always valid."""
         head, keep = self.head(x), super().kept_of(x)
         if head == NO_PREFIX:
             return keep
@@ -47,7 +47,9 @@ class PrefixGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Concat(1), there, keep)
 
     def rows_of(self, head: Dim) -> Value:
-        """Fixed rows f[batch head 3]: learned, or a memory with learned ones behind."""
+        """Return prefix positions f[batch head 3]: learned ones, or a memory followed by learned
+        ones.
+        """
         if head not in self.fixed:
             number = dict(head.terms).get((), 0)
             parts = []
@@ -62,7 +64,7 @@ class PrefixGraphBuilder(RandomGraphBuilder):
         return self.fixed[head]
 
     def behind(self, y: Value, head: Dim) -> Value:
-        """The stream behind another head."""
+        """Replace the prefix of a stream."""
         own = self.head(y)
         if own == head:
             return y
@@ -73,11 +75,13 @@ class PrefixGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Concat(1), self.rows_of(head), y)
 
     def stream(self) -> Value:
-        """Behind the head of the newest, so that both operands are equally long."""
+        """Return a stream with the prefix of the latest one, so that both operands have equal
+        lengths.
+        """
         return self.behind(super().stream(), self.head(self.streams[-1]))
 
     def mask(self, depth: int = 0) -> Value:
-        """Now and then a key, or a query, is compared with a length."""
+        """Return a mask that sometimes compares a key or query position with a length."""
         if self.rng.random() < 0.8:
             return super().mask(depth)
         queries, keys = self.ends()
@@ -112,7 +116,7 @@ class PrefixGraphBuilder(RandomGraphBuilder):
         return made
 
     def _compared(self, x: Value, y: Value) -> Value:
-        """Keys now and then behind another head than the queries."""
+        """Return keys that sometimes have another prefix than the queries."""
         if self.rng.random() < 0.4:
             y = self.behind(y, self.any_head())
         self.compared = x, y
@@ -123,7 +127,7 @@ class PrefixGraphBuilder(RandomGraphBuilder):
         return super().others(x, y) if alike else self.scores(x, y)
 
     def any_head(self) -> Dim:
-        """No rows, learned ones, a memory, or both."""
+        """Return a random prefix length: none, learned, memory, or both."""
         some = Dim.of(self.rng.randint(1, 5))
         return self.rng.choice([NO_PREFIX, some, some, MEMORY, MEMORY + self.rng.randint(1, 2)])
 
@@ -152,14 +156,14 @@ class PrefixGraphBuilder(RandomGraphBuilder):
         return self.behind(x, self.any_head())
 
     def read(self, x: Value, rows: Value) -> Value:
-        """Every row attends to fixed ones."""
+        """Attend from every position to fixed ones."""
         q, k = (self.one(ops.Insert(1), v) for v in (x, rows))
         return self.one(ops.Squeeze(1), self.one(ops.Attend(0.7), q, k, k))
 
 
 def make_prefix_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
-    """A graph of `x: f64[batch, seq, 3]`, `keep: bool[batch, seq]` and `memory:
-    f64[batch, mem, 3]` with the output `y: f64[batch, head + seq, 3]`.
+    """Return a graph of `x: f64[batch, seq, 3]`, `keep: bool[batch, seq]` and `memory: f64[batch,
+    mem, 3]` with the output `y: f64[batch, head + seq, 3]`.
     """
     return finish_prefix_graph(PrefixGraphBuilder(random.Random(seed)), keep)
 
@@ -167,7 +171,7 @@ def make_prefix_graph(seed: int, keep: Literal["left", "right", "any"] = "any") 
 def finish_prefix_graph(
     drawn: PrefixGraphBuilder, keep: Literal["left", "right", "any"] = "any"
 ) -> Graph:
-    """The graph that a builder draws."""
+    """Add random streams to a builder and return its graph."""
     b = drawn.build
     drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
@@ -184,7 +188,7 @@ def finish_prefix_graph(
 def sample_prefix_values(
     graph: Graph, seed: int, rows: int, memory: int, batch: int = 1
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs and parameters for `graph`, with so many rows of memory."""
+    """Return inputs and parameters for `graph`, with a memory of length `memory`."""
     inputs, weights = plain_values(graph, seed, rows, batch)
     rng = np.random.default_rng(seed + 7)
     inputs["memory"] = rng.normal(size=(batch, memory, WIDTH))
@@ -192,14 +196,14 @@ def sample_prefix_values(
 
 
 def count_prefix_positions(graph: Graph, memory: int) -> int:
-    """How many rows of the result stand before those that grow."""
+    """Return the number of prefix positions of the result."""
     head = TIME.get_prefix_length(graph.outputs["y"].type.shape[1])
     assert head is not None
     return head.evaluate({"mem": memory})
 
 
 class FirstPositionBuilder(PrefixGraphBuilder):
-    """What `PrefixGraphBuilder` draws, and first rows."""
+    """Adds operations that read the first position of the time axis."""
 
     def step(self) -> Value:
         if self.rng.random() < 0.5:
@@ -210,7 +214,7 @@ class FirstPositionBuilder(PrefixGraphBuilder):
             row = self.one(ops.Linear(), row, self.weight(WIDTH, WIDTH), None)
         kind = self.rng.choice(["add", "mul", "read", "taken", "gru", "front", "own"])
         if kind != "own" and self.head(x) != NO_PREFIX and self.rng.random() < 0.9:
-            x = self.behind(x, NO_PREFIX)  # rows of a head must not meet it
+            x = self.behind(x, NO_PREFIX)  # prefix positions must not depend on it
         match kind:
             case "read":
                 return self.read(x, row)
@@ -225,7 +229,7 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         return self.one(ops.Arith("add"), x, self.one(ops.Pointwise("tanh"), row))
 
     def first_row(self, x: Value) -> Value:
-        """[batch 1 3]: the first of the rows that grow; now and then another one."""
+        """Return the first position of the time axis, [batch 1 3]; sometimes another one."""
         at = self.head(x)
         if self.rng.random() < 0.08:
             at = at + 1
@@ -234,7 +238,7 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         return self.one(ops.Insert(1), self.one(ops.Index(1, at), x))
 
     def taken(self, x: Value, row: Value) -> Value:
-        """A loop that takes the row from outside."""
+        """Add a loop that captures the first position."""
         inner = Builder()
         type = Type.of("f64", BATCH, WIDTH)
         one, carry, first = (inner.input(n, Input(type)) for n in ("x", "c", "f"))
@@ -246,7 +250,9 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         return self.build.add(ops.Scan(body, 1, 1, 1), x, zero, alone)[1]
 
     def begun(self, x: Value, row: Value) -> Value:
-        """A running sum in a loop that begins with the row, which is not there before it."""
+        """Add a running sum with the first position as initial carry, which is not available before
+        it.
+        """
         inner = Builder()
         type = Type.of("f64", BATCH, WIDTH)
         one, carry = (inner.input(n, Input(type)) for n in ("x", "c"))
@@ -257,5 +263,5 @@ class FirstPositionBuilder(PrefixGraphBuilder):
 
 
 def make_first_position_graph(seed: int) -> Graph:
-    """Inputs and result as those of `headed_graph`."""
+    """Return a graph with the inputs and outputs of `make_prefix_graph`."""
     return finish_prefix_graph(FirstPositionBuilder(random.Random(seed)))

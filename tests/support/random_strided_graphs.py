@@ -1,6 +1,4 @@
-"""Random graphs over rows that come in chunks: windows that move by strides, and anything
-on the rows that they make.
-"""
+"""Random graphs over streamed input: strided windows, and operations on their results."""
 
 import random
 from dataclasses import dataclass, field
@@ -16,9 +14,7 @@ MAX_STRIDE = 12
 
 @dataclass
 class StridedGraphBuilder(RandomGraphBuilder):
-    """A builder whose newest streams may be shorter than those before: `keeps` says which
-    rows exist, by the length.
-    """
+    """A builder whose later streams may be shorter; `keeps` maps each length to its padding mask."""
 
     keeps: dict[Dim, Value] = field(default_factory=dict)
     stride: int = 1
@@ -28,7 +24,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
         return self.streams[-1].type.shape[1]
 
     def stream(self) -> Value:
-        """One of the newest, of those as long as the newest of all."""
+        """Return a recent stream with the length of the latest one."""
         alike = [s for s in self.streams if s.type.shape[1] == self.length()]
         return self.rng.choice(alike[-2:])
 
@@ -48,14 +44,14 @@ class StridedGraphBuilder(RandomGraphBuilder):
         return super().step()
 
     def numbered(self) -> Value:
-        """A stream into which the numbers of its rows go."""
+        """Add position ids to a stream."""
         x = self.stream()
         number = self.one(ops.Cast("f64"), self.rows(x, 1))
         return self.one(ops.Arith("add"), x, self.one(ops.Pointwise("sin"), number))
 
     def across(self) -> Value:
-        """Rows of one length that look at those of another: what a mask by row numbers
-        hides of these comes at other times.
+        """Attend between streams of different lengths: a mask over position ids then hides keys
+        that arrive at other times.
         """
         x, y = self.streams[-1], self.rng.choice(self.streams)
         self.compared = x, y
@@ -64,14 +60,14 @@ class StridedGraphBuilder(RandomGraphBuilder):
         return self.one(ops.Weigh(), weights, y)
 
     def shorter(self) -> Value:
-        """A stream with one row of several."""
+        """Return a stream shortened by a stride."""
         by = self.rng.choice([2, 2, 3])
         self.stride *= by
         x, kernel = self.stream(), self.rng.choice([1, by, by, by + 1, 2 * by, 5])
         spread = self.rng.choice([1, 1, 2])
         span = spread * (kernel - 1)
-        # What a window reads behind its chunk leaks; what it reads of fewer rows is
-        # another model, which has more rows where a stream ends.
+        # A window that reads after its chunk is not causal; a window over fewer positions is
+        # another model, with more positions at the end of a stream.
         before = span - self.rng.choice([by - 1, by - 1, by - 1, 0, by])
         kind = self.rng.choice(["conv"] * 5 + ["max", "mean", "slice", "pad"])
         if kind == "slice" or before < 0:
@@ -79,9 +75,9 @@ class StridedGraphBuilder(RandomGraphBuilder):
             picked = ops.Stride(1, Dim.of(lag), x.type.shape[1], Dim.of(by))
             return self.kept(x, self.one(picked, x), by, lag)
         if kind == "pad" and before:
-            # The same as a padded convolution, in two ops.
+            # Equals a padded convolution, in two ops.
             x, before = self.one(ops.Pad(1, Dim.of(before), Dim.of(0)), x), 0
-        # Rows padded behind are never read by whole chunks, or they are those of a leak.
+        # Whole chunks never read trailing padding, except in a model that is not causal.
         behind = self.rng.choice([0] * 6 + [1])
         window = {"kernel": (kernel,), "stride": (by,), "pads": (before, behind)}
         if kind == "max" and before < kernel:
@@ -95,7 +91,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
         return self.kept(x, y, by, span - before - behind)
 
     def kept(self, x: Value, y: Value, by: int, lag: int) -> Value:
-        """`y`, with which of its rows exist."""
+        """Record the padding mask of `y` and return `y`."""
         keep = self.keeps.get(x.type.shape[1])
         if keep is not None:
             made = self.one(ops.KeepRows(by, lag), keep)
@@ -109,8 +105,8 @@ class StridedGraphBuilder(RandomGraphBuilder):
 
 
 def make_strided_graph(seed: int) -> Graph:
-    """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y`,
-    which has as many rows as its strides leave.
+    """Return a graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y`,
+    shortened by its strides.
     """
     drawn = StridedGraphBuilder(random.Random(seed))
     b = drawn.build

@@ -1,7 +1,8 @@
-"""How a text is written, as docs/generation.md says it, in plain Python over one full pass a token.
+"""The generation strategies of docs/generation.md in plain Python, with one full forward pass per
+token.
 
-Each text is written alone, without padding; every row before the newest is computed again each time. A choice that hung
-on less than `TIE_GAP` is remembered: what comes behind it may be otherwise.
+Each sequence is generated alone, without padding or KV cache. The result records the first choice
+with a gap below `TIE_GAP`: later tokens may differ.
 """
 
 import math
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 Logits = Callable[[Sequence[int]], Sequence[float]]
-"""What the model says of the token behind these: one number for each that there is."""
+"""Maps the tokens so far to the logits of the next token."""
 
 TIE_GAP = 1e-4
 MASK = 2**64 - 1
@@ -18,19 +19,19 @@ GAMMA = 0x9E3779B97F4A7C15
 
 
 def mix_bits(z: int) -> int:
-    """SplitMix64's last steps (Steele, Lea, Flood 2014, figure 17)."""
+    """Apply the last steps of SplitMix64 (Steele, Lea, Flood 2014, figure 17)."""
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
     return z ^ z >> 31
 
 
 def get_stream_word(key: int, n: int) -> int:
-    """Word `n` of a stream."""
+    """Return word `n` of a random stream."""
     return mix_bits(key + (n + 1) * GAMMA & MASK)
 
 
 def sample_uniform(seed: int, row: int, step: int) -> float:
-    """The number in [0, 1) that draws a token."""
+    """Return the value in [0, 1) that samples a token."""
     name = 0xCBF29CE484222325
     for byte in b"sample":
         name = (name ^ byte) * 0x100000001B3 & MASK
@@ -41,25 +42,27 @@ def sample_uniform(seed: int, row: int, step: int) -> float:
 
 
 def apply_repetition_penalty(x: Sequence[float], seen: set[int], penalty: float) -> list[float]:
-    """Tokens that were there before are rarer."""
+    """Lower the logits of tokens that already occur."""
     return [(v / penalty if v > 0 else v * penalty) if t in seen else v for t, v in enumerate(x)]
 
 
 def log_softmax(x: Sequence[float]) -> list[float]:
-    """The logarithm of the softmax."""
+    """Return the logarithm of the softmax."""
     top = max(x)
     total = math.log(sum(math.exp(v - top) for v in x))
     return [v - top - total for v in x]
 
 
 def sort_descending(x: Sequence[float]) -> list[int]:
-    """Places from the greatest to the least, the lower of equals first."""
+    """Return indices by decreasing value; ties by increasing index."""
     return sorted(range(len(x)), key=lambda t: -x[t])
 
 
 @dataclass
 class GeneratedText:
-    """A text: what was written, the log-probability of each token, from where on it is not certain, its score."""
+    """A generated sequence: tokens, their log-probabilities, the first uncertain position, and the
+    score.
+    """
 
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
@@ -70,7 +73,9 @@ class GeneratedText:
 
 @dataclass(frozen=True)
 class ReferenceGenerator:
-    """One text's prompt and settings. `kept` are the tokens of the prompt that exist; `show` makes text of ids."""
+    """The prompt and settings of one sequence. `kept` are the valid prompt tokens; `show` decodes
+    token ids.
+    """
 
     logits: Logits
     prompt: Sequence[int]
@@ -82,13 +87,13 @@ class ReferenceGenerator:
     stop_strings: tuple[str, ...] = ()
 
     def ends(self, tokens: Sequence[int]) -> bool:
-        """Whether the newest token ends the text."""
+        """Whether the latest token ends the sequence."""
         if tokens[-1] in self.stop:
             return True
         return self.show is not None and any(s in self.show(tokens) for s in self.stop_strings)
 
     def greedy(self) -> GeneratedText:
-        """The most probable each time."""
+        """Return the sequence of greedy search."""
         return self._one_by_one(
             lambda x, step: (sort_descending(x)[0], _gap(x, 0) < TIE_GAP * _spread(x))
         )
@@ -96,7 +101,7 @@ class ReferenceGenerator:
     def sampled(
         self, row: int, seed: int, temperature: float, top_k: int, top_p: float, min_p: float
     ) -> GeneratedText:
-        """Drawn from what is left."""
+        """Return the sequence of sampling with temperature, top-k, top-p and min-p."""
 
         def draw(x: Sequence[float], step: int) -> tuple[int, bool]:
             x = [v / temperature for v in x]
@@ -144,7 +149,7 @@ class ReferenceGenerator:
     def searched(
         self, beams: int, best: int, alpha: float, early: bool | str
     ) -> tuple[list[GeneratedText], bool]:
-        """The best texts that a search finds, and whether anything hung on little."""
+        """Return the best hypotheses of beam search, and whether a choice was uncertain."""
         going, found, near = [GeneratedText()], list[GeneratedText](), False
         for step in range(1, self.max_tokens + 1):
             made = []
@@ -184,7 +189,7 @@ class ReferenceGenerator:
         return found[:best], near
 
     def worth(self, text: GeneratedText, length: int, alpha: float) -> float:
-        """The score of a text as if it had so many tokens."""
+        """Return the score of a hypothesis with length penalty for a given length."""
         return text.score / length**alpha
 
 

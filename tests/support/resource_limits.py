@@ -15,13 +15,13 @@ from typing import Any
 from specc.cli.main import main
 
 MAX_SECONDS, MAX_MEGABYTES = 2.0, 300
-"""What one command may cost, its file as hostile as it may be."""
+"""Limits of one command for any input file."""
 EXIT_STATUSES = {0, 1, 2, 3, 4, 5}
 
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """Exit status, what was said on stderr, processor seconds, megabytes that the process grew by."""
+    """Exit status, stderr, processor seconds, and memory growth of the process in MB."""
 
     status: Any
     said: str
@@ -29,7 +29,7 @@ class CommandOutcome:
     megabytes: float
 
     def fault(self) -> str:
-        """What is wrong with it; empty where nothing is."""
+        """Return a violated rule; "" if there is none."""
         if self.status not in EXIT_STATUSES or "Traceback" in self.said:
             return f"ended with {self.status}: {self.said[-400:]}"
         if self.status and "error[" not in self.said:
@@ -58,7 +58,7 @@ def _grown() -> float:
 
 
 def list_violations(path: Path, cases: Sequence[tuple[str, bytes]], *words: str) -> list[str]:
-    """What is wrong when a command meets each of these contents of a file."""
+    """Return the violated rules of a command for each of these contents of a file."""
     found = []
     for name, data in cases:
         path.write_bytes(data)
@@ -73,8 +73,8 @@ ROOT = Path(__file__).parents[2]
 def run_with_limits(
     code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None
 ) -> Any:
-    """What `code` gives: it finds `given` and sets `result`, both JSON. Ended after so
-    much processor time.
+    """Return the result of `code`, which reads `given` and sets `result` (both JSON), in a process
+    with limits on processor time and memory.
     """
 
     def bounds() -> None:
@@ -105,4 +105,4 @@ code = main(sys.argv[1:])
 print(getrusage(RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 sys.exit(code)
 """
-"""A program that runs `specc` with its arguments and prints its peak in KB last."""
+"""A program that runs `specc` with its arguments and prints its peak memory in KB last."""

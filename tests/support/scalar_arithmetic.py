@@ -1,31 +1,31 @@
-"""What arithmetic of the language means when the model runs, in Python's own numbers: an oracle that knows no NumPy."""
+"""Run-time scalar arithmetic of the language as an oracle in plain Python, without NumPy."""
 
 import math
 from collections.abc import Callable, Mapping
 
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 HELD = 2**63 - 2**39
-"""The greatest float32 below 2**63: a cast to whole numbers gives no more."""
+"""The largest float32 below 2**63: a cast to int returns at most this value."""
 
 INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -64, 63, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32 + 5, 3 * 2**31,
          2**53 + 1, 2**62, -(2**62), INT64_MAX, INT64_MIN, INT64_MIN + 1)  # fmt: skip
 FLOATS = (0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 3.0, -7.0, 0.99609375, 1e10, -1e10, 2.0**31, 2.0**62, 2.0**63, -(2.0**63),
              1e30, -1e30, math.inf, -math.inf, math.nan)  # fmt: skip
-"""Numbers that a float32 holds exactly, but for those beyond 1e9, which it holds nearly."""
+"""Values that float32 represents exactly, except those above 1e9."""
 
 
 def wrap_int64(n: int) -> int:
-    """A whole number in 64 bits."""
+    """Return an integer wrapped to 64 bits."""
     return (n - INT64_MIN) % 2**64 + INT64_MIN
 
 
 def divide_by_zero(a: float) -> float:
-    """`a / 0`."""
+    """Return `a / 0`."""
     return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a)
 
 
 def floor_divide(a: float, b: float) -> float:
-    """`a // b`."""
+    """Return `a // b`."""
     if b == 0:
         return divide_by_zero(a)
     if not math.isfinite(a) or math.isnan(b):
@@ -36,36 +36,36 @@ def floor_divide(a: float, b: float) -> float:
 
 
 def compute_remainder(a: float, b: float) -> float:
-    """`a % b`, of the sign of b."""
+    """Return `a % b`, with the sign of b."""
     if b == 0 or not math.isfinite(a) or math.isnan(b):
         return math.nan
     return float(a % b)
 
 
 def divide_floats(a: float, b: float) -> float:
-    """`a / b`."""
+    """Return `a / b`."""
     return divide_by_zero(a) if b == 0 else a / b
 
 
 def raise_to_power(a: float, b: float) -> float:
-    """`a ** b` as IEEE 754 has it."""
+    """Return `a ** b` as defined by IEEE 754."""
     try:
         return math.pow(a, b)
     except OverflowError:
         return -math.inf if a < 0 and b % 2 == 1 else math.inf
-    except ValueError:  # 0 to a negative power; the root of a number below 0
+    except ValueError:  # 0 to a negative power; the root of a negative value
         return math.inf if a == 0 else math.nan
 
 
 def cast_to_int(a: float) -> int:
-    """`cast(a, to=int)`: cut towards zero; what is no number is 0, what is too large the nearest there is."""
+    """Return `cast(a, to=int)`: truncated; NaN is 0, values out of range are clamped."""
     if math.isnan(a):
         return 0
     return int(min(max(a, INT64_MIN), HELD))
 
 
 def make_extremum(choose: Callable[[float, float], float]) -> Callable[[float, float], float]:
-    """The greater or the smaller of two; what is no number stays."""
+    """Return maximum or minimum of two values; NaN propagates."""
     return lambda a, b: math.nan if math.isnan(a) or math.isnan(b) else choose(a, b)
 
 
@@ -90,7 +90,7 @@ INTEGER_OPS: Mapping[str, Callable[[int, int], int]] = {
     **{f"cast(a {sign} b, to=int)": lambda a, b, sign=sign: int(eval(f"a {sign} b")) for sign in
        ("<", "<=", "==", "!=", ">", ">=")},
 }  # fmt: skip
-"""Expressions of two whole numbers."""
+"""Expressions of two integers."""
 
 FLOAT_OPS: Mapping[str, Callable[[float, float], float]] = {
     "a + b": lambda a, b: a + b,
@@ -119,7 +119,7 @@ FLOAT_OPS: Mapping[str, Callable[[float, float], float]] = {
     **{f"float(a {sign} b)": lambda a, b, sign=sign: float(eval(f"a {sign} b")) for sign in
        ("<", "<=", "==", "!=", ">", ">=")},
 }  # fmt: skip
-"""Expressions of two numbers with a fraction."""
+"""Expressions of two floats."""
 
 CASTS: Mapping[str, Callable[[float, float], int]] = {
     "cast(a, to=int)": lambda a, b: cast_to_int(a),
@@ -127,4 +127,4 @@ CASTS: Mapping[str, Callable[[float, float], int]] = {
         float(math.floor(a / 4.0)) if math.isfinite(a) else a
     ),
 }
-"""Expressions that make a whole number of one with a fraction."""
+"""Expressions that cast a float to an integer."""

@@ -1,6 +1,4 @@
-"""Sentence-transformers directories with random weights, and the equations of their
-modules in float64.
-"""
+"""Sentence-transformers directories with random weights, and their modules as float64 equations."""
 
 import json
 from collections.abc import Sequence
@@ -36,8 +34,8 @@ WIDTH = 24
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceTransformerDir:
-    """A directory: its encoder, pooling, Dense layers as (width, activation), and how
-    texts are read. `apart`: the encoder lies in a directory of its own, as in old files.
+    """A directory: its encoder, pooling, Dense layers as (width, activation), and preprocessing
+    settings. `apart`: the encoder is in a subdirectory, as in old versions.
     """
 
     family: TextCheckpoint = FAMILIES[0]
@@ -113,7 +111,7 @@ class SentenceTransformerDir:
         return "Dense", name
 
     def encode(self, root: Path, texts: Sequence[str], prompt: str = "") -> Any:
-        """The vectors by the equations, in float64, every text alone."""
+        """Return the embeddings of each text alone, from the equations in float64."""
         import transformers
 
         encoder = root / "0_Transformer" if self.apart else root
@@ -138,7 +136,7 @@ class SentenceTransformerDir:
         return np.stack(rows)
 
     def _modules(self, root: Path, x: torch.Tensor, before: int) -> torch.Tensor:
-        """Pooling and the modules behind it, of the hidden states of one text."""
+        """Apply pooling and the later modules to the hidden states of one text."""
         weights = torch.arange(1, len(x) + 1, dtype=x.dtype)[before:, None]
         x = x[before:]
         pooled = {
@@ -149,7 +147,7 @@ class SentenceTransformerDir:
             "weightedmean": (x * weights).sum(0) / weights.sum(),
             "lasttoken": x[-1],
         }
-        # the library concatenates the modes of old files in an order of its own
+        # the library concatenates the pooling modes of old files in a fixed order
         modes = [m for m in LEGACY_POOLING if m in self.modes] if self.legacy else self.modes
         v = torch.cat([pooled[mode] for mode in modes])
         for number, (out, activation) in enumerate(self.dense, start=2):

@@ -1,9 +1,8 @@
-"""Models with one number changed: an axis, an order of axes, a part of a shape, a
-bound, a declared length.
+"""ONNX models with one changed number: an axis, a permutation, a part of a shape, a bound, a
+declared length.
 
-A mutant counts where a length of a value, or a rank, is another than before, or a node
-can no longer be computed: `find_changed_types` tells by following the nodes alone, with nothing
-declared.
+A mutant counts if it changes a length or rank of a value, or if a node becomes invalid.
+`find_changed_types` infers this from the nodes alone, without declared types.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from specc_onnx.verifier.onnx_verifier import infer_model_types
 
 @dataclass(frozen=True)
 class ShapeMutation:
-    """One change: `kind` says of what, the rest where and to what."""
+    """One change: `kind` is what changes, the other fields are where and to which value."""
 
     kind: str
     graph: int
@@ -28,7 +27,7 @@ class ShapeMutation:
     new: Any
 
     def of(self, model: ModelProto) -> ModelProto:
-        """The model with this change."""
+        """Return the model with this change."""
         made = ModelProto()
         made.CopyFrom(model)
         graph = list(iterate_graphs(made.graph))[self.graph]
@@ -55,7 +54,7 @@ class ShapeMutation:
 
 
 def iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and those inside its nodes."""
+    """Yield a graph and the subgraphs of its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -64,7 +63,7 @@ def iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def iterate_shape_mutations(model: ModelProto) -> list[ShapeMutation]:
-    """Every change that is tried."""
+    """Yield all mutations of a model."""
     constants = {
         t.name: numpy_helper.to_array(t)
         for t in model.graph.initializer
@@ -110,7 +109,7 @@ def _arrays(array: Any) -> Iterator[Any]:
     for k in range(array.size):
         for by in (1, -1):
             made = array.copy()
-            with np.errstate(over="ignore"):  # of the greatest number there is
+            with np.errstate(over="ignore"):  # the largest int64
                 made.reshape(-1)[k] += by
             yield made
     if array.size > 1:
@@ -118,7 +117,7 @@ def _arrays(array: Any) -> Iterator[Any]:
 
 
 def strip_declared_types(model: ModelProto) -> ModelProto:
-    """The model with nothing declared but its inputs and those of bodies."""
+    """Return the model with declared types of inputs and of body inputs only."""
     made = ModelProto()
     made.CopyFrom(model)
     for graph in iterate_graphs(made.graph):
@@ -129,9 +128,7 @@ def strip_declared_types(model: ModelProto) -> ModelProto:
 
 
 def find_changed_types(mutant: ModelProto, before: InferredTypes) -> list[str]:
-    """The values whose type is another than it was; `[""]` where a node can no longer
-    be computed.
-    """
+    """Return the values whose type changed; `[""]` if a node is invalid."""
     try:
         after = infer_model_types(
             strip_declared_types(mutant),

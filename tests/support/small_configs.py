@@ -1,5 +1,5 @@
-"""What every built-in spec needs besides its defaults, to be small. A spec that is
-missing in SMALL fails a test.
+"""Small config values for every built-in spec. A spec that is missing in SMALL_CONFIGS fails a
+test.
 """
 
 import re
@@ -54,7 +54,7 @@ ANY_SIZE = GQA_SIZES | {
     "image_token": 16,
     "stop": [2],
 }
-"""Images of any size, whose tokens have three position axes."""
+"""Images of any resolution, whose tokens have three position axes."""
 HYBRID = {"mamba_heads": 4, "mamba_head_dim": 8, "groups": 2, "state_size": 4, "kernel": 3}
 MLA_SIZES = TRANSFORMER_SIZES | {
     "expert_hidden": 12,
@@ -564,7 +564,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "stop": [2],
     },
 }
-"""Published families that differ from others in little."""
+"""Published model families that differ little from others."""
 SMALL_CONFIGS: dict[str, dict[str, object]] = FAMILIES | {
     "autoencoder": {"vocab": 17, "target_vocab": 17, "width": 6, "hidden": 7},
     "bert": TRANSFORMER_SIZES | {"context": 32},
@@ -795,9 +795,9 @@ LONG_AXES = {"samples": 1000}
 
 @cache
 def list_specs_with(section: str) -> list[str]:
-    """Return the built-in specs that have a section, or that extend one which has it.
+    """Return the built-in specs that have a section, or that extend a spec which has it.
 
-    By their text: each process of a test run asks while it collects, and parsing all specs takes
+    Searches the text: each pytest worker calls this during collection, and parsing all specs takes
     seconds.
     """
     paths = list_builtin_specs().items()

@@ -1,5 +1,5 @@
-"""Short specs that ask for very much: each construct that can multiply, thirty levels
-deep, and mixtures of them.
+"""Short specs with exponential cost: each construct that multiplies, nested 30 levels deep, and
+mixtures of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ INPUT = "x: float[batch, n, 8]"
 
 
 def build_spec(before: str = "", body: str = "") -> str:
-    """A spec whose graph gives back its input, after `body`."""
+    """Return a spec whose graph returns its input, after the statements of `body`."""
     return (
         f"specc 1\nmodel m\n{before}\ndims batch, n\n"
         f"graph g({INPUT}) -> (y: float[batch, n, 8]) {{\n{body}\nreturn x\n}}\n"
@@ -18,12 +18,14 @@ def build_spec(before: str = "", body: str = "") -> str:
 
 
 def chain_lines(first: str, step: Callable[[int], str], levels: int = LEVELS) -> str:
-    """Lines 0 to `levels`, each made of the one before."""
+    """Return lines 0 to `levels`, each built from the previous one."""
     return "\n".join([first, *(step(n) for n in range(1, levels + 1))])
 
 
 def chain_definitions(kind: str, first: str, step: str, parameters: str = "") -> str:
-    """`mask m1 = m0 & m0`, …; `#` in `step` is the one before, and arguments are handed down."""
+    """Return `mask m1 = m0 & m0`, …; `#` in `step` is the previous level, and arguments are passed
+    on.
+    """
     static_inputs = f"({parameters})" if parameters else ""
     typed = f"({parameters}: int)" if parameters else ""
     return chain_lines(
@@ -33,12 +35,12 @@ def chain_definitions(kind: str, first: str, step: str, parameters: str = "") ->
 
 
 def chain_lists(first: str, step: str) -> str:
-    """`a1 = [a0, a0]`, …"""
+    """Return `a1 = [a0, a0]`, …."""
     return chain_lines(f"a0 = {first}", lambda n: f"a{n} = {step.replace('#', f'a{n - 1}')}")
 
 
 def nest_loops(head: str, inside: str, levels: int) -> str:
-    """Loops in loops; `#` in the head is the level."""
+    """Return nested loops; `#` in the head is the level."""
     heads = [head.replace("#", str(n)) + " {" for n in range(levels)]
     return " ".join([*heads, inside, *["}"] * levels])
 
@@ -47,7 +49,9 @@ MASK_USE = f"y = attend(x, x, x, mask=m{LEVELS})"
 
 
 def list_mask_bombs() -> Iterator[tuple[str, str]]:
-    """Masks, which expand where they are used. Scores and biases take no others of their kind."""
+    """Return masks, which expand at their use. Scores and biases cannot contain others of their
+    kind.
+    """
     masks = (
         "# & #",
         "# | #",
@@ -69,7 +73,7 @@ def list_mask_bombs() -> Iterator[tuple[str, str]]:
 
 
 def list_value_bombs() -> Iterator[tuple[str, str]]:
-    """Lists, texts, records and numbers."""
+    """Return lists, strings, records and numbers."""
     yield "lists of lists", build_spec(body=chain_lists("[1]", "[#, #]"))
     yield "lists joined", build_spec(body=chain_lists("[1]", "# + #"))
     yield "lists of lists joined", build_spec(body=chain_lists("[[1]]", "[# + #]"))
@@ -103,7 +107,7 @@ def list_value_bombs() -> Iterator[tuple[str, str]]:
 
 
 def list_loop_bombs() -> Iterator[tuple[str, str]]:
-    """Blocks and loops."""
+    """Return blocks and loops."""
     block = f"block b%d({INPUT}) -> float[batch, n, 8] {{ return %s }}"
     for name, step in (
         ("blocks", "b%d(b%d(x))"),
@@ -135,7 +139,7 @@ def list_loop_bombs() -> Iterator[tuple[str, str]]:
 
 
 def sample_mixed_bombs(count: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Definitions and loops in random order, each used several times by the next."""
+    """Return definitions and loops in random order, each used several times by the next."""
     random = Random(seed)
     for number in range(count):
         steps = [
@@ -158,7 +162,7 @@ def sample_mixed_bombs(count: int, seed: int) -> Iterator[tuple[str, str]]:
 
 
 def list_all_bombs() -> dict[str, str]:
-    """Every construct once."""
+    """Return every construct once."""
     return {**dict(list_mask_bombs()), **dict(list_value_bombs()), **dict(list_loop_bombs())}
 
 
@@ -187,6 +191,6 @@ with tempfile.TemporaryDirectory() as folder:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 result = {"found": result, "megabytes": grown}
 """
-"""Checks each of `bombs`, with a budget of `steps` where that is not 0: code and seconds of each,
-and the megabytes that all of them took.
+"""Checks each of `bombs`, with a budget of `steps` if that is not 0: code and seconds of each, and
+the memory growth in MB.
 """

@@ -1,7 +1,7 @@
-"""Damaged specs: shipped ones with bytes, words or whole parts changed, and what must
-survive them.
+"""Mutated specs: built-in specs with changed bytes, words or nodes, and the checks that they must
+pass.
 
-A mutant is made from a seed, so that a failure can be made again: `mutant(seed)`.
+A seed determines a mutant, so that a failure can be reproduced: `make_mutant(seed)`.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ ODD_WORDS = [
     "softmax", "linear", "attend", "window(0)", "dot", "float[]", "int?", "list[int]", "…", "\x00", "\t", "\u2028",
     "repeat", "scan", "when", "return", "use", "extends", "generate", "gelu", "layer_norm(eps=1e-5)", "//", "%", "**",
 ]  # fmt: skip
-"""Words that fit somewhere, and some that fit nowhere."""
+"""Words that are valid in some places, and words that are valid nowhere."""
 
 
 @dataclass(frozen=True)
 class SpecMutant:
-    """A damaged spec as a file: its name, which tells the syntax, and its bytes."""
+    """A mutated spec as a file: its name, which determines the syntax, and its bytes."""
 
     name: str
     data: bytes
@@ -48,13 +48,13 @@ class SpecMutant:
 
 @cache
 def open_library() -> SpecLibrary:
-    """One library for all mutants: std is read once."""
+    """Return the library of all mutants: std is read once."""
     return SpecLibrary()
 
 
 @cache
 def parse_builtin_specs() -> tuple[tuple[str, ast.File], ...]:
-    """Every built-in spec, by the name of its file."""
+    """Return the syntax tree of every built-in spec by file name."""
     paths = sorted(
         p
         for d in ("models", "std")
@@ -66,7 +66,7 @@ def parse_builtin_specs() -> tuple[tuple[str, ast.File], ...]:
 
 @cache
 def list_corpus() -> tuple[tuple[str, str], ...]:
-    """Every built-in spec in both syntaxes: file name and text."""
+    """Return file name and text of every built-in spec in both syntaxes."""
     found = [(f"{name}.specc", print_dsl(file)) for name, file in parse_builtin_specs()]
     return (*found, *((f"{name}.yaml", print_yaml(file)) for name, file in parse_builtin_specs()))
 
@@ -75,7 +75,7 @@ def list_corpus() -> tuple[tuple[str, str], ...]:
 
 
 def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, cut out, doubled or put elsewhere."""
+    """Change, remove, duplicate or move some bytes."""
     made = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(made) + 1)
@@ -98,7 +98,7 @@ def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def mutate_words(rng: random.Random, text: str) -> str:
-    """Some words replaced by others of the same text, dropped, doubled, or replaced by odd ones."""
+    """Replace some words by others of the same text or by odd ones, drop some, duplicate some."""
     words = WORD.findall(text)
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(words))
@@ -121,7 +121,7 @@ def mutate_words(rng: random.Random, text: str) -> str:
 
 
 def iterate_nodes(node: Any) -> Iterator[Any]:
-    """Every node of a tree, itself first."""
+    """Yield every node of a tree, starting with the root."""
     if (
         dataclasses.is_dataclass(node)
         and not isinstance(node, type)
@@ -141,8 +141,8 @@ STATEMENTS = (ast.Let, ast.Repeat, ast.Scan, ast.When, ast.Return)
 
 
 def get_node_family(node: Any) -> Any:
-    """What a node can be exchanged for: any expression for an expression, any statement
-    for a statement.
+    """Return the kind of nodes that may replace a node: expressions for expressions, statements for
+    statements.
     """
     return (
         "expr"
@@ -155,7 +155,7 @@ def get_node_family(node: Any) -> Any:
 
 @cache
 def collect_nodes() -> dict[Any, list[Any]]:
-    """Every part of every built-in spec, by family."""
+    """Return the nodes of all built-in specs by family."""
     found: dict[Any, list[Any]] = {}
     for _, file in parse_builtin_specs():
         for node in iterate_nodes(file):
@@ -170,9 +170,7 @@ def collect_nodes() -> dict[Any, list[Any]]:
 
 
 def mutate_tree(rng: random.Random, file: ast.File) -> ast.File:
-    """Some parts exchanged for parts of the same family, or for parts of themselves;
-    some list items dropped.
-    """
+    """Replace some nodes by nodes of the same family or by their children; drop some list items."""
     for _ in range(rng.randint(1, 3)):
         targets = [n for n in iterate_nodes(file) if not isinstance(n, ast.File | ast.Comments)]
         if not targets:
@@ -199,7 +197,7 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
         )
     if dataclasses.is_dataclass(node) and type(node).__module__ == ast.__name__:
         if isinstance(node, ast.Call) and node.function is target and not isinstance(new, ast.Name):
-            return node  # no text says this
+            return node  # no syntax can express this
         drop = drop and not isinstance(node, ast.Compare | ast.Scan)
         fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
         return dataclasses.replace(
@@ -208,11 +206,11 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
     return node
 
 
-# --- mutants and what must survive them -----------------------------------------------
+# --- mutants and their checks ----------------------------------------------------------
 
 
 def make_mutant(seed: int) -> SpecMutant:
-    """The mutant of a seed: one spec of the corpus, damaged in one of three ways."""
+    """Return the mutant of a seed: one spec of the corpus, mutated in one of three ways."""
     rng = random.Random(seed)
     name, text = rng.choice(list_corpus())
     match seed % 4:
@@ -227,8 +225,8 @@ def make_mutant(seed: int) -> SpecMutant:
 
 
 def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
-    """A small number for a field that needs one: few layers, and something where there
-    is no default.
+    """Return a small value for a field that needs one: few layers, and a value for fields without
+    default.
     """
     if entry.type.name != "int" or entry.type.optional:
         return None
@@ -238,11 +236,9 @@ def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
 
 
 def elaborate_mutant(given: SpecMutant, *, thorough: bool = False) -> None:
-    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise
-    nothing else.
+    """Read and elaborate a mutant with few layers. Raise Failed at most.
 
-    A mutant of a std file is put in place of that file, and a shipped model elaborated
-    with it.
+    A mutant of a std file replaces that file, and a built-in model is elaborated with it.
     """
     module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
     module.directory = get_specs_directory() / "models"

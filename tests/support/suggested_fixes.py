@@ -1,16 +1,16 @@
-"""What the messages of the golden files advise, done: for each piece of advice the text it
-replaces and the text that is written in its place.
+"""The fixes that messages of the golden files suggest, applied: for each fix the replaced text and
+its replacement.
 
-`APPLIED_FIXES` has them by golden file: the piece as the help has it, a text of the case, and what
-stands there when the advice was followed. A piece that is said of several places is
-followed at one. `OTHER_ADVICE` are pieces that are no text of a spec.
+`APPLIED_FIXES` lists them by golden file: the fix as the help contains it, a text of the case, and
+its replacement. A fix for several places is applied at one. `OTHER_ADVICE` are code spans in the
+help that are not text of a spec.
 """
 
 OTHER_ADVICE = {
     "specc list", "specc show", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
     "extends …", "--config DIR", "--quantize int8", "--baseline MODEL", "theta: …", "width: …", "the 0.418 0.24968",
 }  # fmt: skip
-"""Commands, what is replaced, and what only another file or command line can say."""
+"""Commands, replaced text, and changes of another file or command line."""
 
 MEAN = "x = x - insert(mean(x, axis=1), axis=1)"
 RAGGED = "s = concat([s, t])"

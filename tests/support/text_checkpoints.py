@@ -1,4 +1,4 @@
-"""Tiny random text models with real tokenizer files, saved as people find them."""
+"""Tiny random text models with tokenizer files, saved as checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ ENCODER_SIZES: dict[str, Any] = {
 
 
 def list_input_names(*, segments: bool) -> list[str]:
-    """The `model_input_names` of a tokenizer."""
+    """Return the `model_input_names` of a tokenizer."""
     more = ["token_type_ids"] if segments else []
     return ["input_ids", *more, "attention_mask"]
 
 
 def make_wordpiece_tokenizer(*, segments: bool) -> Any:
-    """A BERT tokenizer with a mask token."""
+    """Return a BERT tokenizer with a mask token."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -61,7 +61,7 @@ def make_wordpiece_tokenizer(*, segments: bool) -> Any:
 
 
 def make_byte_bpe_tokenizer(*, segments: bool) -> Any:
-    """A RoBERTa tokenizer: byte-level BPE, two separators between a pair."""
+    """Return a RoBERTa tokenizer: byte-level BPE, two separators between a pair."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -90,7 +90,7 @@ def make_byte_bpe_tokenizer(*, segments: bool) -> Any:
 
 
 def make_unigram_tokenizer(*, segments: bool) -> Any:
-    """A DeBERTa tokenizer: unigram pieces, no prefix inside words."""
+    """Return a DeBERTa tokenizer: unigram pieces without prefix inside words."""
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.NFKC()
     made.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -124,16 +124,16 @@ TOKENIZERS = {
 
 @dataclass(frozen=True)
 class TextCheckpoint:
-    """The prefix of a family's classes, its config values and its kind of tokenizer."""
+    """The prefix of a family's class names, its config values and its kind of tokenizer."""
 
     name: str
     tokenizer: str
     more: Mapping[str, Any]
     segments: bool = False
-    """Whether the tokenizer gives segment ids."""
+    """Whether the tokenizer returns token types."""
 
     def save(self, head: str, directory: Path, **config: Any) -> tuple[Any, Any]:
-        """Save a random model of that head with its tokenizer; gives both."""
+        """Save a random model of a head with its tokenizer, and return both."""
         tokenizer = TOKENIZERS[self.tokenizer](segments=self.segments)
         values = {**ENCODER_SIZES, **self.more, **config}
         values = {k: v for k, v in values.items() if v is not None}
@@ -143,7 +143,7 @@ class TextCheckpoint:
         model = randomize_weights(getattr(transformers, f"{self.name}{head}")(made))
         model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
-        # read back: a table of sines is in no file
+        # read back: a sinusoidal table is not in the file
         model = type(model).from_pretrained(directory)
         return model.eval(), tokenizer
 

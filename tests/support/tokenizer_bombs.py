@@ -1,4 +1,6 @@
-"""Files for the package `tokenizers` that are small and ask for much: texts that grow, patterns that go back."""
+"""Small tokenizer.json files with exponential cost: normalizers that grow a text, patterns that
+backtrack.
+"""
 
 import json
 from collections.abc import Iterator
@@ -19,12 +21,12 @@ PATTERNS = (r"(a+)+$", r"(.*)*x", r"(.|\s)*y", r"(?:(?:(?:a?){60}){60}){60}", r"
 
 
 def chain_normalizers(*steps: dict[str, Any]) -> dict[str, Any]:
-    """Steps one after the other."""
+    """Return a sequence of normalizers."""
     return {"normalizer": {"type": "Sequence", "normalizers": list(steps)}}
 
 
 def list_growing_texts() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What makes a text longer, again and again."""
+    """Return normalizers that repeatedly make a text longer."""
     yield "bytes of bytes", chain_normalizers(*[{"type": "ByteLevel"}] * 40)
     level = {
         "type": "ByteLevel",
@@ -64,7 +66,7 @@ def list_growing_texts() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def list_pattern_bombs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Regular expressions that are slow, large or deep."""
+    """Return regular expressions that are slow, large or deep."""
     for pattern in PATTERNS:
         said = {"Regex": pattern}
         split = {"type": "Split", "pattern": said, "behavior": "Isolated", "invert": False}
@@ -76,7 +78,7 @@ def list_pattern_bombs() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def list_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is deep, long, or nothing."""
+    """Return deep, long and empty values."""
     yield "deep", {"normalizer": reduce(lambda a, _: {"type": "Sequence", "normalizers": [a]}, range(300),
                                         {"type": "NFC"})}  # fmt: skip
     yield "no length", {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
@@ -93,7 +95,7 @@ def list_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def list_model_bombs(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Vocabularies."""
+    """Return vocabularies."""
     for part in ("continuing_subword_prefix", "end_of_word_suffix"):
         yield f"long {part}", {"model": {**model, part: "#" * 10**6}}
     yield "merges", {"model": {**model, "merges": [["a", "a"]] * 50_000}}
@@ -102,7 +104,7 @@ def list_model_bombs(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 
 def list_tokenizer_bombs(base: str) -> Iterator[tuple[str, bytes]]:
-    """Every one of them, as a change of a tokenizer that is sound."""
+    """Return all of them, each as a change of a valid tokenizer."""
     sound = json.loads(base)
     for name, change in (
         *list_growing_texts(),

@@ -1,6 +1,4 @@
-"""Small tokenizers of every kind that models have, trained on a few lines. Needs the
-package `tokenizers`.
-"""
+"""Small tokenizers of the usual kinds, trained on a few lines. Needs the package `tokenizers`."""
 
 import json
 from functools import lru_cache
@@ -28,7 +26,7 @@ KINDS = ("byte_bpe", "wordpiece", "unigram", "fallback_bpe")
 
 @lru_cache
 def train_tokenizer(kind: str) -> str:
-    """The `tokenizer.json` of a kind."""
+    """Return the `tokenizer.json` of a kind."""
     made = {
         "byte_bpe": train_byte_bpe,
         "wordpiece": train_wordpiece,
@@ -39,7 +37,7 @@ def train_tokenizer(kind: str) -> str:
 
 
 def train_byte_bpe() -> Tokenizer:
-    """As GPT-2's: merges of bytes, nothing around a text."""
+    """Train a tokenizer like GPT-2's: byte-level BPE, no special tokens."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -56,7 +54,7 @@ def train_byte_bpe() -> Tokenizer:
 
 
 def train_wordpiece() -> Tokenizer:
-    """As BERT's: lower case, parts of words, [CLS] and [SEP] around a text."""
+    """Train a tokenizer like BERT's: lower case, WordPiece, [CLS] and [SEP] around a text."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -75,7 +73,7 @@ def train_wordpiece() -> Tokenizer:
 
 
 def train_unigram() -> Tokenizer:
-    """As T5's: pieces with a mark for the blank before them, </s> behind a text."""
+    """Train a tokenizer like T5's: pieces with a space marker before them, </s> after a text."""
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -94,7 +92,7 @@ def train_unigram() -> Tokenizer:
 
 
 def train_fallback_bpe() -> Tokenizer:
-    """As LLaMA's: merges of characters, bytes for what the vocabulary lacks, <s> before a text."""
+    """Train a tokenizer like LLaMA's: BPE with byte fallback, <s> before a text."""
     made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     made.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
@@ -118,7 +116,7 @@ def train_fallback_bpe() -> Tokenizer:
 
 
 def unmark_byte_tokens(made: Tokenizer) -> Tokenizer:
-    """The trainer takes only specials in a fixed place; bytes are none."""
+    """Mark byte tokens as not special: the trainer fixes the position of special tokens only."""
     data = json.loads(made.to_str())
     data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
     return Tokenizer.from_str(json.dumps(data))

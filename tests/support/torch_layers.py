@@ -12,14 +12,12 @@ from support.published_models import Arrays, list_module_weights, randomize_weig
 
 
 def count_positions(keep: torch.Tensor) -> torch.Tensor:
-    """The number of each row among those that are there."""
+    """Return position ids that count unpadded positions."""
     return (keep.long().cumsum(1) - 1).clamp(min=0)
 
 
 class RotaryAttention(nn.MultiheadAttention):
-    """Self-attention whose queries and keys are turned by their places, pair by pair
-    (arXiv:2104.09864, eq. 34), with frequencies 100^(-2n/d).
-    """
+    """Self-attention with interleaved RoPE (arXiv:2104.09864, eq. 34), frequencies 100^(-2n/d)."""
 
     at: torch.Tensor
 
@@ -28,7 +26,7 @@ class RotaryAttention(nn.MultiheadAttention):
         self.pairs = pairs
 
     def forward(self, x: torch.Tensor, *_: Any, attn_mask: Any, **__: Any) -> Any:
-        """The attention, and nothing for its weights."""
+        """Return the attention output, without weights."""
         batch, rows, width = x.shape
         parts = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias)
         q, k, v = (
@@ -36,13 +34,13 @@ class RotaryAttention(nn.MultiheadAttention):
             for p in parts.split(width, dim=-1)
         )
         scores = self.turned(q) @ self.turned(k).transpose(2, 3) / self.head_dim**0.5
-        # torch's encoder layers make numbers of a mask, minus infinity where it hides
+        # torch's encoder layers convert a mask to floats, with -inf at masked positions
         hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask < 0
         mixed = scores.masked_fill(hidden.view(scores.shape), -torch.inf).softmax(-1) @ v
         return self.out_proj(mixed.transpose(1, 2).reshape(x.shape)), None
 
     def turned(self, x: torch.Tensor) -> torch.Tensor:
-        """Pairs as complex numbers, each times e^(i · place · frequency)."""
+        """Rotate pairs as complex numbers: multiply by e^(i · position · frequency)."""
         half = self.head_dim // 2
         pair = (
             x.unflatten(-1, (half, 2)).movedim(-1, 0)
@@ -57,7 +55,7 @@ class RotaryAttention(nn.MultiheadAttention):
 
 
 def replace_layer_norms(module: nn.Module, width: int) -> None:
-    """Every LayerNorm below replaced by an RMSNorm."""
+    """Replace every LayerNorm of a module by an RMSNorm."""
     for inner in list(module.modules()):
         for name, norm in list(inner.named_children()):
             if isinstance(norm, nn.LayerNorm):
@@ -65,9 +63,7 @@ def replace_layer_norms(module: nn.Module, width: int) -> None:
 
 
 class TransformerStacks(nn.Module):
-    """Embeddings in, layers of torch, logits out, as the paper puts them together
-    (arXiv:1706.03762, fig. 1).
-    """
+    """Embeddings, layers of torch, logits, in the order of the paper (arXiv:1706.03762, fig. 1)."""
 
     def __init__(
         self,
@@ -115,9 +111,7 @@ class TransformerStacks(nn.Module):
         hidden: torch.Tensor | None = None,
         source_hidden: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits; `hidden` and `source_hidden` are pairs of rows hidden besides those
-        of causality and padding.
-        """
+        """Return logits; `hidden` and `source_hidden` are additional masked pairs of positions."""
         n = x["target"].shape[1]
         ahead = torch.ones(n, n, dtype=torch.bool).triu(1)
         target_mask = self.mask(x["target_keep"], ahead if hidden is None else ahead | hidden)
@@ -135,10 +129,10 @@ class TransformerStacks(nn.Module):
         return y @ self.embed.weight.T
 
     def mask(self, keep: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
-        """What is hidden, for each row and head: [batch * heads, n, n].
+        """Return the masked positions for each batch element and head: [batch * heads, n, n].
 
-        Every row sees itself, also one of padding: torch gives NaN to a row that sees
-        nothing, and from it to others.
+        Every position attends to itself, also in padding: torch returns NaN for a fully masked row,
+        which spreads to others.
         """
         n = keep.shape[1]
         made = (~keep)[:, None, :].expand(-1, n, -1)
@@ -146,8 +140,8 @@ class TransformerStacks(nn.Module):
         return (made & ~torch.eye(n, dtype=torch.bool)).repeat_interleave(self.heads, dim=0)
 
     def placed(self, ids: torch.Tensor, keep: torch.Tensor, stack: str) -> torch.Tensor:
-        """Embeddings times the root of the width, and positions: learned ones, or sines
-        and cosines in turn, or none.
+        """Return embeddings scaled by the square root of the width, with learned, sinusoidal or no
+        positions.
         """
         at, width = count_positions(keep), self.embed.embedding_dim
         words = self.embed(ids) * width**0.5
@@ -160,7 +154,7 @@ class TransformerStacks(nn.Module):
 
 
 def make_random_stacks(seed: int = 0, **options: Any) -> TransformerStacks:
-    """Random ones."""
+    """Return stacks with random weights."""
     made: TransformerStacks = randomize_weights(TransformerStacks(**options), seed)
     return made
 
@@ -180,8 +174,8 @@ DECODER_NORMS = {
 
 
 def rename_layer_weights(module: nn.Module, stack: str) -> Arrays:
-    """One of torch's layers under our names: the fused projection apart, modules by
-    what they do.
+    """Return the weights of a torch layer under our names: the fused projection split, modules by
+    function.
     """
     names = INNER | (ENCODER_NORMS if stack == "encoder" else DECODER_NORMS)
     made: Arrays = {}
@@ -196,7 +190,7 @@ def rename_layer_weights(module: nn.Module, stack: str) -> Arrays:
 
 
 def rename_stack_weights(module: TransformerStacks) -> Arrays:
-    """Every layer of both stacks under our names."""
+    """Return the weights of all layers of both stacks under our names."""
     return {
         f"{stack}.layers.{n}.{name}": value
         for stack, layers in (("encoder", module.encoder), ("decoder", module.decoder))
@@ -208,8 +202,8 @@ def rename_stack_weights(module: TransformerStacks) -> Arrays:
 def run_unpadded_layer(
     layer: nn.Module, rows: torch.Tensor, keep: torch.Tensor, start: Any = None
 ) -> tuple[torch.Tensor, Any]:
-    """A layer over the kept rows of each sample alone, packed; results where their rows
-    were, zero elsewhere.
+    """Run a layer over the unpadded positions of each sample alone, packed; the result is 0 at
+    padded positions.
     """
     counts = keep.sum(1)
     order = (~keep).long().argsort(dim=1, stable=True)[..., None]
@@ -220,7 +214,7 @@ def run_unpadded_layer(
 
 
 class RecurrentLanguageModel(nn.Module):
-    """Words to scores of the next one, as in PyTorch's own example of a word language model."""
+    """Tokens to logits of the next token, as in PyTorch's word language model example."""
 
     def __init__(
         self,
@@ -245,6 +239,6 @@ class RecurrentLanguageModel(nn.Module):
 
 
 def make_language_model(kind: type[nn.RNNBase], **sizes: Any) -> RecurrentLanguageModel:
-    """A random one."""
+    """Return a language model with random weights."""
     made: RecurrentLanguageModel = randomize_weights(RecurrentLanguageModel(kind, **sizes))
     return made

@@ -1,5 +1,5 @@
-"""Models for tests of generation that are tables: the logits of a token depend on the
-whole text before it.
+"""Table models for tests of generation: the logits of a token depend on the whole preceding
+sequence.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ Table = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class TableStepper:
-    """A stepper over `table`, which gives the logits behind a text. Keeps the texts,
-    and how much it was fed.
+    """A stepper over `table`, which returns the logits after a sequence. Records the sequences and
+    the number of input tokens.
     """
 
     def __init__(self, table: Table) -> None:
@@ -35,8 +35,8 @@ class TableStepper:
 
 
 def make_hashed_logits(seed: int, vocab: int, spread: float = 2.0, grid: float = 0.0) -> Table:
-    """Logits drawn anew for every text. `grid` rounds them to its multiples, so that
-    many are equal.
+    """Return a table of random logits, a new sample for each sequence. `grid` rounds them, so that
+    ties occur.
     """
 
     def table(text: tuple[int, ...]) -> Sequence[float]:
@@ -47,8 +47,8 @@ def make_hashed_logits(seed: int, vocab: int, spread: float = 2.0, grid: float =
 
 
 def make_continuing_logits(*texts: str, letters: str = "abcdefgh", end: str = ".") -> Table:
-    """Prefers to continue a text as one of `texts` goes on; letters count from 1 behind
-    `end`, which is 0.
+    """Return a table that prefers to continue a sequence as one of `texts`; letters count from 1
+    after `end`, which is 0.
     """
     names = end + letters
 
@@ -63,7 +63,7 @@ def make_continuing_logits(*texts: str, letters: str = "abcdefgh", end: str = ".
 
 
 def sum_log_probabilities(table: Table, prompt: tuple[int, ...], text: Sequence[int]) -> float:
-    """The summed log-probabilities of a text behind a prompt, in float64."""
+    """Return the sum of the log-probabilities of a sequence after a prompt, in float64."""
     total = 0.0
     for n, token in enumerate(text):
         logits = np.asarray(table((*prompt, *text[:n])), np.float32).astype(np.float64)
@@ -72,7 +72,7 @@ def sum_log_probabilities(table: Table, prompt: tuple[int, ...], text: Sequence[
 
 
 def list_all_texts(vocab: int, longest: int, stop: int) -> list[tuple[int, ...]]:
-    """All texts that end by `stop` within `longest` tokens or are that long."""
+    """Return all sequences that end with `stop` within `longest` tokens or have that length."""
     found = []
     for n in range(1, longest + 1):
         for text in product(range(vocab), repeat=n):

@@ -1,6 +1,4 @@
-"""A spec of two graphs over shared weights, compiled to a package: what the tests of
-packages share.
-"""
+"""A spec of two graphs with shared weights, compiled to a package."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -42,12 +40,12 @@ graph encode(ids: int[batch, seq]) -> (rows: float[batch, seq, d]) {
 """
 SHARED_SIZES = {"words.weight": 11 * 8, "norm.weight": 8, "norm.bias": 8}
 ALL_SIZES = {**SHARED_SIZES, "out.weight": 24, "out.bias": 3, "more.weight": 64, "more.bias": 8}
-"""How many numbers each parameter has."""
+"""Number of values of each parameter."""
 
 
 @cache
 def elaborate_pair() -> tuple[OpenedSpec, Mapping[str, ModelDefinition]]:
-    """The spec and its two graphs, read once."""
+    """Return the spec and its two graphs, elaborated once."""
     with TemporaryDirectory() as directory:
         source = Path(directory) / "pair.specc"
         source.write_text(SPEC, encoding="utf-8")
@@ -62,7 +60,7 @@ def build_manifest_text(
     sources: Mapping[str, str],
     weights: Mapping[str, Any],
 ) -> MetadataTexts:
-    """The manifest of a graph, once it is built."""
+    """Return the manifest of a compiled graph."""
 
     def made(emitted: EmittedModel) -> dict[str, str]:
         held = {n: emitted.held[n] for n in graph.parameters}
@@ -93,7 +91,7 @@ def write_pair_package(
     weights: str = "",
     **options: Any,
 ) -> WrittenModel:
-    """The spec's graphs as a package, with random weights or those of a checkpoint."""
+    """Write the graphs as a package, with random weights or those of a checkpoint."""
     directory.parent.mkdir(exist_ok=True)
     spec, found = elaborate_pair()
     models = {name: found[name] for name in graphs}
@@ -114,7 +112,7 @@ def write_pair_package(
 def bind_pair_weights(
     spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str
 ) -> ParameterValues:
-    """The numbers of all graphs' parameters together."""
+    """Return the weights of all graphs together."""
     wanted = {w.name: w for graph in graphs for w in required_parameters(graph)}
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
@@ -128,7 +126,7 @@ def bind_pair_weights(
 
 
 def write_single_graph(directory: Path, graph: str, seed: int = 0) -> Path:
-    """The same graph as a model of one file."""
+    """Write one of the graphs as a model in a single file."""
     source = directory / "pair.specc"
     source.write_text(SPEC, encoding="utf-8")
     path = directory / f"{graph}-single.onnx"

@@ -1,4 +1,4 @@
-"""What `specc verify` finds, a line of text a round."""
+"""The results of `specc verify` as text, one line per round."""
 
 from collections.abc import Iterator
 from typing import Any

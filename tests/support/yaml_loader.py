@@ -1,4 +1,4 @@
-"""A YAML text as programs read it that know YAML 1.2 and nothing of specc."""
+"""Load YAML 1.2 with a generic loader, independently of specc."""
 
 import re
 
@@ -6,7 +6,7 @@ import yaml
 
 
 class CoreSchemaLoader(yaml.SafeLoader):
-    """PyYAML with the plain scalars of the core schema of YAML 1.2: `on` is a text."""
+    """PyYAML with the plain scalars of the YAML 1.2 core schema: `on` is a string."""
 
 
 CoreSchemaLoader.yaml_implicit_resolvers = {}
@@ -22,5 +22,5 @@ for tag, pattern, first in (
 
 
 def load_core_yaml(text: str) -> object:
-    """The value of a text. Raises yaml.YAMLError."""
+    """Return the value of a document. Raises yaml.YAMLError."""
     return yaml.load(text, CoreSchemaLoader)
