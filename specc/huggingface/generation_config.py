@@ -31,12 +31,12 @@ SAMPLING_KEYS = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
 )
-BEAM_SEARCH_KEYS = {
-    "length_penalty": "length_penalty",
-    "early_stopping": "early_stopping",
-    "num_return_sequences": "num_return_sequences",
-    "renormalize_logits": "renormalize_logits",
-}
+BEAM_SEARCH_KEYS = (
+    *("length_penalty", "early_stopping", "num_return_sequences"),
+    "renormalize_logits",
+)
+WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
+"""Keys that only Whisper's file has, which sets language and task by tokens."""
 FORCED_BOS_KEY = "forced_bos_token_id"
 DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""
@@ -104,7 +104,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True)
 class PublishedGeneration:
-    """A model as the file has it write, and what to say of that."""
+    """A model with the generation settings of the file, and remarks about them."""
 
     model: ModelDefinition
     remarks: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ def _read_start(file: _File, said: Mapping[str, object]) -> None:
     first = file.given(FORCED_BOS_KEY)
     # there it is forced after a single token: after a start token, and not after a prompt
     places = [first] if first is not None and starts else []
-    if "decoder_start_token_id" in file.keys and _is_dictation(file):
+    if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
         places = _begun_by(file, starts)
     if len(starts) > 1:
         file.settings["start"] = starts
@@ -292,12 +292,6 @@ def _begun_by(file: _File, starts: list[object]) -> list[object]:
     return places
 
 
-def _is_dictation(file: _File) -> bool:
-    """Return whether the file is Whisper's, which sets language and task by tokens."""
-    signs = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-    return any(sign in file.keys for sign in signs)
-
-
 def _read_transcription_tokens(file: _File) -> list[object]:
     """Return the tokens after Whisper's start (arXiv:2212.04356, fig. 1): the language, chosen by
     the model if not set; the task; and no timestamps.
@@ -307,9 +301,9 @@ def _read_transcription_tokens(file: _File) -> list[object]:
     # settings by name take precedence over the numbers of older files
     named = any(file.given(key) is not None for key in ("language", "task"))
     places = _read_named_tokens(file) if named else _read_forced_tokens(file)
-    spoken = _read_language_tokens(file)
-    if spoken is not None and not any(places[:1]):
-        places[:1] = [spoken]
+    languages = file.table("lang_to_id")
+    if languages and not any(places[:1]):
+        places[:1] = [sorted(languages.values(), key=str)]
     times = file.given("no_timestamps_token_id")
     if times is not None and places[-1:] != [times]:
         places.append(times)
@@ -339,12 +333,6 @@ def _read_forced_tokens(file: _File) -> list[object]:
     return places
 
 
-def _read_language_tokens(file: _File) -> object:
-    """Return the tokens of all languages; None if there are none."""
-    languages = file.table("lang_to_id")
-    return sorted(languages.values(), key=str) if languages else None
-
-
 def _read_strategy(file: _File) -> None:
     """Read the strategy with its options, if the file sets any."""
     sampled, beams = file.given("do_sample") is True, file.given("num_beams")
@@ -352,14 +340,13 @@ def _read_strategy(file: _File) -> None:
     if sampled and wide:
         why = "requests sampling with beam search, which is not supported"
         file.refuse("do_sample", why)
-    words = {"repetition_penalty": "repetition_penalty"}
-    kind = "greedy"
+    kind, keys = "greedy", list[str]()
     if sampled:
-        kind, words = "sample", {**dict(zip(SAMPLING_KEYS, SAMPLING_KEYS, strict=True)), **words}
+        kind, keys = "sample", [*SAMPLING_KEYS]
     elif wide:
-        kind, words = "beam", {**BEAM_SEARCH_KEYS, "num_beams": "num_beams", **words}
-    given = {word: file.given(key) for key, word in words.items()}
-    options = {word: value for word, value in given.items() if value is not None}
+        kind, keys = "beam", [*BEAM_SEARCH_KEYS, "num_beams"]
+    given = {key: file.given(key) for key in (*keys, "repetition_penalty")}
+    options = {key: value for key, value in given.items() if value is not None}
     if sampled:
         options.setdefault("top_k", DEFAULT_TOP_K)
     if options or "do_sample" in file.keys or "num_beams" in file.keys:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -79,8 +79,9 @@ def _build_config(file: GGUFFile, model_type: str) -> Fields:
     found: Fields = {"model_type": model_type, **FIXED_VALUES.get(model_type, {})}
     found |= {ours: values[key] for key, ours in keys.items() if key in values}
     found |= _tensor_fields(file, model_type)
-    if stops := sorted({*_list_stop_tokens(metadata)}):
-        found["eos_token_id"] = stops
+    stops = {metadata.get(f"tokenizer.ggml.{name}") for name in STOP_TOKENS}
+    if listed := sorted(number for number in stops if isinstance(number, int)):
+        found["eos_token_id"] = listed
     if model_type in LARGEST_GEMMA:
         found["query_pre_attn_scalar"] = _query_scale(found, LARGEST_GEMMA[model_type])
     return found | _rope_fields(file, model_type, found, _select_prefix(values, "rope."))
@@ -101,13 +102,6 @@ def _tensor_fields(file: GGUFFile, model_type: str) -> Fields:
         found["attention_bias"] = "blk.0.attn_output.bias" in tensors
         found["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
     return found
-
-
-def _list_stop_tokens(metadata: Metadata) -> Iterator[int]:
-    for name in STOP_TOKENS:
-        value = metadata.get(f"tokenizer.ggml.{name}")
-        if isinstance(value, int):
-            yield value
 
 
 def _query_scale(found: Fields, largest: int) -> object:

@@ -1,6 +1,5 @@
 """Read the image part of preprocessor_config.json: resize, crop, normalization."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
+from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import load_config_json
 
-PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 PROCESSOR_KEY = "image_processor"
 """The key of image settings in a processor's file."""
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -26,9 +25,10 @@ MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
 """From this size on, ConvNeXt's images are resized without cropping."""
 
-_HALF_MEAN = (0.5, 0.5, 0.5)
+_HALF_STATS = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of each channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,7 @@ class _Kind:
 
     size: tuple[int, ...]
     filter: int
-    mean: tuple[float, ...] = _HALF_MEAN
-    std: tuple[float, ...] = _HALF_MEAN
+    stats: tuple[tuple[float, ...], tuple[float, ...]] = _HALF_STATS
     edge: bool = False
     crop: int = 0
     share: float = 0.0
@@ -53,45 +52,30 @@ class _Kind:
     normalize: bool = True
 
 
+_CLIP = _Kind(size=(224,), filter=3, stats=_CLIP_STATS, edge=True, crop=224)
+_BLIP = _Kind(size=(384, 384), filter=3, stats=_CLIP_STATS)
+_DETR = _Kind(size=(800, 1333), filter=2, stats=_IMAGENET_STATS, frame=1)
 _CLASS_DEFAULTS: Mapping[str, _Kind] = {
     "ViT": _Kind(size=(224, 224), filter=2),
     "DeiT": _Kind(size=(256, 256), filter=3, crop=224),
     "Beit": _Kind(size=(224, 224), filter=3),
-    "CLIP": _Kind(
-        size=(224,), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1], edge=True, crop=224
-    ),
-    "Bit": _Kind(
-        size=(224,), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1], edge=True, crop=224
-    ),
+    "CLIP": _CLIP,
+    "Bit": _CLIP,
     "Siglip": _Kind(size=(224, 224), filter=3, edge=True),
-    "Blip": _Kind(size=(384, 384), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1]),
+    "Blip": _BLIP,
     "Gemma3": _Kind(size=(224, 224), filter=2),
-    "GotOcr2": _Kind(size=(384, 384), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1]),
+    "GotOcr2": _BLIP,
     "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
-    "Segformer": _Kind(
-        size=(512, 512), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1]
-    ),
-    "Detr": _Kind(
-        size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=1
-    ),
-    **dict.fromkeys(
-        ("ConditionalDetr", "DeformableDetr"),
-        _Kind(size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=1),
-    ),
-    "RTDetr": _Kind(
-        size=(640, 640), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], normalize=False
-    ),
-    "Mask2Former": _Kind(
-        size=(384, 384), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1]
-    ),
-    "OwlViT": _Kind(size=(768, 768), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1]),
-    "Yolos": _Kind(
-        size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=16
-    ),
-    "Donut": _Kind(
-        size=(2560, 1920), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], page=True
-    ),
-}  # fmt: skip
+    "Segformer": _Kind(size=(512, 512), filter=2, stats=_IMAGENET_STATS),
+    "Detr": _DETR,
+    "ConditionalDetr": _DETR,
+    "DeformableDetr": _DETR,
+    "RTDetr": _Kind(size=(640, 640), filter=2, stats=_IMAGENET_STATS, normalize=False),
+    "Mask2Former": _Kind(size=(384, 384), filter=2, stats=_IMAGENET_STATS),
+    "OwlViT": _Kind(size=(768, 768), filter=3, stats=_CLIP_STATS),
+    "Yolos": _Kind(size=(800, 1333), filter=2, stats=_IMAGENET_STATS, frame=16),
+    "Donut": _Kind(size=(2560, 1920), filter=2, stats=_IMAGENET_STATS, page=True),
+}
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _FOLLOWED_KEYS = frozenset(
     {
@@ -130,21 +114,15 @@ def image_reading_options(
         reader.refuse("size", f"it resizes images to {told['size']}, the model needs {size}")
     # the file has color statistics even if the model reads one channel
     if said.get("channels") == 1:
-        told["mean"], told["std"] = (_get_first(told[key]) for key in ("mean", "std"))
+        for key in ("mean", "std"):
+            value = told[key]
+            told[key] = value[:1] if isinstance(value, list) else value
     return {**said, **{k: v for k, v in told.items() if v is not None}}
-
-
-def _get_first(value: object) -> object:
-    return value[:1] if isinstance(value, list) else value
 
 
 def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
     """Return the preprocessor config, if there is one."""
-    for name in (PREPROCESSOR, PROCESSOR):
-        for directory in directories:
-            if os.path.lexists(directory / name):
-                return directory / name
-    return None
+    return find_first_file(directories, (PREPROCESSOR, PROCESSOR))
 
 
 def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
@@ -172,11 +150,9 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
     # Files of audio processors, or of processors without images, contain no image settings.
-    return data if path.name == PREPROCESSOR and _of_pictures(data) else None
-
-
-def _of_pictures(data: JsonObject) -> bool:
-    return any(map(data.find_non_null, ("image_mean", "size", "do_resize", "crop_size")))
+    image_keys = ("image_mean", "size", "do_resize", "crop_size")
+    has_images = path.name == PREPROCESSOR and any(map(data.find_non_null, image_keys))
+    return data if has_images else None
 
 
 class _Reader:
@@ -190,9 +166,12 @@ class _Reader:
         """Return the options of `image(…)`."""
         self._check_due()
         fitted = _read_fitted_size(self) if self.kind.frame else None
-        size, resized = (_read_frame(self), None) if fitted else self._read_sizes()
-        page = self.kind.page
         # None leaves the choice to the spec, while False would override it
+        if fitted:
+            size, resized = self.read_size("pad_size", (), edge=False) or None, None
+        else:
+            size, resized = self._read_sizes()
+        page = self.kind.page
         return {
             "size": size,
             "resized": resized,
@@ -277,18 +256,14 @@ class _Reader:
 
     def _read_filter(self) -> str:
         number = self.read_value("resample", self.kind.filter)
-        if (
-            isinstance(number, int)
-            and number in range(len(RESAMPLING_FILTERS))
-            and not isinstance(number, bool)
-        ):
+        if type(number) is int and 0 <= number < len(RESAMPLING_FILTERS):
             return RESAMPLING_FILTERS[number]
         self.refuse("resample", "unknown filter")
 
     def _by_channel(self, key: str) -> list[float]:
         member = self.file.find_non_null(key)
         if member is None:
-            return list(self.kind.mean if key == "image_mean" else self.kind.std)
+            return list(self.kind.stats[_BY_CHANNEL.index(key)])
         value = member.value
         items = value.items if isinstance(value, JsonList) else (value,)
         found = [float(n) for n in map(get_finite_number, items) if n is not None]
@@ -358,14 +333,6 @@ def _read_fitted_size(reader: _Reader) -> list[int] | None:
     if not found or any(isinstance(n, bool) or n < 1 for n in found):
         reader.refuse("size", "this size is not supported")
     return found
-
-
-def _read_frame(reader: _Reader) -> list[int] | None:
-    """Return the padded size of images, if the file sets one."""
-    member = reader.file.find_non_null("pad_size")
-    if member is None or member.is_null:
-        return None
-    return reader.read_size("pad_size", (), edge=False)
 
 
 def _read_page_size(reader: _Reader) -> list[int]:

@@ -18,10 +18,11 @@ from specc.huggingface.processor_files import (
     call_arguments,
     find_first_file,
     find_repository_file,
-    read_json_object,
     read_optional_object,
+    token_content,
     tokenizer_arguments,
 )
+from specc.huggingface.tokenizer_settings import list_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -34,15 +35,15 @@ Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
 """Plain JSON of a file next to the weights, and fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
-DEFAULT_SPECIAL_TOKENS = {
-    "mask": ("[MASK]", "<mask>"),
-    "cls": ("[CLS]", "<s>"),
-    "unk": ("[UNK]", "<unk>"),
-    "pad": ("[PAD]", "<pad>"),
+SPECIAL_TOKENS_BY_FIELD = {
+    "mask": ("mask_token", "[MASK]", "<mask>"),
+    "cls": ("cls_token", "[CLS]", "<s>"),
+    "unknown": ("unk_token", "[UNK]", "<unk>"),
+    "pad": ("pad_token", "[PAD]", "<pad>"),
 }
-"""Special tokens by role, if no file names them."""
-TOKEN_ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
-"""Fields of a task with ids of special tokens, and their roles."""
+"""Fields of a task with ids of special tokens: the key that names the token, and its names if no
+file does.
+"""
 FIRST_OR_NOT = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
 """Lengths from this one on mean unlimited."""
@@ -106,9 +107,8 @@ def _find_task(
     if kind == "zero-shot-image-classification":
         found |= _two_towers(config)
     if isinstance(record, TextTokenizer):
-        ids = _TokenIds(json.loads(record.file.text), told)
         # the padding token of config.json, if no tokenizer file has one
-        found |= {f: i for f, r in TOKEN_ROLES.items() if (i := ids.get_token_id(r)) is not None}
+        found |= _find_special_ids(list_token_ids(json.loads(record.file.text)), told)
     return Task(kind=kind, text=name, **found)
 
 
@@ -154,8 +154,7 @@ def _two_towers(config: Config) -> Fields:
 
 def _read_beside(name: str, directories: Sequence[Path]) -> Fields:
     """Return the content of a file of that name, {} if absent."""
-    path = find_repository_file(directories, name)
-    return read_json_object(path) if path is not None else {}
+    return read_optional_object(find_repository_file(directories, name))
 
 
 def _read_max_length(config: Config, told: Config, about: Config) -> int | None:
@@ -180,10 +179,8 @@ def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)
-    about, settings = (
-        read_optional_object(path),
-        _read_beside(SENTENCE_TRANSFORMERS_FILE, directories),
-    )
+    about = read_optional_object(path)
+    settings = _read_beside(SENTENCE_TRANSFORMERS_FILE, directories)
     prompts = settings.get("prompts")
     longest = _read_max_length(config, told, about)
     if longest is None:
@@ -228,25 +225,12 @@ def _gives_token_types(told: Config, config: Config) -> bool:
     return config.get("model_type") in SEGMENT_TYPES
 
 
-class _TokenIds:
-    """The ids of special tokens in a tokenizer.json."""
-
-    def __init__(self, content: Config, told: Config) -> None:
-        self.told = told
-        vocabulary = content["model"].get("vocab")
-        pairs = (
-            vocabulary.items()
-            if isinstance(vocabulary, dict)
-            else ((p[0], i) for i, p in enumerate(vocabulary or ()))
-        )
-        self.ids = dict(pairs)
-        for token in content.get("added_tokens") or ():
-            self.ids[token["content"]] = token["id"]
-
-    def get_token_id(self, role: str) -> int | None:
-        """Return the id of the mask token, or another role; None if absent."""
-        told = self.told.get(f"{role}_token")
-        name = told.get("content") if isinstance(told, dict) else told
-        names = (name,) if isinstance(name, str) else DEFAULT_SPECIAL_TOKENS[role]
-        number = next((self.ids[n] for n in names if n in self.ids), None)
-        return number if isinstance(number, int) and number >= 0 else None
+def _find_special_ids(ids: Mapping[str, object], told: Config) -> Fields:
+    """Return the ids of the special tokens that a tokenizer has, by the field of a task."""
+    found: Fields = {}
+    for field, (key, *usual) in SPECIAL_TOKENS_BY_FIELD.items():
+        named = token_content(told.get(key))
+        known = [ids[name] for name in ([named] if named else usual) if name in ids]
+        if known and isinstance(known[0], int) and known[0] >= 0:
+            found[field] = known[0]
+    return found

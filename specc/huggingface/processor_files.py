@@ -107,8 +107,7 @@ def audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED_TOKENS_FILE)
-    found = [find_repository_file(directories, name) for name in names]
-    return [*filter(None, found)]
+    return find_repository_files(directories, names)
 
 
 def unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tuple[str, ...]:
@@ -212,22 +211,22 @@ def ctc_transcript_options(
     path = find_repository_file(directories, VOCABULARY)
     if path is None:
         return None
-    about = path.parent / TOKENIZER
-    config = read_json_object(about) if os.path.lexists(about) else {}
-    config = {**config, "target_lang": language} if language else config
+    config = read_optional_object(path.parent / TOKENIZER)
+    if language:
+        config["target_lang"] = language
     ids = dict(_iterate_ids(_of_language(read_json_object(path), config, path, span), path, span))
     for number, token in _iterate_added_tokens(path.parent, config):
         ids.setdefault(number, token)
-    unknown = _get_token(config.get("unk_token"), "<unk>")
+    unknown = token_content(config.get("unk_token"), "<unk>")
     if not ids or max(ids) >= MAX_IDS:
         _no_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
-    blank = _get_token(config.get("pad_token"), "<pad>")
+    blank = token_content(config.get("pad_token"), "<pad>")
     told: dict[str, object] = {
         "vocab": vocab,
         "unknown": unknown,
-        "delimiter": _get_token(config.get("word_delimiter_token"), "|"),
-        "space": _get_token(config.get("replace_word_delimiter_char"), " "),
+        "delimiter": token_content(config.get("word_delimiter_token"), "|"),
+        "space": token_content(config.get("replace_word_delimiter_char"), " "),
         "lower": config.get("do_lower_case") is True,
     }
     return {**told, "blank": vocab.index(blank)} if blank in vocab else told
@@ -267,14 +266,13 @@ def _iterate_added_tokens(
     listed = config.get("added_tokens_decoder")
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
-            yield int(key), _get_token(value, "")
-    if os.path.lexists(directory / ADDED_TOKENS_FILE):
-        for token, number in read_json_object(directory / ADDED_TOKENS_FILE).items():
-            if isinstance(number, int) and 0 <= number < MAX_IDS:
-                yield number, token
+            yield int(key), token_content(value)
+    for token, number in read_optional_object(directory / ADDED_TOKENS_FILE).items():
+        if isinstance(number, int) and 0 <= number < MAX_IDS:
+            yield number, token
 
 
-def _get_token(value: object, otherwise: str) -> str:
+def token_content(value: object, otherwise: str = "") -> str:
     """Return a token in its file form: a string, or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
@@ -295,6 +293,11 @@ def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
     return next((f / name for f in directories if os.path.lexists(f / name)), None)
 
 
+def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> list[Path]:
+    """Return the existing files, each from the first directory that has it."""
+    return [p for name in names if (p := find_repository_file(directories, name))]
+
+
 def tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that sentence-transformers gives the tokenizer, which replace the keys
     of tokenizer_config.json: `processor_kwargs`, in older files `tokenizer_args`.
@@ -312,7 +315,7 @@ def call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:
     """Return the file with the first of these names that a directory has."""
-    return next((p for name in names if (p := find_repository_file(directories, name))), None)
+    return next(iter(find_repository_files(directories, names)), None)
 
 
 def read_optional_object(path: Path | None) -> dict[str, object]:

@@ -70,11 +70,11 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
     method = fields.get("quant_method")
     if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
         method = "bitsandbytes"  # checkpoints before transformers 4.32
-    read = _METHOD_READERS.get(method if isinstance(method, str) else "")
-    if read is None:
-        _fail_unsupported(member, f" by {escape_text(str(method))[:40]}" if method else "")
+    if not isinstance(method, str) or method not in _METHOD_READERS:
+        _fail_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
     try:
-        return read(fields)
+        settings, activations = _METHOD_READERS[method](fields)
+        return CheckpointQuantization(method=method, settings=settings, activations=activations)
     except _Unsupported as reason:
         _fail_unsupported(member, f" by {method} with {escape_text(str(reason))}")
 
@@ -112,32 +112,29 @@ def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
     return known[0] if value is None else value
 
 
-def _read_fp8(fields: Mapping[str, Json]) -> CheckpointQuantization:
+def _read_fp8(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     given = fields.get("weight_block_size")
     block = _as_pair(given)
     if given is not None and block is None:
         raise _Unsupported(f'"weight_block_size": {str(given)[:40]}')
     _require_value(fields, "activation_scheme", "dynamic", "static")
-    return CheckpointQuantization(
-        method="fp8", settings=QuantizationSettings(block=block), activations=True
-    )
+    return QuantizationSettings(block=block), True
 
 
-def _read_gptq(fields: Mapping[str, Json]) -> CheckpointQuantization:
+def _read_gptq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     version = _require_value(fields, "checkpoint_format", "gptq", "gptq_v2")
     settings = QuantizationSettings(
         bits=_integer(fields, "bits"),
         group=_integer(fields, "group_size"),
         zero_offset=1 if version == "gptq" else 0,
     )
-    return CheckpointQuantization(method="gptq", settings=settings)
+    return settings, False
 
 
-def _read_awq(fields: Mapping[str, Json]) -> CheckpointQuantization:
+def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "version", "gemm")
     _require_value(fields, "bits", 4)
-    settings = QuantizationSettings(group=_integer(fields, "group_size"))
-    return CheckpointQuantization(method="awq", settings=settings)
+    return QuantizationSettings(group=_integer(fields, "group_size")), False
 
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
@@ -153,7 +150,7 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
     ]
 
 
-def _read_compressed_tensors(fields: Mapping[str, Json]) -> CheckpointQuantization:
+def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
     for key, plain in (("sparsity_config", "format"), ("transform_config", "config_groups")):
         part = fields.get(key)
@@ -162,21 +159,15 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> CheckpointQuantizati
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    def get_common_setting(key: str) -> Json:
-        """Return a setting that all groups share, else None."""
-        values = [scheme.get(key) for scheme in weights]
-        return values[0] if values and all(v == values[0] for v in values) else None
-
-    shared = {key: get_common_setting(key) for key in ("num_bits", "group_size", "block_structure")}
+    # settings that all groups share
+    first = weights[0] if weights else {}
+    shared = {k: v for k, v in first.items() if all(v == scheme.get(k) for scheme in weights)}
     settings = QuantizationSettings(
-        block=_as_pair(shared["block_structure"]),
+        block=_as_pair(shared.get("block_structure")),
         bits=_integer(shared, "num_bits"),
         group=_integer(shared, "group_size"),
     )
-    activations = any("activations" in key for key, _ in schemes)
-    return CheckpointQuantization(
-        method="compressed-tensors", settings=settings, activations=activations
-    )
+    return settings, any("activations" in key for key, _ in schemes)
 
 
 def _as_pair(block: Json) -> tuple[int, int] | None:
@@ -186,27 +177,13 @@ def _as_pair(block: Json) -> tuple[int, int] | None:
     return None
 
 
-def _read_bitsandbytes(fields: Mapping[str, Json]) -> CheckpointQuantization:
-    eight = bool(fields.get("load_in_8bit"))
-    return CheckpointQuantization(
-        method="bitsandbytes", settings=QuantizationSettings(), activations=eight
-    )
-
-
-def _read_plain(method: str) -> Callable[[Mapping[str, Json]], CheckpointQuantization]:
-    """Return the reader of a method described by its tensors alone."""
-    found = CheckpointQuantization(
-        method=method, settings=QuantizationSettings(), activations=method == "fbgemm_fp8"
-    )
-    return lambda _: found
-
-
-_METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], CheckpointQuantization]] = {
+_METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationSettings, bool]]] = {
     "fp8": _read_fp8,
     "gptq": _read_gptq,
     "awq": _read_awq,
     "compressed-tensors": _read_compressed_tensors,
-    "bitsandbytes": _read_bitsandbytes,
-    "mxfp4": _read_plain("mxfp4"),
-    "fbgemm_fp8": _read_plain("fbgemm_fp8"),
+    "bitsandbytes": lambda fields: (QuantizationSettings(), bool(fields.get("load_in_8bit"))),
+    "mxfp4": lambda _: (QuantizationSettings(), False),
+    "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
+"""Readers of the settings of each method, and of whether activations are quantized too."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.huggingface.processor_files import find_repository_file
+from specc.huggingface.processor_files import find_repository_files, token_content
 from specc.huggingface.tokenizer_settings import read_tokenizer_settings
 from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -127,12 +127,8 @@ def _get_default(named: Mapping[str, object], path: Path, span: Span | None) -> 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
     """Return the special tokens by name: `bos_token`, as a string or an object."""
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            value = value.get("content")
-        if key.endswith("_token") and key.isidentifier() and isinstance(value, str):
-            found[key] = value
+    tokens = {k: token_content(v) for k, v in config.items() if k.endswith("_token")}
+    found = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(found) > MAX_TOKENS:
         _fail_unusable(path, f"it names more than {MAX_TOKENS} special tokens", span)
     return found
@@ -194,8 +190,7 @@ DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
     """Return the existing files, each from the first directory that has it."""
-    found = (find_repository_file(directories, name) for name in REPOSITORY_FILES)
-    return [*filter(None, found)]
+    return find_repository_files(directories, REPOSITORY_FILES)
 
 
 def read_companions(

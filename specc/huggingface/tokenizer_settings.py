@@ -14,6 +14,7 @@ from specc.huggingface.processor_files import (
     call_arguments,
     find_first_file,
     read_optional_object,
+    token_content,
     tokenizer_arguments,
 )
 from specc.io.safe_read import escape_text
@@ -133,10 +134,10 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
     tokens of other roles, or the token is not in the file.
     """
     given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
-    names = [_token_name(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
+    names = [token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not given or not _list_added_tokens(content) <= {*names}:
         return
-    ids = _token_ids(content)
+    ids = list_token_ids(content)
     bos, eos = (
         n if settings.get(k) is True else "" for k, n in zip(ADDED_TOKEN_KEYS, names, strict=True)
     )
@@ -172,13 +173,7 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
     }
 
 
-def _token_name(value: object) -> str:
-    """Return a token as files write it: a text, or an object that holds it."""
-    name = value.get("content") if isinstance(value, dict) else value
-    return name if isinstance(name, str) else ""
-
-
-def _token_ids(content: Part) -> dict[str, int]:
+def list_token_ids(content: Part) -> dict[str, int]:
     """Return the ids of all tokens of a tokenizer.json."""
     model = content.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
@@ -190,17 +185,17 @@ def _token_ids(content: Part) -> dict[str, int]:
 
 def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys that name tokens which the tokenizer.json does not have."""
-    ids = _token_ids(content)
+    ids = list_token_ids(content)
     yield from (
         key
         for key in SPECIAL_TOKEN_KEYS
-        if (name := _token_name(settings.get(key))) and name not in ids
+        if (name := token_content(settings.get(key))) and name not in ids
     )
     extra = settings.get("additional_special_tokens")
-    if isinstance(extra, list) and any(_token_name(t) not in ids for t in extra):
+    if isinstance(extra, list) and any(token_content(t) not in ids for t in extra):
         yield "additional_special_tokens"
     decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict) and any(_token_name(t) not in ids for t in decoder.values()):
+    if isinstance(decoder, dict) and any(token_content(t) not in ids for t in decoder.values()):
         yield "added_tokens_decoder"
 
 
