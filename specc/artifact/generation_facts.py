@@ -244,7 +244,7 @@ def _read_states(
 ) -> tuple[DecodeState, ...]:
     """Return the states of a step: pairs of inputs and outputs with known lengths."""
     # Two states with one name would share a buffer, and one would be lost.
-    states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
+    states = tuple(_read_state(one, step, path) for one in data.items("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
         _fail_damaged(path, "a state is listed twice")
@@ -296,7 +296,7 @@ def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
     """Return a list of inputs of the step."""
-    names = data.read_list(key)
+    names = data.items(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
             _fail_damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")

@@ -321,7 +321,7 @@ def _read_quantized_weights(
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """Return the metadata of each attention; models of earlier versions have none."""
     found = []
-    for one in data.read_list("attentions") if "attentions" in data.names() else ():
+    for one in data.items("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
             _fail_damaged(path, "its list of attentions is broken")
         found.append(one)

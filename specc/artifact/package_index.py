@@ -295,7 +295,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
 
 def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
     """Return the files that a new package keeps."""
-    listed = data.read_list("kept") if "kept" in data.names() else []
+    listed = data.items("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
         _fail_damaged(where, "`kept` is not a list of its files")

@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.preprocessing.array_files import load_strict_json, read_arrays
+from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 from specc.runtime.open_model import open_compiled
@@ -20,8 +20,7 @@ from specc.runtime.random_inputs import random_inputs
 
 __all__ = ["ModelInputs", "model_inputs_of", "read_calibration_samples"]
 
-NPY_SIGNATURE = b"\x93NUMPY"
-"""The signature of an `.npy` file."""
+
 FILE_BATCH_SIZE = 8
 """Batch size for calibration data from a file."""
 

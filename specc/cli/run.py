@@ -34,9 +34,10 @@ from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
 from specc.preprocessing.chat_template import MAX_TEXT
+from specc.preprocessing.images import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.show_results import ImageSize, show_results
+from specc.preprocessing.show_results import show_results
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_views import attention_of_generation, run_with_attention
 from specc.runtime.generation import GenerationStream, results_as_arrays

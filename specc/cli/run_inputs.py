@@ -24,13 +24,13 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
 from specc.preprocessing.images import (
+    ImageSize,
     decode_image,
     is_multi_image_input,
     merge_images,
     normalize_image,
 )
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord, Sound, TextReading, Waveform
-from specc.preprocessing.show_results import ImageSize
 from specc.preprocessing.text_batches import batch_rows
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import partial
 from typing import (
     Annotated,
     ClassVar,
@@ -18,6 +19,7 @@ from typing import (
 )
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import has_lone_surrogate
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
@@ -32,7 +34,11 @@ class InvalidJson(ValueError):
 
 
 class DuplicateKey(InvalidJson):
-    """A key occurs twice in one object."""
+    """`key` occurs twice in one object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("duplicate key in an object")
+        self.key = key
 
 
 class NonFiniteNumber(InvalidJson):
@@ -108,9 +114,11 @@ def as_exact_integer(value: object) -> int | None:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise DuplicateKey("duplicate key in an object")
+    found: dict[str, Json] = {}
+    for key, value in pairs:
+        if key in found:
+            raise DuplicateKey(key)
+        found[key] = value
     return found
 
 
@@ -124,12 +132,6 @@ STRICT_DECODER = json.JSONDecoder(
 """Shared decoder: files of rows contain millions of JSON texts."""
 
 
-def _check_digits(level: Iterable[Json], below: int) -> None:
-    numbers = [n for item in level if (n := as_exact_integer(item)) is not None]
-    if any(abs(n) >= below for n in numbers):
-        raise InvalidJson("it holds a number with too many digits")
-
-
 def _list_items(value: Json) -> Iterable[Json]:
     if isinstance(value, dict):
         return value.values()
@@ -140,8 +142,9 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
     """Check the limits at every depth, without recursion."""
     level, depth = [value], 0
     while level:
-        if limits.below is not None:
-            _check_digits(level, limits.below)
+        integers = [n for item in level if (n := as_exact_integer(item)) is not None]
+        if limits.below is not None and max(map(abs, integers), default=0) >= limits.below:
+            raise InvalidJson("it holds a number with too many digits")
         inner = [one for item in level for one in _list_items(item)]
         # an empty list is a level too, but nothing is nested in it
         depth += 1
@@ -255,16 +258,16 @@ class JsonFields:
         for i, value in enumerate(values):
             if not isinstance(value, str) or len(value) > longest:
                 self.refuse(f"{key}[{i}]", f"is not a string of at most {longest} characters")
-            if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            if has_lone_surrogate(value):
                 self.refuse(f"{key}[{i}]", "contains a lone surrogate")
         return tuple(str(value) for value in values)
 
-    def items(self, key: str, most: int) -> list[object]:
-        """Return a list of at most `most` values."""
+    def items(self, key: str, most: int | None = None) -> list[object]:
+        """Return a list of at most `most` values; None: any number."""
         value = self.get(key)
         if not isinstance(value, list | tuple):
             self.refuse(key, "is not a list")
-        if len(value) > most:
+        if most is not None and len(value) > most:
             self.refuse(key, f"has {len(value)} values, expected at most {most}")
         return list(value)
 
@@ -273,13 +276,6 @@ class JsonFields:
         value = self.get_optional(key)
         if not isinstance(value, str):
             self.refuse(key, "is missing")
-        return value
-
-    def read_list(self, key: str) -> list[object]:
-        """Return a required field that must be a list."""
-        value = self.get_optional(key)
-        if not isinstance(value, list):
-            self.refuse(key, "is not a list")
         return value
 
     def table(self, key: str) -> dict[str, object]:
@@ -345,6 +341,11 @@ Reader: TypeAlias = Callable[[JsonFields, str], object]
 PLAIN_READERS: Mapping[object, Reader] = {
     bool: JsonFields.read_bool, float: JsonFields.number, str: JsonFields.text,
 }  # fmt: skip
+
+
+def int_range(low: int, high: int) -> Reader:
+    """Return the reader of an integer from `low` to `high`."""
+    return partial(JsonFields.read_int, low=low, high=high)
 
 
 class Record:

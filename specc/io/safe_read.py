@@ -54,6 +54,11 @@ def escape_text(text: object, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has half of a surrogate pair, which UTF-8 cannot encode."""
+    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def open_regular_file(path: str | os.PathLike[str]) -> int:
     """Open a regular file and return its descriptor. Raise UnreadableFile for anything else."""
     try:

@@ -58,7 +58,7 @@ def parse_npy(data: bytes, name: str) -> Array:
     except Exception:  # NumPy may raise anything for a damaged header
         fail_bad_array(name, "its header is damaged", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
-    if len(shape) > MAX_RANK or not all(map(_is_length, shape)):
+    if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
         fail_bad_array(name, "its shape is not possible", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
     due, rest = count * dtype.itemsize, len(data) - start
@@ -66,10 +66,6 @@ def parse_npy(data: bytes, name: str) -> Array:
         fail_bad_array(name, f"its shape needs {due} bytes of data, got {rest}", SAVE_AGAIN_HELP)
     flat = np.frombuffer(data, dtype, count, start)
     return to_native_order(flat.reshape(shape, order="F" if by_column else "C"))
-
-
-def _is_length(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**48
 
 
 def _check_element(dtype: "np.dtype[np.generic]", name: str) -> None:
@@ -154,7 +150,12 @@ def nested_array(value: object, where: str, *, left: bool = False) -> Array:
     try:
         _flatten_lists(value, shape, (), flat, where)
     except Failed as failed:
-        raise _with_filled(failed, _filled(value, left)) from None
+        filled = _filled(value, left)
+        if not filled:
+            raise
+        shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
+        fix = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
+        raise Failed(replace(failed.diagnostics[0], helps=(fix,))) from None
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _bad_json(where, "true and false are mixed with numbers")
@@ -249,15 +250,6 @@ def _convert_number(value: object, at: tuple[int, ...], where: str) -> bool | in
 
 def _json_place(at: tuple[int, ...]) -> str:
     return "".join(f"[{i}]" for i in at) or "the value"
-
-
-def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
-    """Return the error for ragged lists, with help that shows them padded to equal length."""
-    if not filled:
-        return failed
-    shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
-    fix = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
-    return Failed(replace(failed.diagnostics[0], helps=(fix,)))
 
 
 def _bad_json(where: str, why: str) -> NoReturn:

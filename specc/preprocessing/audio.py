@@ -179,13 +179,23 @@ def read_sound(path: str, record: Sound) -> Floats:
 def audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
     """Compute the input features of a recording. Raise E0842 or E0843."""
     if recording.rate != record.rate:
-        _other_rate(name, recording.rate, record.rate)
+        raise_error(
+            "E0842",
+            f"`{escape_text(name)}` has a sampling rate of {recording.rate} Hz, but the model "
+            f"expects {record.rate} Hz",
+            notes=["audio with another sampling rate would be misinterpreted"],
+            helps=[f"convert it: ffmpeg -i FILE -ar {record.rate} -ac 1 sound.wav"],
+        )
     sound = recording.samples
     match record:
         case Waveform():
             return normalize_waveform(sound) if record.normalize else sound
         case LogMel():
-            return log_mel_spectrogram(_fit_length(sound, record.samples, record, name), record)
+            if len(sound) > record.samples and not record.cut:
+                _too_long(name, len(sound), record.samples, record.rate)
+            padded = np.zeros(record.samples, np.float32)
+            padded[: len(sound)] = sound[: record.samples]
+            return log_mel_spectrogram(padded, record)
         case FilterBanks():
             longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
             # A remainder shorter than a frame is ignored in any case.
@@ -271,24 +281,6 @@ def _make_triangular_filters(places: Doubles, corners: Doubles) -> Doubles:
 def _frame_samples(sound: Doubles, window: int, hop: int) -> Doubles:
     """Return a view f64[frames, window] whose frames begin at every `hop`-th sample."""
     return np.lib.stride_tricks.sliding_window_view(sound, window)[::hop]
-
-
-def _fit_length(sound: Floats, samples: int, record: LogMel, name: str) -> Floats:
-    """Truncate a recording to a number of samples, or pad it with silence at the end."""
-    if len(sound) > samples and not record.cut:
-        _too_long(name, len(sound), samples, record.rate)
-    made = np.zeros(samples, np.float32)
-    made[: len(sound)] = sound[:samples]
-    return made
-
-
-def _other_rate(name: str, found: int, due: int) -> NoReturn:
-    raise_error(
-        "E0842",
-        f"`{escape_text(name)}` has a sampling rate of {found} Hz, but the model expects {due} Hz",
-        notes=["audio with another sampling rate would be misinterpreted"],
-        helps=[f"convert it: ffmpeg -i FILE -ar {due} -ac 1 sound.wav"],
-    )
 
 
 def _too_long(name: str, found: int, most: int, rate: int) -> NoReturn:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from PIL import Image as Pillow
 
 Floats: TypeAlias = NDArray[np.float32]
+ImageSize: TypeAlias = tuple[int, int]
+"""Rows and columns of an image."""
 
 MAX_PIXELS = 64 << 20  # 64 megapixels, checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
@@ -106,16 +108,18 @@ def is_light_background(pixels: Array) -> bool:
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
-def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
+def resize_image(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
     """Resize `f32[rows, columns]` to `f32[*size]`, with antialiasing, as Pillow does."""
     if plane.shape == size:
         return plane
+    return np.asarray(_resize_with_pillow(plane.astype(np.float32), size, kind), np.float32)
+
+
+def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
     pillow = _import_pillow()
-    rows, columns = size
-    image = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
-        (columns, rows), pillow.Resampling[kind.upper()]
-    )
-    return np.asarray(image, np.float32)
+    image = pillow.fromarray(np.ascontiguousarray(pixels))
+    resized: Array = np.asarray(image.resize(size[::-1], pillow.Resampling[kind.upper()]))
+    return resized
 
 
 def _resize_published(pixels: Array, record: ImageRecord) -> Array:
@@ -126,24 +130,24 @@ def _resize_published(pixels: Array, record: ImageRecord) -> Array:
     return pixels if record.fitted else _cut_out(pixels, record.size)
 
 
-def _to_size(pixels: Array, wanted: tuple[int, int], record: ImageRecord) -> Array:
+def _to_size(pixels: Array, wanted: ImageSize, record: ImageRecord) -> Array:
     """Resize pixels `[rows, columns, 1|3]`; 8-bit ones are `rounded` to 8 bits."""
     if pixels.shape[:2] == wanted:
         return pixels
     if record.rounded and pixels.dtype == np.uint8:
-        return _in_bytes(pixels, wanted, record.resize)
+        # all channels at once
+        gray = pixels.shape[2] == 1
+        done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, wanted, record.resize)
+        return done[:, :, None] if gray else done
     planes = pixels.astype(np.float32).transpose(2, 0, 1)
-    done = [resize_image(plane, wanted, record.resize) for plane in planes]
-    return np.stack(done, axis=-1)
+    return np.stack([resize_image(plane, wanted, record.resize) for plane in planes], axis=-1)
 
 
-def _rotate_to_target(pixels: Array, size: tuple[int, int]) -> Array:
+def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
     """Rotate an image by 90° clockwise where its orientation differs from that of `size`."""
     rows, columns = pixels.shape[:2]
-    lies, stands = size[1] > size[0], size[1] < size[0]
-    if (stands and columns > rows) or (lies and columns < rows):
-        return np.rot90(pixels, -1)
-    return pixels
+    differs = (rows - columns) * (size[0] - size[1]) < 0
+    return np.rot90(pixels, -1) if differs else pixels
 
 
 def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
@@ -160,25 +164,26 @@ def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
         elif wide > high:
             down = max(1, high * across // wide)
         pixels = _to_size(pixels, (down, across), record)
-    top, left = (rows - down) // 2, (columns - across) // 2
-    whole = np.zeros((rows, columns, pixels.shape[2]), pixels.dtype)
-    whole[top : top + down, left : left + across] = pixels
-    return whole
+    return _pad_with_black(pixels, record.size, ((rows - down) // 2, (columns - across) // 2))
 
 
-def _compute_target(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
+def _pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
+    """Return an image of `size` with these pixels at `corner` (top, left), and black around."""
+    padded = [(at, all_ - n - at) for at, all_, n in zip(corner, size, pixels.shape, strict=False)]
+    return np.pad(pixels, (*padded, (0, 0)))
+
+
+def _compute_target(rows: int, columns: int, record: ImageRecord) -> ImageSize:
     """Return the size to which an image is resized."""
     if record.fitted:
         return _fit_size(rows, columns, record)
-    match record.resized:
-        case (edge,):
-            return _compute_size(rows, columns, edge)
-        case (height, width):
-            return height, width
-    return record.size
+    if len(record.resized) == 1:
+        return _compute_size(rows, columns, record.resized[0])
+    height, width = record.resized or record.size
+    return height, width
 
 
-def _compute_size(rows: int, columns: int, edge: int) -> tuple[int, int]:
+def _compute_size(rows: int, columns: int, edge: int) -> ImageSize:
     """Return (rows, columns) with the shorter side `edge`. Raise E0904 where that is too large."""
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
@@ -187,7 +192,7 @@ def _compute_size(rows: int, columns: int, edge: int) -> tuple[int, int]:
     return (edge, other) if rows <= columns else (other, edge)
 
 
-def _fit_size(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
+def _fit_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
     """Return (rows, columns) as DETR's and YOLOS's processors round them. Raise E0990 if they
     exceed the frame.
     """
@@ -217,26 +222,15 @@ def _fit_size(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
     return high, wide
 
 
-def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
-    """Resize an 8-bit image, all channels at once."""
-    pillow = _import_pillow()
-    gray = pixels.shape[2] == 1
-    image = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))
-    made = image.resize((size[1], size[0]), pillow.Resampling[kind.upper()])
-    done: Array = np.asarray(made)
-    return done[:, :, None] if gray else done
-
-
-def _cut_out(pixels: Array, size: tuple[int, int]) -> Array:
+def _cut_out(pixels: Array, size: ImageSize) -> Array:
     """Center-crop an image, padding a smaller one with black."""
     if pixels.shape[:2] == size:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    whole = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
     # as published: an odd row is below, and above what is cropped
-    top, left = -(-(height - rows) // 2), -(-(width - columns) // 2)
-    whole[top : top + rows, left : left + columns] = pixels
+    corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
+    whole = _pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     return whole[top : top + size[0], left : left + size[1]]
 
@@ -281,7 +275,7 @@ def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
         yield from (pixels[:, :, c].astype(np.float32) for c in range(count))
 
 
-def _crop_center(pixels: Array, size: tuple[int, int]) -> Array:
+def _crop_center(pixels: Array, size: ImageSize) -> Array:
     """Return the largest center crop with the aspect ratio of `size`."""
     rows, columns = pixels.shape[:2]
     height = max(1, min(rows, round(columns * size[0] / size[1])))
@@ -290,7 +284,7 @@ def _crop_center(pixels: Array, size: tuple[int, int]) -> Array:
     return pixels[top : top + height, left : left + width]
 
 
-def _check_size(size: tuple[int, int], name: str) -> None:
+def _check_size(size: ImageSize, name: str) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
         fail_too_large(
@@ -369,7 +363,15 @@ def split_images(
         if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
             continue
         if array.ndim == BATCHED_RANK - 1:
-            made[name] = _of_texts(array, _count_texts(graph, given, name), name)
+            texts = _count_texts(graph, given, name)
+            if texts not in (None, 1, len(array)):
+                raise_error(
+                    "E0912",
+                    f"`{name}` has {len(array)} images for {texts} texts",
+                    notes=["a flat list of images is for one text, or has one image per text"],
+                    helps=[GROUPING_HELP],
+                )
+            made[name] = array[None] if texts == 1 else array[:, None]
     return made
 
 
@@ -381,16 +383,3 @@ def _count_texts(graph: Graph, given: Mapping[str, Array], name: str) -> int | N
         if other != name and value and value.type.shape[:1] == batch and array.ndim:
             return len(array)
     return None
-
-
-def _of_texts(images: Array, texts: int | None, name: str) -> Array:
-    if texts == 1:
-        return images[None]
-    if texts not in (None, len(images)):
-        raise_error(
-            "E0912",
-            f"`{name}` has {len(images)} images for {texts} texts",
-            notes=["a flat list of images is for one text, or has one image per text"],
-            helps=[GROUPING_HELP],
-        )
-    return images[:, None]

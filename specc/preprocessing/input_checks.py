@@ -1,7 +1,7 @@
 """Check the arrays a model is given: names, types, shapes, values."""
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -103,18 +103,11 @@ def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: 
             found.add(
                 "E0910",
                 f"the model has no input `{escape_text(name)}`",
-                notes=[f"its inputs are {_format_names(names)}"],
+                notes=[f"its inputs are {', '.join(f'`{n}`' for n in names[:20]) or 'none'}"],
                 helps=[format_suggestion(guess)] if guess else [],
             )
-    _check_absent([s for s in specs if s.name in absent], guessed, found)
-
-
-def _check_absent(
-    specs: Sequence[InputSpec], guessed: Container[str | None], found: _Findings
-) -> None:
-    """Report required inputs that were not given."""
     for spec in specs:
-        if not spec.optional and spec.name not in guessed:
+        if spec.name in absent and not spec.optional and spec.name not in guessed:
             found.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",
@@ -261,7 +254,3 @@ def _format_type(spec: InputSpec) -> str:
 
 def _format_axes(count: int) -> str:
     return "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
-
-
-def _format_names(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names[:20]) or "none"

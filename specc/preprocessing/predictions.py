@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.records import TextReading
@@ -26,8 +25,8 @@ from specc.preprocessing.tokenizer_library import (
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
 """The prediction for one text: a plain JSON value."""
-Facts: TypeAlias = dict[str, Json]
-"""One label, span, answer or candidate."""
+Facts: TypeAlias = dict[str, Any]
+"""One label, span, answer, candidate or token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +120,7 @@ def _question_answering(scored: TaskResults) -> list[Prediction]:
         at, text = _find_token_positions(scored, i), scored.given["context"][scored.owner[i]]
         found[scored.owner[i]] += _find_answers(scored, row, starts[i][at], ends[i][at], text)
     most = int(scored.options["top_k"])
-    ranked = [sorted(some, key=lambda a: -_score_of(a))[:most] for some in found]
+    ranked = [sorted(some, key=lambda answer: -answer["score"])[:most] for some in found]
     return [some[0] if most == 1 and some else some for some in ranked]
 
 
@@ -131,8 +130,9 @@ def _find_answers(
     """Return the most likely spans of one window of the context."""
     inside = np.array([part == 1 for part in row.parts])
     counted = inside | (np.array(row.ids) == scored.task.cls)
-    begins = _softmax_over(start, counted) * inside
-    finishes = _softmax_over(end, counted) * inside
+    begins, finishes = (
+        probabilities(np.where(counted, logits, -np.inf)) * inside for logits in (start, end)
+    )
     longest = int(scored.options["max_answer_len"])
     spans = np.tril(np.triu(begins[:, None] * finishes[None]), longest - 1)
     most = int(scored.options["top_k"])
@@ -147,20 +147,6 @@ def _find_answers(
         answer: Facts = {"score": score, "start": low, "end": high}
         found.append({**answer, "answer": context[low:high]})
     return found
-
-
-def _score_of(facts: Facts) -> float:
-    score = facts["score"]
-    assert isinstance(score, float), "every answer has a score"
-    return score
-
-
-def _softmax_over(logits: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Return the softmax over the unmasked positions; 0 elsewhere."""
-    if not counted.any():
-        return np.zeros_like(logits)
-    powers = np.where(counted, np.exp(logits - logits[counted].max()), 0)
-    return np.asarray(powers / powers.sum())
 
 
 def _word_characters(row: TextEncoding, place: int) -> tuple[int, int]:
@@ -219,10 +205,6 @@ def _zero_shot_image(scored: TaskResults) -> list[Prediction]:
     return [_rank_labels(scored.given["candidate_labels"], row.tolist()) for row in shares]
 
 
-def _make_embeddings(scored: TaskResults) -> list[Prediction]:
-    return [row.tolist() for row in scored.results["sentence_embedding"]]
-
-
 TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
     "text-classification": _text_classification,
     "next-sentence-prediction": _text_classification,
@@ -231,7 +213,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
     "fill-mask": _fill_mask,
     "multiple-choice": _multiple_choice,
     "zero-shot-image-classification": _zero_shot_image,
-    "sentence-similarity": _make_embeddings,
+    "sentence-similarity": lambda scored: scored.results["sentence_embedding"].tolist(),
 }
 
 
@@ -262,13 +244,11 @@ def _fail_unfit(name: str, value: Array, rank: int) -> NoReturn:
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")
 OUTSIDE_LABEL = "O"
 """The label of tokens outside all spans."""
-TokenFacts: TypeAlias = dict[str, Any]
-Token: TypeAlias = Mapping[str, Any]
 
 
 def group_entities(
     text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer, strategy: str
-) -> list[TokenFacts]:
+) -> list[Facts]:
     """Return the entity spans of a text from probabilities [tokens, labels]; its tokens with
     strategy `none`. Those labeled `O` are left out.
     """
@@ -276,19 +256,22 @@ def group_entities(
     if strategy in ("none", "simple"):
         labeled = [_label_tokens(token, token["scores"], task) for token in tokens]
     else:
-        labeled = [_make_word(some, task, record, strategy) for some in _grouped_words(tokens)]
+        words = _group_tokens(tokens, lambda _, token: token["goes_on"])
+        labeled = [_make_word(some, task, record, strategy) for some in words]
     if strategy == "none":
-        return [_to_plain(one) for one in labeled if one["entity"] != OUTSIDE_LABEL]
-    spans = [_make_span(some, record) for some in _grouped_labels(labeled)]
+        names = ("entity", "score", "index", "word", "start", "end")
+        named = [one for one in labeled if one["entity"] != OUTSIDE_LABEL]
+        return [{name: one[name] for name in names} for one in named]
+    spans = [_make_span(some, record) for some in _group_tokens(labeled, _continues_span)]
     return [one for one in spans if one["entity_group"] != OUTSIDE_LABEL]
 
 
 def _list_tokens(
     text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer
-) -> list[Token]:
+) -> list[Facts]:
     """Return the tokens of the text, each with whether it continues a word."""
     names, marked = token_names(row.ids, record), has_subword_prefix(record)
-    found: list[Token] = []
+    found: list[Facts] = []
     for i, (start, end) in enumerate(row.offsets):
         if row.special[i]:
             continue
@@ -305,27 +288,27 @@ def _list_tokens(
     return found
 
 
-def _label_tokens(token: Token, scores: Floats, task: Task, **changed: object) -> TokenFacts:
+def _label_tokens(token: Facts, scores: Floats, task: Task, **changed: object) -> Facts:
     """Yield each token with its most likely label."""
     best = int(scores.argmax())
     found = {"entity": task.label(best), "score": float(scores[best])}
     return {**token, **found, **changed}
 
 
-def _grouped_words(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Group tokens by word."""
-    words: list[list[Token]] = []
+def _group_tokens(
+    tokens: Sequence[Facts], continues: Callable[[Facts, Facts], bool]
+) -> list[list[Facts]]:
+    """Group tokens; one that `continues` the token before it joins its group."""
+    groups: list[list[Facts]] = []
     for token in tokens:
-        if words and token["goes_on"]:
-            words[-1].append(token)
+        if groups and continues(groups[-1][-1], token):
+            groups[-1].append(token)
         else:
-            words.append([token])
-    return words
+            groups.append([token])
+    return groups
 
 
-def _make_word(
-    tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: str
-) -> TokenFacts:
+def _make_word(tokens: Sequence[Facts], task: Task, record: TextTokenizer, strategy: str) -> Facts:
     """Return a word with one label: that of its first token, its best one, or the mean."""
     scores = tokens[0]["scores"]
     if strategy == "max":
@@ -343,19 +326,13 @@ def _split_tag(label: str) -> tuple[str, str]:
     return "I", label
 
 
-def _grouped_labels(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Merge adjacent tokens with equal labels; `B-` starts a new span."""
-    groups: list[list[Token]] = []
-    for token in tokens:
-        begins, tag = _split_tag(token["entity"])
-        if groups and begins != "B" and tag == _split_tag(groups[-1][-1]["entity"])[1]:
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return groups
+def _continues_span(before: Facts, token: Facts) -> bool:
+    """Return whether adjacent tokens have equal labels; `B-` starts a new span."""
+    begins, tag = _split_tag(token["entity"])
+    return begins != "B" and tag == _split_tag(before["entity"])[1]
 
 
-def _make_span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
+def _make_span(tokens: Sequence[Facts], record: TextTokenizer) -> Facts:
     """Return tokens as one span, with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
@@ -364,8 +341,3 @@ def _make_span(tokens: Sequence[Token], record: TextTokenizer) -> TokenFacts:
         "start": tokens[0]["start"],
         "end": tokens[-1]["end"],
     }
-
-
-def _to_plain(token: Token) -> TokenFacts:
-    names = ("entity", "score", "index", "word", "start", "end")
-    return {name: token[name] for name in names}

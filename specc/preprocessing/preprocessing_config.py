@@ -1,12 +1,13 @@
 """The preprocessing of all inputs and outputs of a model, as stored in its metadata."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from specc.diagnostics.render import format_port_types, format_repr
 from specc.io.json_io import (
+    AnyRecord,
     FieldPath,
     Json,
     JsonFields,
@@ -24,12 +25,7 @@ from specc.preprocessing.records import (
     TextOutput,
 )
 from specc.preprocessing.task_kinds import Task
-from specc.preprocessing.tokenizer_files import (
-    TextTokenizer,
-    TokenizerFile,
-    files_to_json,
-    parse_tokenizer_files,
-)
+from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile, parse_tokenizer_files
 
 MAX_PORTS = 1000  # inputs or outputs with a reading
 Files: TypeAlias = Mapping[str, TokenizerFile]
@@ -89,18 +85,15 @@ class PreprocessingConfig:
         if not self.files:
             return self
         changed = {file: change(file) for file in self.files}
-        inputs: list[tuple[str, InputReading]] = []
+        inputs, shows = dict(self.inputs), dict(self.shows)
         for name, record in self.inputs:
             if isinstance(record, TextTokenizer):
-                record = replace(record, file=changed[record.file])
-            inputs.append((name, record))
-        shows: list[tuple[str, OutputReading]] = []
+                inputs[name] = replace(record, file=changed[record.file])
         for name, shown in self.shows:
             words = shown.vocabulary if isinstance(shown, TextOutput) else None
             if isinstance(words, TextTokenizer):
-                shown = TextOutput(replace(words, file=changed[words.file]))
-            shows.append((name, shown))
-        return replace(self, inputs=tuple(inputs), shows=tuple(shows))
+                shows[name] = TextOutput(replace(words, file=changed[words.file]))
+        return replace(self, inputs=tuple(inputs.items()), shows=tuple(shows.items()))
 
     def to_json(self) -> Json:
         """Return the record as JSON."""
@@ -109,7 +102,7 @@ class PreprocessingConfig:
             "shows": {name: record.to_json() for name, record in self.shows},
         }
         if self.files:
-            found["tokenizers"] = files_to_json(self.files)
+            found["tokenizers"] = {file.sha256: file.to_json() for file in self.files}
         if self.task is not None:
             found["task"] = self.task.to_json()
         return found
@@ -121,11 +114,9 @@ class PreprocessingConfig:
         """
         whole = JsonFields(value, ("reading",))
         inputs, shows = whole.read_object("inputs"), whole.read_object("shows")
-        files = (
-            parse_tokenizer_files(whole.read_object("tokenizers"))
-            if whole.has_field("tokenizers")
-            else {}
-        )
+        if whole.has_field("tokenizers"):
+            inputs.shared = parse_tokenizer_files(whole.read_object("tokenizers"))
+            shows.shared = inputs.shared
         task = Task.from_fields(whole.read_object("task")) if whole.has_field("task") else None
         whole.reject_unknown()
         for part in (inputs, shows):
@@ -133,20 +124,15 @@ class PreprocessingConfig:
             if len(part.names()) > MAX_PORTS or longest > MAX_TOKEN:
                 raise_damaged_record(part.path, "is too large")
         return PreprocessingConfig(
-            tuple(
-                (n, parse_input_record(v, at, files=files)) for n, v, at in _iterate_fields(inputs)
-            ),
-            tuple(
-                (n, parse_output_record(v, at, files=files)) for n, v, at in _iterate_fields(shows)
-            ),
-            task,
+            _parse_ports(inputs, INPUT_RECORDS), _parse_ports(shows, OUTPUT_RECORDS), task
         )
 
 
-def _iterate_fields(part: JsonFields) -> Iterator[tuple[str, object, tuple[str, ...]]]:
-    """Yield every field with its path for error messages."""
-    for name in part.names():
-        yield name, part.get(name), (*part.path, name)
+def _parse_ports(
+    part: JsonFields, kinds: Mapping[str, type[AnyRecord]]
+) -> tuple[tuple[str, AnyRecord], ...]:
+    """Return the record of every input or output."""
+    return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
 
 
 def parse_input_record(

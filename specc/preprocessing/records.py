@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
-from specc.io.json_io import JsonFields, Record, parse_tagged_record
+from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
@@ -27,9 +27,9 @@ Labels: TypeAlias = Annotated[
     tuple[str, ...], partial(JsonFields.texts, most=MAX_LABELS, longest=MAX_LABEL)
 ]
 PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, most=3)]
-Rate: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_RATE)]
-Bins: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=1, high=4096)]
-Frames: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=1, high=1_000_000)]
+Rate: TypeAlias = Annotated[int, int_range(1, MAX_RATE)]
+Bins: TypeAlias = Annotated[int, int_range(1, 4096)]
+Frames: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
 
 
 def _read_invert(found: JsonFields, name: str) -> bool | str:
@@ -73,7 +73,7 @@ class ImageRecord(Record):
 
     tag = "image"
     size: Annotated[tuple[int, int], partial(JsonFields.integers, count=2, low=1, high=MAX_SIDE)]
-    channels: Annotated[int, partial(JsonFields.read_int, low=1, high=3)] = 3
+    channels: Annotated[int, int_range(1, 3)] = 3
     resize: Resize = "bilinear"
     scale: float = 1 / 255
     mean: PerChannel = (0.0,)
@@ -83,7 +83,7 @@ class ImageRecord(Record):
     resized: Annotated[tuple[int, ...], _read_lengths] = ()
     rounded: bool = False
     fitted: Annotated[tuple[int, ...], _read_lengths] = ()
-    multiple: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_SIDE)] = 1
+    multiple: Annotated[int, int_range(1, MAX_SIDE)] = 1
     centered: bool = False
     aligned: bool = False
 
@@ -145,7 +145,7 @@ class TextBytes(Record):
     """
 
     tag = "bytes"
-    offset: Annotated[int, partial(JsonFields.read_int, low=0, high=MAX_VOCABULARY)] = 0
+    offset: Annotated[int, int_range(0, MAX_VOCABULARY)] = 0
     end: TokenId = None
     start: TokenId = None
 
@@ -191,8 +191,8 @@ class LogMel(Record):
     bins: Bins = 80
     frames: Frames = 3000
     rate: Rate = 16_000
-    window: Annotated[int, partial(JsonFields.read_int, low=2, high=MAX_WINDOW)] = 400
-    hop: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_WINDOW)] = 160
+    window: Annotated[int, int_range(2, MAX_WINDOW)] = 400
+    hop: Annotated[int, int_range(1, MAX_WINDOW)] = 160
     cut: bool = False
 
     @property
@@ -235,7 +235,7 @@ class NumbersOutput(Record):
     """An array, the default reading; `digits` are significant digits when shown."""
 
     tag = "numbers"
-    digits: Annotated[int, partial(JsonFields.read_int, low=1, high=17)] = 4
+    digits: Annotated[int, int_range(1, 17)] = 4
 
 
 TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
@@ -261,7 +261,7 @@ class LabelsOutput(Record):
 
     tag = "choice"
     labels: Labels = ()
-    top: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_LABELS)] = 1
+    top: Annotated[int, int_range(1, MAX_LABELS)] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ class CtcTranscript(Record):
 
     tag = "transcript"
     vocab: Vocabulary
-    blank: Annotated[int, partial(JsonFields.read_int, low=0, high=MAX_ID)] = 0
+    blank: Annotated[int, int_range(0, MAX_ID)] = 0
     keep: ShortText = ""
     delimiter: ShortText = "|"
     space: ShortText = " "
@@ -346,7 +346,7 @@ class BoxesOutput(Record):
     boxes: ShortText = "pred_boxes"
     score: Annotated[str, partial(JsonFields.choice, options=("softmax", "sigmoid"))] = "softmax"
     threshold: float = 0.5
-    top: Annotated[int, partial(JsonFields.read_int, low=1, high=MAX_LABELS)] = 100
+    top: Annotated[int, int_range(1, MAX_LABELS)] = 100
 
 
 InputReading: TypeAlias = ImageRecord | Sound | TextReading | NumbersOutput

@@ -12,7 +12,7 @@ from specc.drawing.drawing_marks import class_colors
 from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.images import denormalize_image
+from specc.preprocessing.images import ImageSize, denormalize_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import (
     BoxesOutput,
@@ -29,8 +29,6 @@ from specc.preprocessing.text_codec import decode_ctc, decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
 
 Floats = NDArray[np.float64]
-ImageSize = tuple[int, int]
-"""Rows and columns of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,7 @@ def _candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array, Arr
     """Return scores with their queries and labels."""
     count, classes = logits.shape
     if record.score == "softmax":
-        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        shares = (powers / powers.sum(axis=-1, keepdims=True))[:, :-1]
+        shares = probabilities(logits)[:, :-1]
         return shares.max(axis=-1), np.arange(count), shares.argmax(axis=-1)
     index = np.arange(logits.size)
     # tanh does not overflow
@@ -310,18 +307,13 @@ def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults
     )
 
 
-def _count_classes(name: str, value: Array) -> tuple[int, Array]:
-    """Return the number of scored classes, and the best class of each pixel."""
-    if value.ndim not in (3, 4) or not value.size:
-        _unfit(name, value, "scores [batch, classes, rows, columns]")
-    return value.shape[-3], value.argmax(axis=-3)
-
-
 def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
     """Return class ids [batch, rows, columns], and how many classes are named, scored or found."""
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
-        classes, ids = _count_classes(name, value)
+        if value.ndim not in (3, 4) or not value.size:
+            _unfit(name, value, "scores [batch, classes, rows, columns]")
+        classes, ids = value.shape[-3], value.argmax(axis=-3)
     else:
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
-from specc.io.json_io import Json, JsonFields, Record, to_json_value
+from specc.io.json_io import Json, JsonFields, Record, int_range, to_json_value
 from specc.preprocessing.records import Labels
 from specc.preprocessing.tokenizer_files import TokenId
 
@@ -109,7 +109,7 @@ def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(prompts)
 
 
-Length: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=MAX_TOKENS)]
+Length: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

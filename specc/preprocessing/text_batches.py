@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NoReturn
 
 import numpy as np
 
@@ -55,16 +54,12 @@ def batch_texts(
     """
     record = reading.of_input(name)
     assert isinstance(record, TEXT_READINGS), f"`{name}` is not read as text"
-    return batch_rows(graph, name, _encoded(texts, record, name), growing=growing)
-
-
-def _encoded(texts: Sequence[object], record: TextReading, name: str) -> list[Array]:
-    """Return the ids of every text. Raise the first error, which says in which text it is."""
-    rows = encode_each(texts, record, name)
-    for row in rows:
+    rows: list[Array] = []
+    for row in encode_each(texts, record, name):
         if isinstance(row, Diagnostic):
             raise Failed(row)
-    return [row for row in rows if not isinstance(row, Diagnostic)]
+        rows.append(row)
+    return batch_rows(graph, name, rows, growing=growing)
 
 
 def encode_each(
@@ -94,8 +89,18 @@ def batch_rows(
     """Batch texts that are ids already, or audio samples."""
     keep = find_mask_input(graph, name)
     if not keep:
-        if len({len(row) for row in rows}) > 1:
-            _fail_uneven(name, sorted({len(row) for row in rows}))
+        lengths = sorted({len(row) for row in rows})
+        if len(lengths) > 1:
+            raise_error(
+                "E0912",
+                f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but the "
+                "model cannot mask padding",
+                notes=["it has no `keep` input with the same axes"],
+                helps=[
+                    "batch sequences of equal length, or add `keep: keep[batch, n]` to the "
+                    "graph's inputs"
+                ],
+            )
         return {name: np.stack(rows) if rows else np.zeros((0, 0), np.int64)}
     ids, exist = pad_rows(rows, 0, left=is_left_padded(graph, name, growing))
     return {name: ids, keep: exist}
@@ -115,18 +120,6 @@ def find_mask_input(graph: Graph, name: str) -> str:
     return next(
         (n for n, v in inputs if graph.input_facts[n].keep and v.type.shape == shape and n != name),
         "",
-    )
-
-
-def _fail_uneven(name: str, lengths: Sequence[int]) -> NoReturn:
-    raise_error(
-        "E0912",
-        f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but the model "
-        "cannot mask padding",
-        notes=["it has no `keep` input with the same axes"],
-        helps=[
-            "batch sequences of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
-        ],
     )
 
 
@@ -175,7 +168,12 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
     ids = encode_text_ids(text, record).tolist()
     if not isinstance(record, TextTokenizer):
         if pair is not None:
-            _no_pairs()
+            raise_error(
+                "E0906",
+                "this model takes single texts, got a pair",
+                notes=["text pairs need a tokenizer.json"],
+                helps=["pass one text"],
+            )
         return TextEncoding(ids=tuple(ids), types=(0,) * len(ids))
     if pair is not None:
         encode_text_ids(pair, record)  # the same errors as for a single text
@@ -197,19 +195,21 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
     return found
 
 
+SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
+    "types": 0, "offsets": (0, 0), "special": True, "parts": None, "words": None,
+}  # fmt: skip
+"""The fields of an encoding for a special token, but its id."""
+
+
 def _add_special_tokens(
     found: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
     """Add the special tokens of the spec."""
-    none: list[int | None] = [None]
-    return TextEncoding(
-        ids=tuple(ids),
-        types=(*[0] * before, *found.types, *[0] * after),
-        offsets=(*[(0, 0)] * before, *found.offsets, *[(0, 0)] * after),
-        special=(*[True] * before, *found.special, *[True] * after),
-        parts=(*none * before, *found.parts, *none * after),
-        words=(*none * before, *found.words, *none * after),
-    )
+    wrapped = {
+        name: (*[value] * before, *getattr(found, name), *[value] * after)
+        for name, value in SPECIAL_TOKEN_FIELDS.items()
+    }
+    return replace(found, ids=tuple(ids), **wrapped)
 
 
 def truncate_encoding(found: TextEncoding, most: int, left: bool = False) -> TextEncoding:
@@ -266,12 +266,3 @@ def batch_encodings(
         left = is_left_padded(graph, name, growing)
         made[TOKEN_TYPES], _ = pad_rows(segments, 0, left=left)
     return made
-
-
-def _no_pairs() -> NoReturn:
-    raise_error(
-        "E0906",
-        "this model takes single texts, got a pair",
-        notes=["text pairs need a tokenizer.json"],
-        helps=["pass one text"],
-    )

@@ -20,7 +20,7 @@ from specc.preprocessing.records import (
     TextWords,
 )
 from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
-from specc.preprocessing.tokenizer_library import detokenize, tokenize_text, tokenizer_label
+from specc.preprocessing.tokenizer_library import plain_text_of, tokenize_text, tokenizer_label
 from specc.preprocessing.vocabulary import decode_words, word_ids
 
 REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for invalid UTF-8
@@ -78,7 +78,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     """
     kept, _ = strip_special_ids(ids, record)
     if isinstance(record, TextTokenizer):
-        return detokenize(kept, record)
+        return plain_text_of(kept, record)
     if isinstance(record, TextWords):
         return decode_words(kept, record, REPLACEMENT_CHARACTER)
     if isinstance(record, TextBytes):

@@ -2,15 +2,13 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json, JsonFields, Record
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.json_io import Json, JsonFields, Record, int_range
+from specc.io.safe_read import UnreadableFile, escape_text, has_lone_surrogate, read_regular_file
 from specc.preprocessing.chat_template import ChatTemplate
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -96,20 +94,12 @@ def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
     return {sha: _file(sha, fields.read_object(sha)) for sha in fields.names()}
 
 
-def _is_beside(name: str) -> bool:
-    return name.endswith(TOKENIZER_FILE) and os.path.basename(name) == name and len(name) <= 255
-
-
-def _is_hash(sha: str) -> bool:
-    return len(sha) == 64 and set(sha) <= set("0123456789abcdef")
-
-
 def _file(sha: str, fields: JsonFields) -> TokenizerFile:
-    if not _is_hash(sha):
+    if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
         fields.complain(fields.path[:-1], "has a name that is not a hash")
     if fields.has_field("json"):
         text = fields.get("json")
-        if not isinstance(text, str) or not text or not _is_text(text):
+        if not isinstance(text, str) or not text or has_lone_surrogate(text):
             fields.refuse("json", "is not a string")
         made = TokenizerFile.of(text)
         if made.sha256 != sha or made.size > MAX_BYTES:
@@ -117,15 +107,12 @@ def _file(sha: str, fields: JsonFields) -> TokenizerFile:
         fields.reject_unknown()
         return made
     name = fields.get("file")
-    if not isinstance(name, str) or not _is_beside(name):
+    is_file_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
+    if not isinstance(name, str) or not is_file_name or not name.endswith(TOKENIZER_FILE):
         fields.refuse("file", "is not the name of a tokenizer next to the model")
     size = fields.read_int("bytes", 1, MAX_BYTES)
     fields.reject_unknown()
     return TokenizerFile(sha, size, "", name)
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _read_file(found: JsonFields, name: str) -> TokenizerFile:
@@ -153,7 +140,7 @@ def _read_chat(found: JsonFields, name: str) -> ChatTemplate:
     return ChatTemplate.from_fields(found.read_object(name))
 
 
-TokenId: TypeAlias = Annotated[int | None, partial(JsonFields.read_int, low=0, high=MAX_ID)]
+TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +167,3 @@ class TextTokenizer(Record):
         """Return the record as JSON; the file is stored elsewhere, under its hash."""
         found = Record.to_json(self) | {"file": self.file.sha256}
         return {k: v for k, v in found.items() if v is not None or k in ("end", "start")}
-
-
-def files_to_json(files: Iterable[TokenizerFile]) -> dict[str, Json]:
-    """Return the tokenizer files of a reading, without duplicates."""
-    return {file.sha256: file.to_json() for file in files}

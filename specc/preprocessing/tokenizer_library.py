@@ -287,8 +287,8 @@ def decode_token_strings(names: Sequence[str], record: TextTokenizer) -> str:
         return str(decoder.decode(list(names)))
 
 
-def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -> str:
-    """Decode ids, with the names of special tokens if `special` is true."""
+def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool = False) -> str:
+    """Decode known ids, with the names of special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
     with _convert_errors(_fail_unusable):
         if len(ids) <= UNWATCHED_LENGTH:
@@ -307,15 +307,10 @@ def _marks_subwords(text: str) -> bool:
     return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
 
 
-def detokenize(ids: Sequence[int], record: TextTokenizer) -> str:
-    """Decode ids without special tokens and unknown ids."""
-    return plain_text_of(ids, record, special=False)
-
-
 def tokenizer_label(number: int, record: TextTokenizer) -> str:
     """Return the text of an id, or the name of a special token; "" for an unknown id."""
     name = load_tokenizer(record.file).id_to_token(number)
-    return detokenize([number], record).strip() or str(name or "")
+    return plain_text_of([number], record).strip() or str(name or "")
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:

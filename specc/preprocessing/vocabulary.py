@@ -9,7 +9,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import did_you_mean
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
@@ -143,7 +143,7 @@ def _parse_line(line: str, span: Span) -> str:
                 span,
                 helps=[f"write {json.dumps(line, ensure_ascii=False)} to keep these characters"],
             )
-        if not isinstance(token, str) or any("\ud800" <= c <= "\udfff" for c in token):
+        if not isinstance(token, str) or has_lone_surrogate(token):
             raise_error("E0909", "this line of the vocabulary is incomplete", span)
     else:
         token = line

@@ -15,8 +15,8 @@ from specc.preprocessing.tokenizer_library import (
     MAX_GROWTH,
     check_tokenizer_file,
     count_trie_nodes,
-    detokenize,
     max_text_growth,
+    plain_text_of,
     tokenize_text,
 )
 
@@ -159,4 +159,4 @@ def test_long_texts_have_the_ids_of_the_library() -> None:
     text = "a word, and another " * 40
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
     assert tokenize_text(text, record) == ids
-    assert detokenize(ids, record) == text
+    assert plain_text_of(ids, record) == text

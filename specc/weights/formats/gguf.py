@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from specc.weights.formats.gguf_header import (
     GGUFHeader,
     Metadata,
     StoredTensor,
+    fail_damaged_gguf,
     read_gguf_header,
 )
 from specc.weights.formats.safetensors import (
@@ -127,7 +128,14 @@ class GGUFFile(TensorFile):
         self.header = header
         self.changes: dict[str, Change] = {}
         architecture = select_architecture(header, str(path))
-        _refuse_part(path, header.metadata)
+        count = header.metadata.get("split.count", 1)
+        if isinstance(count, int) and count > 1:
+            fix = "llama-gguf-split --merge FIRST_PART MERGED.gguf"
+            raise_error(
+                "E0518",
+                f"`{escape_text(path)}` is one of {count} parts of a model",
+                helps=[f"merge them with llama.cpp: {fix}"],
+            )
         stored = [t for t in header.tensors if t.name not in ROPE_TENSORS]
         entries = {e.name: e for t in stored for e in self._list_entries(t, architecture)}
         super().__init__(path, fd, entries, {}, header.data)
@@ -176,21 +184,9 @@ class GGUFFile(TensorFile):
         heads = self._heads[change]
         if len(stored) % (2 * heads):
             why = f"has {len(stored)} rows, which are not those of {heads} heads"
-            _fail_damaged(self.path, f"`{escape_text(name)}` {why}")
+            fail_damaged_gguf(self.path, f"`{escape_text(name)}` {why}")
         pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
         return pairs.swapaxes(1, 2).reshape(stored.shape)
-
-
-def _refuse_part(path: Path, metadata: Metadata) -> None:
-    """Raise E0518 for one of several files of a model."""
-    count = metadata.get("split.count", 1)
-    if isinstance(count, int) and count > 1:
-        shown = escape_text(str(path))
-        raise_error(
-            "E0518",
-            f"`{shown}` is one of {count} parts of a model",
-            helps=["merge them with llama.cpp: llama-gguf-split --merge FIRST_PART MERGED.gguf"],
-        )
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
@@ -224,21 +220,11 @@ def _entry(tensor: StoredTensor) -> TensorEntry:
 
 def _count_heads(metadata: Metadata, kind: str) -> int:
     """Return the number of query or key heads; without a usable one 1."""
-    architecture = metadata.get("general.architecture")
-    whole = metadata.get(f"{architecture}.attention.head_count")
-    count = (
-        whole if kind == "heads" else metadata.get(f"{architecture}.attention.head_count_kv", whole)
-    )
+    prefix = f"{metadata.get('general.architecture')}.attention.head_count"
+    count = metadata.get(prefix)
+    if kind == "kv_heads":
+        count = metadata.get(f"{prefix}_kv", count)
     return count if isinstance(count, int) and count > 0 else 1
-
-
-def _fail_damaged(path: Path, why: str) -> NoReturn:
-    raise_error(
-        "E0506",
-        f"`{escape_text(str(path))}` is damaged, or not a GGUF file",
-        notes=[why],
-        helps=["download the file again"],
-    )
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
@@ -250,7 +236,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
             refuse_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
-            _fail_damaged(path, f"it does not begin with {MAGIC.decode()}")
+            fail_damaged_gguf(path, f"it does not begin with {MAGIC.decode()}")
         return GGUFFile(path, fd, _read_header(path, read_identity(os.fstat(fd))))
     except BaseException:
         os.close(fd)

@@ -2,9 +2,10 @@
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from mmap import mmap
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
@@ -144,7 +145,9 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
     try:
         (version,) = reader.read_numbers("I")
         if version not in VERSIONS:
-            raise _Wrong(_describe_version(version))
+            if not version & 0xFFFF:
+                raise _Wrong("its numbers are big-endian, which specc does not read")
+            raise _Wrong(f"its version is {version}; specc reads the versions 2 and 3")
         tensor_count, key_count = reader.read_numbers("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
@@ -153,19 +156,18 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in listed]
         _check_ranges(tensors, alignment, len(data))
     except _Wrong as error:
-        raise_error(
-            "E0506",
-            f"`{escape_text(path)}` is damaged, or not a GGUF file",
-            notes=[str(error)],
-            helps=["download the file again"],
-        )
+        fail_damaged_gguf(path, str(error))
     return GGUFHeader(metadata, tuple(tensors), data[: reader.at])
 
 
-def _describe_version(version: int) -> str:
-    if not version & 0xFFFF:
-        return "its numbers are big-endian, which specc does not read"
-    return f"its version is {version}; specc reads the versions 2 and 3"
+def fail_damaged_gguf(path: str | Path, why: str) -> NoReturn:
+    """Raise E0506."""
+    raise_error(
+        "E0506",
+        f"`{escape_text(path)}` is damaged, or not a GGUF file",
+        notes=[why],
+        helps=["download the file again"],
+    )
 
 
 def _read_metadata(reader: _Reader, count: int) -> Metadata:
@@ -223,7 +225,8 @@ def _fail_unread_type(path: str, name: str, number: int) -> NoReturn:
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
     """Check that tensors have different names, lie in the file and do not overlap."""
     names: set[str] = set()
-    for before, tensor in _in_pairs(sorted(tensors, key=lambda t: (t.offset, t.nbytes))):
+    before: StoredTensor | None = None
+    for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         what = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:
             raise _Wrong(f"{what} is there twice")
@@ -234,8 +237,4 @@ def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> Non
             raise _Wrong(f"{what} overlaps the tensor before it")
         if tensor.offset + tensor.nbytes > size:
             raise _Wrong(f"{what} ends after the end of the file, which is cut off")
-
-
-def _in_pairs(tensors: list[StoredTensor]) -> Iterator[tuple[StoredTensor | None, StoredTensor]]:
-    """Yield every tensor with the one before it."""
-    yield from zip([None, *tensors], tensors, strict=False)
+        before = tensor

@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -35,14 +34,26 @@ def read_glove(path: str | Path) -> WordVectors:
     """Read vectors in file order. E0524 for an invalid line, or E0802."""
     words: dict[str, int] = {}
     rows: list[Array] = []
-    number = 1
+    number = 0
     try:
-        for number, line in _read_lines(path):
-            word, row = _parse_vector(line, rows[0].size if rows else 0)
-            if word in words:
-                raise _Wrong(f"duplicate word `{escape_text(word)}`, first in line {words[word]}")
-            words[word] = number
-            rows.append(row)
+        fd = open_regular_file(path)
+    except UnreadableFile as error:
+        title = f"cannot read the vectors `{escape_text(path)}`: {error.reason}"
+        raise_error(
+            "E0802", title, helps=["check the path, which is relative to the working directory"]
+        )
+    try:
+        with os.fdopen(fd, "rb") as file:
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES or number > MAX_WORDS:
+                    raise _Wrong(f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read")
+                word, row = _parse_vector(_decode_line(line), rows[0].size if rows else 0)
+                if word in words:
+                    first = words[word]
+                    raise _Wrong(f"duplicate word `{escape_text(word)}`, first in line {first}")
+                words[word] = number
+                rows.append(row)
     except _Wrong as error:
         _refuse_file(path, f"line {number}: {error}")
     if not rows:
@@ -50,28 +61,12 @@ def read_glove(path: str | Path) -> WordVectors:
     return WordVectors(tuple(words), np.stack(rows))
 
 
-def _read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end)."""
+def _decode_line(line: bytes) -> str:
+    """Return the text of a line without its end."""
     try:
-        fd = open_regular_file(path)
-    except UnreadableFile as error:
-        title = f"cannot read the vectors `{escape_text(str(path))}`: {error.reason}"
-        raise_error(
-            "E0802", title, helps=["check the path, which is relative to the working directory"]
-        )
-    with os.fdopen(fd, "rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            try:
-                if len(line) > MAX_LINE_BYTES or number > MAX_WORDS:
-                    raise _Wrong(f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read")
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                _refuse_file(path, f"line {number}: it is not UTF-8 (byte {error.start + 1})")
-            except _Wrong as error:
-                _refuse_file(path, f"line {number}: {error}")
-            yield number, text.removesuffix("\n").removesuffix("\r")
+        return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise _Wrong(f"it is not UTF-8 (byte {error.start + 1})") from None
 
 
 def _parse_vector(line: str, width: int) -> tuple[str, Array]:

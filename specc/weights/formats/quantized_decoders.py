@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -91,7 +91,8 @@ class QuantizedLayout:
     """Shape of a weight, the bits of a code and the group size along `axis`.
 
     `kept`: codes are integers, those of a group share one scale, and with `centered` codes
-    no zero point either, so that they can be stored as they are.
+    no zero point either, so that they can be stored as they are. `block` is the shape that shares
+    one scale, `zero_offset` is added to stored zero points.
     """
 
     shape: tuple[int, ...]
@@ -100,7 +101,8 @@ class QuantizedLayout:
     axis: int = -1
     kept: bool = True
     centered: bool = True
-    settings: QuantizationSettings = field(default_factory=QuantizationSettings)
+    block: tuple[int, int] = (0, 0)
+    zero_offset: int = 0
 
 
 Describe: TypeAlias = Callable[[Parts, Lengths, QuantizationSettings], QuantizedLayout]
@@ -183,12 +185,11 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
             group=block[1],
             kept=whole.dtype == np.int8,
             centered=zeros is None,
-            settings=QuantizationSettings(block=block),
+            block=block,
         )
 
     def read_codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-        assert layout.settings.block is not None
-        down, along = layout.settings.block
+        down, along = layout.block
         high, wide = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
         stacked = len(layout.shape) > 2
 
@@ -206,9 +207,9 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
     return layout, read_codes
 
 
-def describe_llm_int8(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_llm_int8(_: Parts, n: Lengths, __: QuantizationSettings) -> QuantizedLayout:
     """Describe LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
-    return QuantizedLayout(shape=(n["out"], n["in"]), group=n["in"], settings=settings)
+    return QuantizedLayout(shape=(n["out"], n["in"]), group=n["in"])
 
 
 def decode_llm_int8(t: Parts, _: QuantizedLayout, rows: slice) -> Codes:
@@ -219,11 +220,11 @@ def decode_llm_int8(t: Parts, _: QuantizedLayout, rows: slice) -> Codes:
 # --- MXFP4 experts ------------------------------------------------------------------------
 
 
-def describe_mxfp4(_: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_mxfp4(_: Parts, n: Lengths, __: QuantizationSettings) -> QuantizedLayout:
     """Describe MXFP4: the model multiplies by `[in, out]`, the file stores `[out, in]`."""
     group = n["bytes"] * 2
     shape = n["experts"], n["groups"] * group, n["out"]
-    return QuantizedLayout(shape=shape, group=group, axis=-2, settings=settings)
+    return QuantizedLayout(shape=shape, group=group, axis=-2)
 
 
 def decode_mxfp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
@@ -252,7 +253,7 @@ def _read_quant_state(t: Parts) -> dict[str, Any]:
     return dict(state)
 
 
-def describe_bnb4(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_bnb4(t: Parts, n: Lengths, _: QuantizationSettings) -> QuantizedLayout:
     """Describe NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
     state = _read_quant_state(t)
     shape = tuple(map(int, state["shape"]))
@@ -266,7 +267,7 @@ def describe_bnb4(t: Parts, n: Lengths, settings: QuantizationSettings) -> Quant
     if ".nested_absmax" in t:
         needed = -(-n["blocks"] // int(state["nested_blocksize"]))
         expect_equal("nested_absmax", len(t[".nested_absmax"]), needed)
-    return QuantizedLayout(shape=shape, kept=False, settings=settings)
+    return QuantizedLayout(shape=shape, kept=False)
 
 
 def decode_bnb4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
@@ -374,12 +375,10 @@ def make_block_decoder(mark: str, kind: BlockType) -> tuple[Describe, Decode]:
     """Return layout and decoder of weights whose blocks are the bytes of the tensor `mark`."""
     bits, decode_blocks = DECODERS[kind.name]
 
-    def layout(t: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+    def layout(t: Parts, _: Lengths, __: QuantizationSettings) -> QuantizedLayout:
         *outer, width = t[mark].shape
         shape = (*outer, width // kind.nbytes * kind.values)
-        return QuantizedLayout(
-            shape=shape, bits=bits, group=kind.values, kept=bits > 0, settings=settings
-        )
+        return QuantizedLayout(shape=shape, bits=bits, group=kind.values, kept=bits > 0)
 
     def read_codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
         blocks = _in_groups(t[mark][rows], kind.nbytes)

@@ -97,7 +97,7 @@ def describe_gptq(t: Parts, n: Lengths, settings: QuantizationSettings) -> Quant
         group=group,
         kept=in_order,
         centered=_is_centered(t[".qzeros"], bits, settings),
-        settings=settings,
+        zero_offset=settings.zero_offset,
     )
 
 
@@ -112,7 +112,7 @@ def decode_gptq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     width, bits = layout.shape[1], layout.bits
     groups = t.get(".g_idx", np.arange(width) // layout.group)
     zeros = unpack_codes(t[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
-    zeros = zeros + np.uint8(layout.settings.zero_offset)
+    zeros = zeros + np.uint8(layout.zero_offset)
     codes = unpack_codes(t[".qweight"][:, rows], bits, axis=0)[:width]
     scales = read_scales(t[".scales"][:, rows])
     return _signed(codes, zeros[groups]).T, scales[groups].T
@@ -127,7 +127,6 @@ def describe_awq(t: Parts, n: Lengths, settings: QuantizationSettings) -> Quanti
         bits=4,
         group=group,
         centered=_is_centered(t[".qzeros"], 4, settings),
-        settings=settings,
     )
 
 
@@ -170,7 +169,6 @@ def describe_packed(t: Parts, n: Lengths, settings: QuantizationSettings) -> Qua
         group=group,
         kept=in_order,
         centered=".weight_zero_point" not in t,
-        settings=settings,
     )
 
 
@@ -188,14 +186,14 @@ def decode_packed(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     return _signed(codes, zeros), scales[rows][:, groups]
 
 
-def describe_fp4(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_fp4(t: Parts, n: Lengths, _: QuantizationSettings) -> QuantizedLayout:
     """Describe NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per byte."""
     width = n["bytes"] * 2
     whole = t.get(".weight_global_scale")
     if whole is not None:
         expect_equal("weight_global_scale", whole.size, 1)
     group = _group_size(width, n["groups"], QuantizationSettings())
-    return QuantizedLayout(shape=(n["out"], width), group=group, settings=settings)
+    return QuantizedLayout(shape=(n["out"], width), group=group)
 
 
 def decode_fp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
@@ -218,7 +216,7 @@ class WeightFormat:
 
     methods: tuple[str, ...]
     mark: str
-    weight: str
+    weight: str = ".weight"
     parts: Mapping[str, str]
     describe: Describe
     decode: Decode
@@ -255,7 +253,6 @@ WEIGHT_FORMATS = (
     WeightFormat(
         methods=("gptq",),
         mark=".qweight",
-        weight=".weight",
         parts={
             ".qweight": "i32[words, out]",
             ".qzeros": "i32[groups, zero_words]",
@@ -268,7 +265,6 @@ WEIGHT_FORMATS = (
     WeightFormat(
         methods=("awq",),
         mark=".qweight",
-        weight=".weight",
         parts={
             ".qweight": "i32[in, words]",
             ".qzeros": "i32[groups, words]",
@@ -280,7 +276,6 @@ WEIGHT_FORMATS = (
     WeightFormat(
         methods=("compressed-tensors",),
         mark=".weight_shape",
-        weight=".weight",
         parts={
             ".weight_shape": "int[2]",
             ".weight_packed": "i32[out, words]",
@@ -293,7 +288,6 @@ WEIGHT_FORMATS = (
     WeightFormat(
         methods=("compressed-tensors",),
         mark=".weight_packed",
-        weight=".weight",
         parts={".weight_packed": "u8[out, bytes]", ".weight_scale": "scale[out, groups]"},
         options={".weight_global_scale": "float"},
         describe=describe_fp4,
@@ -302,7 +296,6 @@ WEIGHT_FORMATS = (
     WeightFormat(
         methods=("compressed-tensors", "fbgemm_fp8"),
         mark=".weight_scale",
-        weight=".weight",
         parts={".weight": "f8|i8", ".weight_scale": "scale"},
         options={".weight_zero_point": "i8"},
         describe=_PLAIN[0],
@@ -336,7 +329,6 @@ WEIGHT_FORMATS = (
     WeightFormat(
         methods=("bitsandbytes",),
         mark=".SCB",
-        weight=".weight",
         parts={".weight": "i8[out, in]", ".SCB": "float[out]"},
         describe=describe_llm_int8,
         decode=decode_llm_int8,

@@ -209,7 +209,10 @@ def open_tensors(path: str | Path) -> TensorFile:
     fd = open_weights_file(path)
     try:
         size = os.fstat(fd).st_size
-        _refuse_impostors(path, read_at_offset(fd, 64, 0))
+        # eight bytes of length, then `{`
+        head = read_at_offset(fd, 64, 0)
+        if int.from_bytes(head[:8], "little") > MAX_HEADER_BYTES or head[8:].lstrip()[:1] != b"{":
+            refuse_foreign_file(path, head, "a safetensors file")
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
         tensors = {
@@ -278,17 +281,6 @@ def _to_native_order(array: Array) -> Array:
 def read_identity(status: os.stat_result) -> FileIdentity:
     """Return what changes when a file is written to or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _refuse_impostors(path: Path, head: bytes) -> None:
-    """Raise E0502 naming the format of a file that cannot be safetensors (8 length bytes, then
-    `{`).
-    """
-    possible = (
-        int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES and head[8:].lstrip()[:1] == b"{"
-    )
-    if not possible:
-        refuse_foreign_file(path, head, "a safetensors file")
 
 
 def refuse_foreign_file(path: Path, head: bytes, wanted: str) -> None:

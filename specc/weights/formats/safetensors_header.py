@@ -1,18 +1,22 @@
 """Parse and check safetensors headers; element types."""
 
-import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NoReturn
 
 import ml_dtypes
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json
+from specc.io.json_io import (
+    NO_LIMITS,
+    DuplicateKey,
+    Json,
+    NestingTooDeep,
+    as_exact_integer,
+    parse_strict_json,
+)
 from specc.io.platform import read_at_offset
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.ir.array import Array
 
 NUMPY_KINDS: dict[str, str | type | None] = {
@@ -52,6 +56,8 @@ DTYPES_BY_FILE_NAME: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KIND
 
 FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
 """The floating-point types."""
+CONVERTIBLE_FLOATS = FLOAT_DTYPES & NUMPY_DTYPES.keys()
+"""The floating-point types that are mutually convertible."""
 
 NATIVE_ORDER_DTYPES = frozenset(
     ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type)
@@ -92,10 +98,6 @@ class RawTensor:
 
 class _Wrong(Exception):
     """The error of a header."""
-
-
-class _Twice(Exception):
-    """A JSON object has a key twice."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
@@ -141,35 +143,20 @@ def _header_bytes(fd: int, size: int) -> bytes:
 def _parse_fields(data: bytes) -> dict[str, Json]:
     """Parse the header as JSON with unique keys."""
     try:
-        fields = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_check_unique, parse_constant=_refuse_constant
-        )
-    except _Twice as error:
-        raise _Wrong(f"its header names {escape_text(repr(str(error)))} twice") from None
-    except RecursionError:
+        fields = parse_strict_json(data.decode("utf-8"), NO_LIMITS)
+    except DuplicateKey as error:
+        raise _Wrong(f"its header names {escape_text(repr(error.key))} twice") from None
+    except NestingTooDeep:
         raise _Wrong("its header is nested too deeply") from None
     except UnicodeDecodeError as error:
         # 8 for the length field: the offset in the file
         raise _Wrong(f"its header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
         # invalid JSON, an integer of thousands of digits, NaN
-        raise _Wrong(f"its header is not JSON: {escape_text(str(error))}") from None
+        raise _Wrong(f"its header is not JSON: {escape_text(error)}") from None
     if not isinstance(fields, dict):
         raise _Wrong("its header is not a JSON object")
     return fields
-
-
-def _check_unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
-    found: dict[str, Json] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _Twice(key)
-        found[key] = value
-    return found
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a JSON value")
 
 
 def _parse_metadata(value: Json) -> dict[str, str]:
@@ -186,8 +173,14 @@ def _parse_metadata(value: Json) -> dict[str, str]:
 def _parse_tensor(name: str, fields: Json) -> RawTensor:
     """Parse one entry and check its consistency."""
     what = f"the tensor `{escape_text(name[:200])}`"
-    _check_name(name, what)
-    fields = _entry(fields, what)
+    if not name:
+        raise _Wrong("a tensor has no name")
+    # JSON can contain a lone surrogate, which is not allowed in names
+    if has_lone_surrogate(name):
+        raise _Wrong(f"{what} has half of a character pair in its name")
+    # other fields might change the meaning of these
+    if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
+        raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
     dtype = fields["dtype"]
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _Wrong(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
@@ -207,23 +200,6 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
     return RawTensor(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), begin, end)
 
 
-def _entry(fields: Json, what: str) -> dict[str, Json]:
-    """Return the fields of a tensor, exactly those of the format: others might change their
-    meaning.
-    """
-    if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
-        raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
-    return fields
-
-
-def _check_name(name: str, what: str) -> None:
-    if not name:
-        raise _Wrong("a tensor has no name")
-    # JSON can contain a lone surrogate, which is not allowed in names
-    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
-        raise _Wrong(f"{what} has half of a character pair in its name")
-
-
 def _count_bytes(what: str, dtype: str, shape: list[int]) -> int:
     """Return the size of a tensor in bytes."""
     count = 1
@@ -241,7 +217,7 @@ def _parse_lengths(value: Json) -> list[int] | None:
     """Return a JSON list of non-negative integers, else None; true and 1.0 are rejected."""
     if not isinstance(value, list):
         return None
-    numbers = [v for v in value if isinstance(v, int) and type(v) is int and 0 <= v < MAX_LENGTH]
+    numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
     return numbers if len(numbers) == len(value) else None
 
 

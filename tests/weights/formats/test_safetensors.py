@@ -95,7 +95,7 @@ def with_a(**changes: object) -> dict[str, object]:
     ("header", "words"),
     [
         (b"[]", "not a JSON object"),
-        (b'{"a": NaN}', "NaN is not a JSON value"),
+        (b'{"a": NaN}', "NaN is not a number"),
         (b'{"a"}', "not JSON"),
         (b"\xff{}", "not UTF-8"),
         (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":1}', "names 'a' twice"),
