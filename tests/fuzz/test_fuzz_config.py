@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from support.parameter_sweeps import halve_sweep
+from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
@@ -64,7 +64,7 @@ def mutant(rng: random.Random, keys: list[str]) -> bytes:
 @pytest.mark.parametrize(
     ("name", "many"),
     [
-        *halve_sweep([(name, 12) for name in NAMES]),
+        *sample_sweep([(name, 12) for name in NAMES]),
         *(pytest.param(name, 200, marks=pytest.mark.slow) for name in NAMES),
     ],
 )

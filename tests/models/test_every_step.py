@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.decode_steps import run_encoder_graph, run_steps
-from support.parameter_sweeps import halve_sweep
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import LONG_AXES, SMALL_CONFIGS, list_specs_with
 
 import specc_numpy
@@ -78,7 +78,7 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 
 
 @pytest.mark.parametrize("plans", [SOME, EVERY])
-@pytest.mark.parametrize("name", halve_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_sweep(GENERATING))
 def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -95,7 +95,7 @@ def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> Non
             assert apart <= within, (plan, end)
 
 
-@pytest.mark.parametrize("name", halve_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_sweep(GENERATING))
 def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -107,7 +107,7 @@ def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     assert not np.array_equal(before[:, 6:], after[:, 6:])
 
 
-@pytest.mark.parametrize("name", halve_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_sweep(GENERATING))
 def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -121,7 +121,7 @@ def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
         assert np.abs(a[1:2] - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
 
 
-@pytest.mark.parametrize("name", halve_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_sweep(GENERATING))
 def test_every_contraction_is_done_once(name: str) -> None:
     graph, parts, _ = derived(name)
     once = heavy(parts.encode) if parts.encode else 0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
-from support.parameter_sweeps import halve_sweep
+from support.parameter_sweeps import sample_sweep
 from support.random_gather_graphs import make_gather_graph
 from support.random_graphs import make_random_graph, sample_graph_values
 from support.random_loop_graphs import make_loop_graph
@@ -80,7 +80,7 @@ def difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> s
     return ""
 
 
-@pytest.mark.parametrize("start", halve_sweep(range(0, GRAPHS, 25)))
+@pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25)))
 def test_steps_equal_the_full_pass(start: int) -> None:
     faults = [f for seed in range(start, start + 25) if (f := difference(seed))]
     assert not faults
@@ -196,13 +196,13 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES_IN_LOOPS]))
+@pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES_IN_LOOPS]))
 def test_planted_mistakes_in_loops_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
     assert first_fault([FIRST_SEEDS[mistake], *range(150, 200)], make_loop_graph), mistake
 
 
-@pytest.mark.parametrize("mistake", halve_sweep([*MISTAKES]))
+@pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from support.parameter_sweeps import halve_sweep
+from support.parameter_sweeps import sample_sweep
 from support.random_gather_graphs import make_gather_graph
 from support.random_graphs import make_random_graph, sample_graph_values
 from support.random_loop_graphs import make_loop_graph
@@ -62,7 +62,7 @@ def fault(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", halve_sweep(range(0, GRAPHS, 25)))
+@pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25)))
 def test_what_is_proved_is_true(start: int) -> None:
     faults = [f for seed in range(start, start + 25) if (f := fault(seed))]
     assert not faults
@@ -127,7 +127,7 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize(("draw", "side", "many", "least"), [*halve_sweep(PADDED), *LONG])
+@pytest.mark.parametrize(("draw", "side", "many", "least"), [*sample_sweep(PADDED), *LONG])
 def test_without_a_padding_warning_padding_changes_nothing(
     draw: Callable[..., Graph], side: Literal["left", "right"], many: int, least: int
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.parameter_sweeps import halve_sweep
+from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.source import Source
 from specc.library.std import tree_from_json, tree_to_json
@@ -71,7 +71,7 @@ def there_and_back(file: ast.File) -> None:
     assert not difference(tree_from_json(tree_to_json(file), Source("a", text + other)), file)
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, *halve_sweep(SHIPPED)], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*EXAMPLES, *sample_sweep(SHIPPED)], ids=lambda p: p.name)
 def test_every_spec_goes_both_ways(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     file = dsl(text) if path.suffix == ".specc" else yaml(text)

@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.parameter_sweeps import halve_sweep
+from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
@@ -66,7 +66,7 @@ def mutated(text: str, seed: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", halve_sweep(EXAMPLES), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sample_sweep(EXAMPLES), ids=lambda p: p.stem)
 def test_mutants_of_the_specs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     other = print_yaml(parse_dsl(Source(path.name, text)))
@@ -152,7 +152,7 @@ def large_yaml(part: int) -> dict[str, str]:
 def sized(kinds: Iterable[str]) -> list[ParameterSet]:
     """Every other kind by default, all of them at their largest under `slow`."""
     full = [pytest.param(kind, FULL, marks=pytest.mark.slow) for kind in kinds]
-    return [*halve_sweep([(kind, SOME) for kind in kinds]), *full]
+    return [*sample_sweep([(kind, SOME) for kind in kinds]), *full]
 
 
 @pytest.mark.parametrize(("kind", "part"), sized(large(1000)))

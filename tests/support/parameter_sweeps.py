@@ -1,6 +1,6 @@
 """Parameter sweeps: every test run covers a subset; the remainder is marked `slow` or `parity`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from typing import Any
 
@@ -27,12 +27,15 @@ def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
     ]
 
 
-def halve_sweep(names: Sequence[object]) -> list[ParameterSet]:
-    """Return every second parameter unmarked, and the others marked `parity`. CI runs both."""
+def sample_sweep(values: Sequence[object], costly: Collection[object] = ()) -> list[ParameterSet]:
+    """Return every third parameter unmarked, and the others marked `parity`. CI runs both.
+
+    `costly` parameters are marked `parity` too.
+    """
     return [
         pytest.param(
-            *(name if isinstance(name, tuple) else (name,)),
-            marks=(pytest.mark.parity,) if n % 2 else (),
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=(pytest.mark.parity,) if n % 3 or value in costly else (),
         )
-        for n, name in enumerate(names)
+        for n, value in enumerate(values)
     ]
