@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.cli import list_doc as list_command
+from specc.cli import list_doc_explain as list_command
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.io import platform
