@@ -18,7 +18,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 FULL_SLICE = slice(None)
 
 
-@evaluate(ops.Conv)
+@evaluate
 def conv(
     op: ops.Conv, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
@@ -42,7 +42,7 @@ def conv(
     return to_channels_last(op.kernel, _add_bias(y.reshape(batch, out, *counts), bias))
 
 
-@evaluate(ops.ConvTranspose)
+@evaluate
 def conv_transpose(
     op: ops.ConvTranspose, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
@@ -72,7 +72,7 @@ def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: 
     return max(count + op.padding_before[n], last + reach + 1)
 
 
-@evaluate(ops.MaxPool)
+@evaluate
 def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
     x = to_channels_first(op.kernel, x)
@@ -84,7 +84,7 @@ def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
     return to_channels_last(op.kernel, y)
 
 
-@evaluate(ops.AveragePool)
+@evaluate
 def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
     x = to_channels_first(op.kernel, x)
@@ -96,7 +96,7 @@ def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
     return to_channels_last(op.kernel, total / _count_window_elements(op, x.shape[2:], counts))
 
 
-@evaluate(ops.KeepRows)
+@evaluate
 def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]

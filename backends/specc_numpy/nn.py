@@ -10,7 +10,7 @@ from specc.ir.evaluation import evaluate_length, evaluate_patch_counts
 from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate, evaluate_nodes
 
 
-@evaluate(ops.Linear)
+@evaluate
 def linear(
     op: ops.Linear, env: LengthValues, x: Array, w: Array, bias: Array | None = None
 ) -> Array:
@@ -33,14 +33,14 @@ evaluate.add_rules(
 )
 
 
-@evaluate(ops.Embedding)
+@evaluate
 def embedding(op: ops.Embedding, env: LengthValues, ids: Array, table: Array) -> Array:
     """i[*s], f[v d] -> f[*s d]"""
     check_indices(ids, table.shape[0], "an embedding table")
     return table[ids]
 
 
-@evaluate(ops.LayerNorm)
+@evaluate
 def layer_norm(
     op: ops.LayerNorm,
     env: LengthValues,
@@ -58,7 +58,7 @@ def _scale_and_shift(y: Array, gain: Array | None, bias: Array | None) -> Array:
     return y if bias is None else y + bias
 
 
-@evaluate(ops.GroupNorm)
+@evaluate
 def group_norm(
     op: ops.GroupNorm,
     env: LengthValues,
@@ -77,7 +77,7 @@ def group_norm(
     return np.moveaxis(_scale_and_shift(np.moveaxis(y, 1, -1), gain, bias), -1, op.axis)
 
 
-@evaluate(ops.RMSNorm)
+@evaluate
 def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, gain: Array | None = None) -> Array:
     """f[*s d], f[d]? -> f[*s d]"""
     y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + op.eps)
@@ -103,7 +103,7 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     return result
 
 
-@evaluate(ops.Softmax)
+@evaluate
 def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
     """f[*a t *b] -> f[*a t *b]"""
     powers = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
@@ -111,7 +111,7 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
     return result
 
 
-@evaluate(ops.Hard)
+@evaluate
 def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # `argmax` over the visible keys only, so that ties and NaN at masked keys do not count; the
@@ -125,7 +125,7 @@ def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
     return chosen
 
 
-@evaluate(ops.Share)
+@evaluate
 def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # A kernel is nonnegative (Nadaraya, 1964); masked keys do not count in the sum either.
@@ -135,7 +135,7 @@ def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array
     return result
 
 
-@evaluate(ops.Attend)
+@evaluate
 def attend(
     op: ops.Attend,
     env: LengthValues,
@@ -164,7 +164,7 @@ def attend(
     return weights @ values, weights
 
 
-@evaluate(ops.Patches)
+@evaluate
 def patches(
     op: ops.Patches, env: LengthValues, image: Array, w: Array, b: Array | None = None
 ) -> Array:
@@ -178,7 +178,7 @@ def patches(
     return apply_linear(flat, w.reshape(w.shape[0], -1), b)
 
 
-@evaluate(ops.Sinusoid)
+@evaluate
 def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     """i[*s] -> f[*s d]"""
     pairs = evaluate_length(op.dim, env) // 2
@@ -194,7 +194,7 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     return np.concatenate(sines, axis=-1)
 
 
-@evaluate(ops.RopeAngles)
+@evaluate
 def rope_angles(op: ops.RopeAngles, env: LengthValues, *rows: Array) -> tuple[Array, Array]:
     """i[*s]... -> f[*s r], f[*s r]"""
     dim = evaluate_length(op.dim, env)
@@ -206,7 +206,7 @@ def rope_angles(op: ops.RopeAngles, env: LengthValues, *rows: Array) -> tuple[Ar
     return np.cos(angles) * op.factor, np.sin(angles) * op.factor
 
 
-@evaluate(ops.Rotate)
+@evaluate
 def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     # Features after the first 2r are not rotated: partial rotary embeddings (GPT-NeoX).
@@ -223,7 +223,7 @@ def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) 
     return rotated
 
 
-@evaluate(ops.Route)
+@evaluate
 def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
     given = op.split_operands(operands)

@@ -13,7 +13,7 @@ MIN_ROW_MAXIMUM = np.float32(1e-30)
 """Minimum absolute maximum of a row, so that the scale of a zero row is not 0."""
 
 
-@evaluate(ops.LinearQ)
+@evaluate
 def linear_q(
     op: ops.LinearQ,
     env: LengthValues,
@@ -33,7 +33,7 @@ def linear_q(
     return y if bias is None else y + bias
 
 
-@evaluate(ops.LstmQ)
+@evaluate
 def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
@@ -67,7 +67,7 @@ def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array
     return out, h, c
 
 
-@evaluate(ops.EmbeddingQ)
+@evaluate
 def embedding_q(
     op: ops.EmbeddingQ, env: LengthValues, ids: Array, table: Array, scales: Array
 ) -> Array:
@@ -78,7 +78,7 @@ def embedding_q(
     return whole[ids]
 
 
-@evaluate(ops.Quantize)
+@evaluate
 def quantize(op: ops.Quantize, env: LengthValues, x: Array, scale: Array) -> Array:
     """f[b h t d], f[h #t d] -> q[b h t d]"""
     units = x.astype(np.float32) / scale.astype(np.float32)
@@ -86,7 +86,7 @@ def quantize(op: ops.Quantize, env: LengthValues, x: Array, scale: Array) -> Arr
     return made
 
 
-@evaluate(ops.Dequantize)
+@evaluate
 def dequantize(op: ops.Dequantize, env: LengthValues, x: Array, scale: Array) -> Array:
     """q[b h t d], f[h #t d] -> f[b h t d]"""
     made: Array = x.astype(np.float64) * scale

@@ -16,7 +16,7 @@ CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 """The states after one time step; the first is the output."""
 
 
-@evaluate(ops.Rnn)
+@evaluate
 def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
@@ -27,7 +27,7 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     return _run_cell(step, x, x.state_weights.shape[1:], op.reverse)
 
 
-@evaluate(ops.Gru)
+@evaluate
 def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
@@ -49,7 +49,7 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     return _run_cell(step, x, [size], op.reverse)
 
 
-@evaluate(ops.Lstm)
+@evaluate
 def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
@@ -98,7 +98,7 @@ def _run_cell(
     return (out, *states)
 
 
-@evaluate(ops.Scan)
+@evaluate
 def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
     """a[*s]... -> a[*t]"""
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]

@@ -11,7 +11,7 @@ from specc.ir.evaluation import evaluate_length, evaluate_padding, evaluate_stri
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
-@evaluate(ops.Sort)
+@evaluate
 def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
     """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
     order = _sort_indices(x, op.axis, op.descending)
@@ -28,7 +28,7 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
     return order
 
 
-@evaluate(ops.TopK)
+@evaluate
 def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
     k = evaluate_top_k(op, x.shape[op.axis], env)
@@ -47,7 +47,7 @@ evaluate.add_rules(
 )
 
 
-@evaluate(ops.Pad)
+@evaluate
 def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     before, after = evaluate_padding(op, x.shape[op.axis], env)
@@ -58,7 +58,7 @@ def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
     return np.pad(x, widths, mode="edge" if op.mode == "edge" else "reflect")
 
 
-@evaluate(ops.Resize)
+@evaluate
 def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     for n, dim in enumerate(op.sizes):
@@ -152,7 +152,7 @@ INTERPOLATION_RULES = {"bilinear": _weigh_linear, "bicubic": _weigh_cubic}
 """The source positions of each mode; positions beyond the border are clamped."""
 
 
-@evaluate(ops.GridSample)
+@evaluate
 def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
     """f[b c h w], f[b *u xy] -> f[b c *u]"""
     if min(x.shape[2:]) < 1:

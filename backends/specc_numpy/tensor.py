@@ -127,7 +127,7 @@ evaluate.add_rules(
 )
 
 
-@evaluate(ops.Cast)
+@evaluate
 def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     """a[*s] -> n[*s]"""
     if op.to not in FLOAT32_INTEGER_RANGES or x.dtype.kind != "f":
@@ -137,7 +137,7 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     return np.trunc(clipped).astype(get_numpy_dtype(op.to))
 
 
-@evaluate(ops.Last)
+@evaluate
 def last(op: ops.Last, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     check_at_least_one(x.shape[op.axis])
@@ -145,7 +145,7 @@ def last(op: ops.Last, env: LengthValues, x: Array) -> Array:
     return taken
 
 
-@evaluate(ops.Gather)
+@evaluate
 def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
     check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
@@ -155,7 +155,7 @@ def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array
     return taken
 
 
-@evaluate(ops.Delay)
+@evaluate
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
@@ -180,7 +180,7 @@ REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
 }
 
 
-@evaluate(ops.ArgMax)
+@evaluate
 def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
@@ -189,7 +189,7 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
     return maximum
 
 
-@evaluate(ops.Einsum)
+@evaluate
 def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
     """f[*s] -> f[*t]"""
     terms, result = number_einsum_axes(op)

@@ -18,7 +18,7 @@ AVERAGE_POOL_FUNCTIONS = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
 """PyTorch's function by the number of window axes."""
 
 
-@evaluate(ops.Conv)
+@evaluate
 def conv(
     op: ops.Conv, place: ForwardContext, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
@@ -39,7 +39,7 @@ def conv(
     return _to_channels_first(op.kernel, made)
 
 
-@evaluate(ops.ConvTranspose)
+@evaluate
 def conv_transpose(
     op: ops.ConvTranspose,
     place: ForwardContext,
@@ -64,7 +64,7 @@ def conv_transpose(
     return _to_channels_first(op.kernel, made)
 
 
-@evaluate(ops.MaxPool)
+@evaluate
 def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
     x = _to_channels_first(op.kernel, x)
@@ -78,7 +78,7 @@ def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
     return _to_channels_first(op.kernel, made)
 
 
-@evaluate(ops.AveragePool)
+@evaluate
 def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
     x = _to_channels_first(op.kernel, x)
@@ -100,7 +100,7 @@ def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tenso
     return _to_channels_first(op.kernel, mean * prod(op.kernel) / number)
 
 
-@evaluate(ops.KeepRows)
+@evaluate
 def keep_rows(op: ops.KeepRows, place: ForwardContext, keep: Tensor) -> Tensor:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]

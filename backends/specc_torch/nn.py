@@ -20,7 +20,7 @@ from specc_torch.torch_interpreter import (
 )
 
 
-@evaluate(ops.Linear)
+@evaluate
 def linear(
     op: ops.Linear, place: ForwardContext, x: Tensor, w: Tensor, bias: Tensor | None = None
 ) -> Tensor:
@@ -28,7 +28,7 @@ def linear(
     return functional.linear(x, w, bias)
 
 
-@evaluate(ops.Embedding)
+@evaluate
 def embedding(op: ops.Embedding, place: ForwardContext, ids: Tensor, table: Tensor) -> Tensor:
     """i[*s], f[v d] -> f[*s d]"""
     check_tensor_indices(ids, table.shape[0], "an embedding table")
@@ -45,7 +45,7 @@ evaluate.add_rules(
 )
 
 
-@evaluate(ops.LayerNorm)
+@evaluate
 def layer_norm(
     op: ops.LayerNorm,
     place: ForwardContext,
@@ -57,7 +57,7 @@ def layer_norm(
     return functional.layer_norm(x, x.shape[-1:], gain, bias, op.eps)
 
 
-@evaluate(ops.GroupNorm)
+@evaluate
 def group_norm(
     op: ops.GroupNorm,
     place: ForwardContext,
@@ -72,7 +72,7 @@ def group_norm(
     return y.movedim(1, op.axis)
 
 
-@evaluate(ops.RMSNorm)
+@evaluate
 def rms_norm(
     op: ops.RMSNorm, place: ForwardContext, x: Tensor, gain: Tensor | None = None
 ) -> Tensor:
@@ -100,7 +100,7 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     return powers / torch.where(total == 0, 1.0, total)
 
 
-@evaluate(ops.Hard)
+@evaluate
 def hard(op: ops.Hard, place: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     if not scores.shape[-1]:
@@ -114,7 +114,7 @@ def hard(op: ops.Hard, place: ForwardContext, scores: Tensor, mask: Tensor) -> T
     return (chosen.bool() & among).to(scores.dtype)
 
 
-@evaluate(ops.Share)
+@evaluate
 def share(op: ops.Share, place: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     seen = torch.where(mask, scores.clamp(min=0), 0.0)
@@ -122,7 +122,7 @@ def share(op: ops.Share, place: ForwardContext, scores: Tensor, mask: Tensor) ->
     return seen / torch.where(total == 0, 1.0, total)
 
 
-@evaluate(ops.Attend)
+@evaluate
 def attend(
     op: ops.Attend,
     place: ForwardContext,
@@ -151,7 +151,7 @@ def attend(
     return weights @ values, weights
 
 
-@evaluate(ops.Patches)
+@evaluate
 def patches(
     op: ops.Patches, place: ForwardContext, image: Tensor, w: Tensor, b: Tensor | None = None
 ) -> Tensor:
@@ -164,7 +164,7 @@ def patches(
     return functional.linear(flat, w.reshape(w.shape[0], -1), b)
 
 
-@evaluate(ops.Sinusoid)
+@evaluate
 def sinusoid(op: ops.Sinusoid, place: ForwardContext, positions: Tensor) -> Tensor:
     """i[*s] -> f[*s d]"""
     pairs = place.length(op.dim) // 2
@@ -177,7 +177,7 @@ def sinusoid(op: ops.Sinusoid, place: ForwardContext, positions: Tensor) -> Tens
     return torch.cat(sines, dim=-1).to(place.floats)
 
 
-@evaluate(ops.RopeAngles)
+@evaluate
 def rope_angles(op: ops.RopeAngles, place: ForwardContext, *rows: Tensor) -> tuple[Tensor, Tensor]:
     """i[*s]... -> f[*s r], f[*s r]"""
     dim = place.length(op.dim)
@@ -190,7 +190,7 @@ def rope_angles(op: ops.RopeAngles, place: ForwardContext, *rows: Tensor) -> tup
     return cos.to(place.floats), sin.to(place.floats)
 
 
-@evaluate(ops.Rotate)
+@evaluate
 def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     # Features after the first 2r of a head are not rotated.
@@ -207,7 +207,7 @@ def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: T
     return torch.cat([torch.stack(halves, dim=-1).reshape(rotated.shape), rest], dim=-1)
 
 
-@evaluate(ops.Route)
+@evaluate
 def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
     given = op.split_operands(operands)

@@ -13,7 +13,7 @@ from specc_torch.recurrent import apply_lstm_gates
 from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
 
-@evaluate(ops.LinearQ)
+@evaluate
 def linear_q(
     op: ops.LinearQ,
     place: ForwardContext,
@@ -33,7 +33,7 @@ def linear_q(
     return functional.linear(x, whole, bias)
 
 
-@evaluate(ops.LstmQ)
+@evaluate
 def lstm_q(op: ops.LstmQ, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
@@ -70,7 +70,7 @@ def lstm_q(op: ops.LstmQ, place: ForwardContext, *args: Tensor | None) -> tuple[
     return out, h, c
 
 
-@evaluate(ops.EmbeddingQ)
+@evaluate
 def embedding_q(
     op: ops.EmbeddingQ, place: ForwardContext, ids: Tensor, table: Tensor, scales: Tensor
 ) -> Tensor:
@@ -81,14 +81,14 @@ def embedding_q(
     return functional.embedding(ids.long(), whole)
 
 
-@evaluate(ops.Quantize)
+@evaluate
 def quantize(op: ops.Quantize, place: ForwardContext, x: Tensor, scale: Tensor) -> Tensor:
     """f[b h t d], f[h #t d] -> q[b h t d]"""
     units = (x.float() / scale.float()).round()
     return units.clamp(-128, 127).to(torch.int8)
 
 
-@evaluate(ops.Dequantize)
+@evaluate
 def dequantize(op: ops.Dequantize, place: ForwardContext, x: Tensor, scale: Tensor) -> Tensor:
     """q[b h t d], f[h #t d] -> f[b h t d]"""
     return x.to(scale.dtype) * scale

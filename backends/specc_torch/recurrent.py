@@ -17,7 +17,7 @@ CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
 
-@evaluate(ops.Rnn)
+@evaluate
 def rnn(op: ops.Rnn, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
@@ -34,7 +34,7 @@ def rnn(op: ops.Rnn, place: ForwardContext, *args: Tensor | None) -> tuple[Tenso
     return _run_cell(step, x, states, op.reverse)
 
 
-@evaluate(ops.Gru)
+@evaluate
 def gru(op: ops.Gru, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
@@ -58,7 +58,7 @@ def gru(op: ops.Gru, place: ForwardContext, *args: Tensor | None) -> tuple[Tenso
     return _run_cell(step, x, states, op.reverse)
 
 
-@evaluate(ops.Lstm)
+@evaluate
 def lstm(op: ops.Lstm, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
@@ -151,7 +151,7 @@ def _list_initial_states(
     )
 
 
-@evaluate(ops.Scan)
+@evaluate
 def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
     """a[*s]... -> a[*t]"""
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]

@@ -11,14 +11,14 @@ from specc_torch.tensor import make_full
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
-@evaluate(ops.Sort)
+@evaluate
 def sort(op: ops.Sort, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
     order = torch.argsort(x, dim=op.axis, descending=op.descending, stable=True)
     return torch.gather(x, op.axis, order), order
 
 
-@evaluate(ops.TopK)
+@evaluate
 def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
     k = evaluate_top_k(op, x.shape[op.axis], place.lengths)
@@ -28,7 +28,7 @@ def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tenso
     return torch.gather(x, op.axis, places), places
 
 
-@evaluate(ops.Stride)
+@evaluate
 def stride(op: ops.Stride, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop, step = evaluate_stride(op, x.shape[op.axis], place.lengths)
@@ -36,13 +36,13 @@ def stride(op: ops.Stride, place: ForwardContext, x: Tensor) -> Tensor:
     return x[(*leading, slice(start, stop, step))]
 
 
-@evaluate(ops.Roll)
+@evaluate
 def roll(op: ops.Roll, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     return torch.roll(x, place.length(op.by), op.axis)
 
 
-@evaluate(ops.Pad)
+@evaluate
 def pad(op: ops.Pad, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     rows = x.shape[op.axis]
@@ -57,7 +57,7 @@ def pad(op: ops.Pad, place: ForwardContext, x: Tensor) -> Tensor:
     return x.index_select(op.axis, numbers.clamp(0, max(rows - 1, 0)))
 
 
-@evaluate(ops.Resize)
+@evaluate
 def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     sizes = [place.length(d) for d in op.sizes]
@@ -100,7 +100,7 @@ def _find_nearest_indices(mode: str, rows: int, size: int, step: float | None) -
     return torch.floor(points * scale).long().clamp(max=rows - 1)
 
 
-@evaluate(ops.GridSample)
+@evaluate
 def grid_sample(op: ops.GridSample, place: ForwardContext, x: Tensor, grid: Tensor) -> Tensor:
     """f[b c h w], f[b *u xy] -> f[b c *u]"""
     if min(x.shape[2:]) < 1:

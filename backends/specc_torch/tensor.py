@@ -124,7 +124,7 @@ evaluate.add_rules(
 )
 
 
-@evaluate(ops.Cast)
+@evaluate
 def cast(op: ops.Cast, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*s] -> n[*s]"""
     if op.to in FLOAT32_INTEGER_RANGES and x.is_floating_point():
@@ -133,21 +133,21 @@ def cast(op: ops.Cast, place: ForwardContext, x: Tensor) -> Tensor:
     return x.to(place.stored(op.to))
 
 
-@evaluate(ops.Slice)
+@evaluate
 def slice_(op: ops.Slice, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = evaluate_slice(op, x.shape[op.axis], place.lengths)
     return x.narrow(op.axis, start, stop - start)
 
 
-@evaluate(ops.Last)
+@evaluate
 def last(op: ops.Last, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     check_at_least_one(x.shape[op.axis])
     return x.select(op.axis, x.shape[op.axis] - 1)
 
 
-@evaluate(ops.Gather)
+@evaluate
 def gather(op: ops.Gather, place: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
     check_tensor_indices(ids, table.shape[op.axis], "the axis that is gathered from")
@@ -156,7 +156,7 @@ def gather(op: ops.Gather, place: ForwardContext, table: Tensor, ids: Tensor) ->
     return torch.gather(table, op.axis, wide)
 
 
-@evaluate(ops.Delay)
+@evaluate
 def delay(op: ops.Delay, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
@@ -180,7 +180,7 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-@evaluate(ops.Reduce)
+@evaluate
 def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     if op.fn in ("max", "min") and not x.shape[op.axis]:
@@ -193,7 +193,7 @@ def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
     return REDUCTIONS[op.fn](x, op.axis)
 
 
-@evaluate(ops.ArgMax)
+@evaluate
 def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
@@ -201,7 +201,7 @@ def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
     return x.argmax(op.axis)
 
 
-@evaluate(ops.Einsum)
+@evaluate
 def einsum(op: ops.Einsum, place: ForwardContext, *xs: Tensor) -> Tensor:
     """f[*s] -> f[*t]"""
     terms, result = number_einsum_axes(op)

@@ -13,6 +13,7 @@ the signature.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
 
 from specc.ir.signature import AxisBindings, Signature
@@ -81,25 +82,23 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass
 class OpRuleTable(Generic[F]):
-    """`@rules(ops.Softmax)` adds a rule; `rules[op]` finds it, by exact class."""
+    """`@rules` adds a rule for the op that the function's first parameter, `op`, is annotated with;
+    `rules[op]` finds it, by exact class.
+    """
 
     backend: str
     rules: dict[type[Op], F] = field(default_factory=dict)
 
-    def __call__(self, op: type[Op]) -> Callable[[F], F]:
-        """Register the decorated function. A second rule for the same op is a bug."""
-
-        def register(rule: F) -> F:
-            assert op not in self.rules, f"{self.backend} has two rules for {op.name}"
-            self.rules[op] = rule
-            return rule
-
-        return register
+    def __call__(self, rule: F) -> F:
+        """Register the decorated function."""
+        self.add_rules({get_annotations(rule)["op"]: rule})
+        return rule
 
     def add_rules(self, rules: Mapping[type[Op], F]) -> None:
-        """Register several rules, of ops that have none yet."""
+        """Register several rules. A second rule for the same op is a bug."""
         for op, rule in rules.items():
-            self(op)(rule)
+            assert op not in self.rules, f"{self.backend} has two rules for {op.name}"
+            self.rules[op] = rule
 
     def __getitem__(self, op: Op) -> F:
         return self.rules[type(op)]

@@ -14,8 +14,7 @@ from onnx import ModelProto, helper
 
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import NameTable
+from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES, get_target
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 

@@ -20,8 +20,7 @@ from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import NameTable, Tensor
+from specc_onnx.lower.emitter import Emitter, NameTable, Tensor
 from specc_onnx.lower.kv_buffer_attention import get_buffer_type
 from specc_onnx.lower.rules import lower_nodes
 

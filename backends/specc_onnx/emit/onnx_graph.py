@@ -21,15 +21,21 @@ from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
-    find_live_nodes,
+    LoweringSite,
+    NameTable,
+    Tensor,
     list_value_infos,
+)
+from specc_onnx.lower.onnx_nodes import (
+    find_live_nodes,
+    iterate_node_bodies,
+    iterate_node_inputs,
     make_unique_name,
     make_value_info,
 )
-from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
-from specc_onnx.lower.onnx_nodes import iterate_node_bodies, iterate_node_inputs
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.rules import lower_nodes
+from specc_onnx.lower.tensor_helpers import emit_cast
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
 """Descriptions of the padding side in input docs."""
@@ -245,7 +251,7 @@ def add_parameters(
         g.values.stored_types[initializer] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
             g.site = LoweringSite((name.rpartition(".")[0],))
-            widened = g.node("Cast", initializer, to=ONNX_TYPE_CODES[value.type.dtype])
+            widened = emit_cast(g, initializer, value.type.dtype)
             g.values.narrow_weights[widened], initializer = initializer, widened
         g.values.parameters[name] = g.values.tensors[value] = Tensor(initializer, value.type, value)
     return weights

@@ -26,8 +26,7 @@ from specc_onnx.generate.onnx_sampling import (
     get_history_type,
     has_history,
 )
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_slice, emit_unsqueeze, make_typed_tensor
 
 FORBIDDEN_SCORE = float("-inf")
@@ -277,7 +276,7 @@ class SingleSequenceStrategy:
 
 def _emit_true_count(g: Emitter, rows: str) -> str:
     """Emit the number of true elements of bool[rows], i64[]."""
-    return g.node("ReduceSum", emit_cast(g, rows, "bool", "i64"), keepdims=False)
+    return g.node("ReduceSum", emit_cast(g, rows, "i64"), keepdims=False)
 
 
 class BeamSearchStrategy:
@@ -335,7 +334,7 @@ class BeamSearchStrategy:
         scores, tokens = last[2], last[3]
         best = Dim.of(self.d.num_return_sequences)
         if self.d.num_return_sequences < self.d.num_beams:
-            scores, tokens = (emit_slice(g, x, 1, Dim.of(0), best) for x in (scores, tokens))
+            scores, tokens = (emit_slice(g, x, 1, 0, best) for x in (scores, tokens))
         shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)
         return {
             "tokens": make_typed_tensor(tokens, "i64", shape),

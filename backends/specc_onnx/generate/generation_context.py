@@ -14,8 +14,7 @@ from specc.ir.model import (
     resolve_absent_inputs,
 )
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import LoweringSite, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
 
 MAX_TOKENS_INPUT = "max_tokens"
 """i64[]: maximum number of generated tokens; an input of every generation model."""

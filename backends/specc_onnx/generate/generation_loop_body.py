@@ -20,10 +20,16 @@ from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy, LoopCarry, TokenDecision
 from specc_onnx.generate.generation_context import GenerationContext
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import emit_body_results, make_body_graph, make_branch
-from specc_onnx.lower.emitter_state import LoweringSite, Tensor
+from specc_onnx.lower.emitter import (
+    LoweringSite,
+    Tensor,
+    emit_body_results,
+    emit_if,
+    make_body_graph,
+    make_branch,
+)
 from specc_onnx.lower.rules import lower_nodes
-from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_cast, emit_unsqueeze
 
 
 def hoist_invariant_nodes(
@@ -182,20 +188,20 @@ def emit_first_logits(
     """Emit the logits of an iteration that may be the first of a sequence without a prompt."""
     g, state_carries = context.g, context.derived.states
     afters = [context.derived.step.outputs[s.next_output] for s in state_carries]
-    row = Type("f32", (context.batch, first.type.shape[-1]))
+    row = Type("f32", (context.batch, first.shape[-1]))
     tokens = inner[context.derived.growing].name
-    count = g.node("Shape", tokens, start=1, end=2)
+    count = emit_axis_length(g, tokens, 1)
     has_tokens = g.node("Squeeze", g.node("Greater", count, [0]))
     types = [row, *(value.type for value in afters)]
 
     def lower_step() -> list[str]:
         logits = _emit_step(context, loop)
-        return [logits, *(g.values.tensors[value].name for value in afters)]
+        return [logits, *g.list_names(afters)]
 
-    step_branch = make_branch(g, "stepped", types, lower_step)
+    step_branch = make_branch(g, "step", types, lower_step)
     unchanged = [first.name, *(inner[s.name].name for s in state_carries)]
     start_branch = make_branch(
-        g, "begun", [row, *(c.type for c in loop.state_carries)], lambda: unchanged
+        g, "start", [row, *(c.type for c in loop.state_carries)], lambda: unchanged
     )
     g.site = LoweringSite(("start",))
     logits, *after = g.nodes(
@@ -208,9 +214,8 @@ def emit_first_logits(
     # Some sequences of the batch may have a prompt and others none.
     is_first = g.node("Equal", iteration, 0)
     operands = loop.empty_prompts, first.name, logits
-    mixed_branch = make_branch(g, "mixed", [row], lambda: g.nodes("Where", 1, *operands))
-    later_branch = make_branch(g, "going", [row], lambda: [logits])
-    return g.node("If", is_first, then_branch=mixed_branch, else_branch=later_branch)
+    branches = {"first": lambda: g.nodes("Where", 1, *operands), "later": lambda: [logits]}
+    return emit_if(g, is_first, [row], branches)[0]
 
 
 def _emit_newest_logits(context: GenerationContext) -> str:
@@ -220,10 +225,10 @@ def _emit_newest_logits(context: GenerationContext) -> str:
         context.g,
     )
     # The position axis of the logits may have been removed.
-    is_2d = tensor.type.rank == 2
+    is_2d = tensor.rank == 2
     name = tensor.name if is_2d else g.node("Squeeze", tensor, [1])
     # Scores are sums over many steps, so they are f32 in all models.
-    return emit_cast(g, name, tensor.type.dtype, "f32")
+    return emit_cast(g, name, "f32", before=tensor.dtype)
 
 
 def _list_next_carries(
@@ -241,7 +246,7 @@ def _list_next_carries(
 
 def _emit_next_tokens(context: GenerationContext, decision: TokenDecision) -> str:
     dtype = context.derived.step.inputs[context.derived.growing].type.dtype
-    return emit_cast(context.g, emit_unsqueeze(context.g, decision.tokens, 1), "i64", dtype)
+    return emit_cast(context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, before="i64")
 
 
 def _emit_next_mask(

@@ -33,11 +33,12 @@ from specc_onnx.generate.generation_loop_body import (
 )
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, make_unique_name
-from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, Tensor
+from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
+    emit_axis_length,
     emit_cast,
     emit_full,
     emit_indices_without_padding,
@@ -129,7 +130,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("choose",))
-    prompt = emit_cast(g, token_carries[0].first, token_carries[0].type.dtype, "i64")
+    prompt = emit_cast(g, token_carries[0].first, "i64", before=token_carries[0].type.dtype)
     start = StrategyInputs(
         batch=context.batch,
         vocabulary=vocabulary,
@@ -194,11 +195,11 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     type, is_absent = context.types[growing], None
     tokens = _emit_optional_input(context, growing)
     if not context.parts.starts_from_prefix:
-        is_absent = g.node("Equal", g.node("Shape", tokens, start=1, end=2), [0])
+        is_absent = g.node("Equal", emit_axis_length(g, tokens, 1), [0])
         # A slice of length 0 or 1 instead of an `If`, whose branches must have equal shapes.
         start_tokens = g.constant([list(context.decoding.start)], type.dtype)
         shape = g.node("Concat", g.shape([context.batch]), [1], axis=0)
-        count = g.node("Mul", emit_cast(g, is_absent, "bool", "i64"), [len(context.decoding.start)])
+        count = g.node("Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start)])
         start = g.node("Expand", start_tokens, shape)
         start = g.node("Slice", start, [0], count, [1])
         tokens = g.node("Concat", start, tokens, axis=1)
@@ -215,9 +216,7 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
     """Emit a mask input extended to the length of `tokens` by leading valid positions."""
     g = context.g
     mask = _emit_optional_input(context, name)
-    missing = g.node(
-        "Sub", g.node("Shape", tokens, start=1, end=2), g.node("Shape", mask, start=1, end=2)
-    )
+    missing = g.node("Sub", emit_axis_length(g, tokens, 1), emit_axis_length(g, mask, 1))
     front = g.node("Concat", g.shape([context.batch]), missing, axis=0)
     true_positions = g.node("Expand", True, front)
     return Tensor(g.node("Concat", true_positions, mask, axis=1), context.types[name])
@@ -303,10 +302,10 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
         return None
     made = context.main_tensors[name]
     g.site = LoweringSite(("start",))
-    logits, shape = context.repeat_for_beams(made), made.type.shape
-    if made.type.rank == 3:
+    logits, shape = context.repeat_for_beams(made), made.shape
+    if made.rank == 3:
         logits = g.node("Squeeze", logits, [1])
-    logits = emit_cast(g, logits, made.type.dtype, "f32")
+    logits = emit_cast(g, logits, "f32", before=made.dtype)
     return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
 
 
@@ -316,5 +315,5 @@ def find_empty_prompts(context: GenerationContext) -> str | None:
     if mask is None:
         return None
     # the maximum over no tokens is 0
-    count = g.node("ReduceSum", emit_cast(g, mask, "bool", "i64"), [1], keepdims=True)
+    count = g.node("ReduceSum", emit_cast(g, mask, "i64"), [1], keepdims=True)
     return g.node("Equal", count, 0)

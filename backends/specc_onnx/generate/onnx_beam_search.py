@@ -15,7 +15,7 @@ from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate.generation_context import NO_TOKEN
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.tensor_helpers import emit_cast, emit_slice, emit_unsqueeze
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_cast, emit_slice, emit_unsqueeze
 
 NO_SCORE = float("-inf")
 """The score of an unused beam and of a token that cannot be chosen."""
@@ -118,10 +118,10 @@ def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDec
     `invalid_logits` of a live beam end the search with `NO_TOKEN` and a NaN score.
     """
     g, n = s.g, s.d.num_beams
-    batch = g.node("Shape", s.state.scores, start=0, end=1)
+    batch = emit_axis_length(g, s.state.scores, 0)
     beam_count = g.node("Mul", batch, [n])
     # A first step may have one row per sequence, which is the parent of all its beams.
-    beams_per_row = g.node("Div", beam_count, g.node("Shape", logs, start=0, end=1))
+    beams_per_row = g.node("Div", beam_count, emit_axis_length(g, logs, 0))
     logs = g.node("Reshape", logs, g.node("Concat", batch, [-1, s.vocabulary], axis=0))
     candidates = _emit_candidates(s, logs)
     # Among equal scores `TopK` selects the first, like Python's stable sort.
@@ -189,14 +189,11 @@ def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple
     done_before = g.node("Concat", s.state.done, filler, axis=2)
     written = g.node("Concat", done_before, candidates.written, axis=1)
     ended = g.node(
-        "Concat",
-        emit_cast(g, s.state.ended, "bool", "i64"),
-        emit_cast(g, ends_now, "bool", "i64"),
-        axis=1,
+        "Concat", emit_cast(g, s.state.ended, "i64"), emit_cast(g, ends_now, "i64"), axis=1
     )
     merged = g.node("Concat", s.state.done_scores, scores, axis=1)
     best_scores, indices = g.nodes("TopK", 2, merged, [n], axis=1)
-    ended = emit_cast(g, g.node("GatherElements", ended, indices, axis=1), "i64", "bool")
+    ended = emit_cast(g, g.node("GatherElements", ended, indices, axis=1), "bool")
     done = _emit_gathered_beams(s, written, indices, n + s.candidates)
     done = g.node("Where", emit_unsqueeze(g, ended, 2), done, s.d.fill_token)
     return best_scores, done, ended
@@ -209,7 +206,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     """
     g = s.g
     never = s.d.early_stopping == "never" and s.d.length_penalty > 0
-    best = emit_slice(g, scores, 1, Dim.of(0), Dim.of(1))
+    best = emit_slice(g, scores, 1, 0, 1)
     if s.d.early_stopping is True:
         is_live = g.node("Greater", best, NO_SCORE)
         return g.node(
@@ -218,7 +215,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     # Sums of log-probabilities only decrease: the best reachable score is the sum divided by the
     # maximum length divisor, which early_stopping="never" waits for.
     best = _emit_normalized_scores(s, best, s.limit if never else s.length)
-    worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), Dim.of(s.d.num_beams))
+    worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), s.d.num_beams)
     worst = g.node("Where", ended, worst, NO_SCORE)
     better = _emit_any(g, g.node("Greater", best, worst))
     return g.node("And", s.state.open, better)
@@ -228,8 +225,8 @@ def _emit_normalized_scores(s: BeamSearchStep, scores: str, count: str) -> str:
     """Emit `scores / count ** length_penalty` in f32, at least `MIN_SCORE` or `NO_SCORE`."""
     g = s.g
     # In f64 and rounded once, like the Python implementation, so that ties are equal.
-    power = g.node("Pow", emit_cast(g, count, "i64", "f64"), g.constant(s.d.length_penalty, "f64"))
-    length = emit_cast(g, g.node("Div", emit_cast(g, scores, "f32", "f64"), power), "f64", "f32")
+    power = g.node("Pow", emit_cast(g, count, "f64"), g.constant(s.d.length_penalty, "f64"))
+    length = emit_cast(g, g.node("Div", emit_cast(g, scores, "f64"), power), "f32")
     length = g.node("Max", length, MIN_SCORE)
     return _emit_masked(g, length, g.node("Equal", scores, NO_SCORE))
 
@@ -242,7 +239,7 @@ def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
-    count = g.node("ReduceSum", emit_cast(g, x, "bool", "i64"), [axis], keepdims=True)
+    count = g.node("ReduceSum", emit_cast(g, x, "i64"), [axis], keepdims=True)
     return g.node("Greater", count, 0)
 
 
@@ -257,7 +254,7 @@ def _emit_flat(s: BeamSearchStep, indices: str, width: int) -> str:
     `[s·m]`.
     """
     g = s.g
-    count = g.node("Squeeze", g.node("Shape", s.state.scores, start=0, end=1), [0])
+    count = g.node("Squeeze", emit_axis_length(g, s.state.scores, 0), [0])
     sequence_ids = g.node("Range", 0, count, 1)
     offsets = g.node("Mul", emit_unsqueeze(g, sequence_ids, 1), width)
     return g.node("Reshape", g.node("Add", indices, offsets), [-1])
@@ -266,8 +263,8 @@ def _emit_flat(s: BeamSearchStep, indices: str, width: int) -> str:
 def _emit_gathered_beams(s: BeamSearchStep, x: str, indices: str, width: int) -> str:
     """Gather beams `[s, m]` of `x`, `[s, width, t]`, as `[s, m, t]`."""
     g = s.g
-    length = g.node("Shape", x, start=2, end=3)
-    count = g.node("Mul", g.node("Shape", x, start=0, end=1), [width])
+    length = emit_axis_length(g, x, 2)
+    count = g.node("Mul", emit_axis_length(g, x, 0), [width])
     # `t` is 0 before the first step, so 0 must not copy an axis.
     rows = g.node("Reshape", x, g.node("Concat", count, length, axis=0), allowzero=1)
     gathered = g.node("Gather", rows, _emit_flat(s, indices, width))

@@ -24,6 +24,7 @@ from specc_onnx.generate.generation_context import NO_TOKEN
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
+    emit_axis_length,
     emit_cast,
     emit_reduce,
     emit_slice,
@@ -49,9 +50,7 @@ def check_sampling_opset(opset: int) -> None:
 def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
     """Emit the key u64[] of the random stream `name` for a `seed` i64[]."""
     return emit_substream_key(
-        g,
-        _emit_mix(g, emit_cast(g, seed, "i64", "u64")),
-        g.constant(hash_fnv1a(name.encode()), "u64"),
+        g, _emit_mix(g, emit_cast(g, seed, "u64")), g.constant(hash_fnv1a(name.encode()), "u64")
     )
 
 
@@ -64,7 +63,7 @@ def emit_uniform(g: Emitter, key: str) -> str:
     """Emit the first uniform number of each stream, f32 in [0, 1), a multiple of 2**-24."""
     top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
     # f32 represents the remaining 24 bits exactly.
-    whole = emit_cast(g, emit_cast(g, top, "u64", "i64"), "i64", "f32")
+    whole = emit_cast(g, emit_cast(g, top, "i64"), "f32")
     return g.node("Mul", whole, 2.0**-24)
 
 
@@ -116,15 +115,11 @@ def make_sampler(
     # Temperature 0 is greedy decoding: one candidate, divided by 1.
     divisor = emit_where(g, "f32", is_sampling, temperature, 1.0)
     row_ids = g.node("Range", 0, rows, 1)
-    keys = emit_substream_key(
-        g, emit_stream_key(g, seed, "sample"), emit_cast(g, row_ids, "i64", "u64")
-    )
+    keys = emit_substream_key(g, emit_stream_key(g, seed, "sample"), emit_cast(g, row_ids, "u64"))
     candidate_count = emit_where(
         g, "i64", is_sampling, _emit_candidate_count(g, vocabulary, settings), 1
     )
-    top_p, min_p = (
-        emit_cast(g, settings[name], "f32", PROBABILITY_DTYPE) for name in ("top_p", "min_p")
-    )
+    top_p, min_p = (emit_cast(g, settings[name], PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
     return SamplerState(divisor, emit_unsqueeze(g, candidate_count, 0), top_p, min_p, keys)
 
 
@@ -152,9 +147,9 @@ def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: in
         is_counted = g.node("And", is_counted, keep)
     # padding goes to an extra column, which is sliced off
     columns = g.node("Where", is_counted, prompt, size)
-    rows = g.node("Shape", prompt, start=0, end=1)
+    rows = emit_axis_length(g, prompt, 0)
     no_tokens = g.node("Expand", False, g.node("Concat", rows, [vocabulary + 1], axis=0))
-    return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, Dim.of(0), Dim.of(vocabulary))
+    return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
@@ -180,19 +175,15 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
         "TopK", 2, g.node("Div", logits, s.temperature), s.candidate_count, axis=1
     )
     weights = _emit_top_p_filter(
-        g, s, g.node("Softmax", emit_cast(g, values, "f32", PROBABILITY_DTYPE), axis=1)
+        g, s, g.node("Softmax", emit_cast(g, values, PROBABILITY_DTYPE), axis=1)
     )
     sums = g.node("CumSum", weights, 1)
     # The uniform number is scaled to the sum of the remaining probabilities.
     total = g.node("Slice", sums, [-1], [2**31 - 1], [1])
-    uniform = emit_cast(
-        g,
-        emit_uniform(g, emit_substream_key(g, s.keys, emit_cast(g, step, "i64", "u64"))),
-        "f32",
-        PROBABILITY_DTYPE,
-    )
+    step_keys = emit_substream_key(g, s.keys, emit_cast(g, step, "u64"))
+    uniform = emit_cast(g, emit_uniform(g, step_keys), PROBABILITY_DTYPE)
     is_below = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
-    index = g.node("ReduceSum", emit_cast(g, is_below, "bool", "i64"), [1], keepdims=True)
+    index = g.node("ReduceSum", emit_cast(g, is_below, "i64"), [1], keepdims=True)
     return g.node("Squeeze", g.node("GatherElements", ids, index, axis=1), [1])
 
 
@@ -202,7 +193,7 @@ def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
     # Rounded sums may exceed 1, so a top-p of 1 keeps all tokens explicitly.
     keeps_all = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
     is_kept = g.node("Or", g.node("Less", before, s.top_p), keeps_all)
-    best = emit_slice(g, probabilities, 1, Dim.of(0), Dim.of(1))
+    best = emit_slice(g, probabilities, 1, 0, 1)
     is_kept = g.node(
         "And", is_kept, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p))
     )
@@ -219,7 +210,7 @@ def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
     """Emit whether logits `[rows, vocab]` contain NaN or have no finite maximum, bool[rows]."""
     # Not every kernel propagates NaN through a maximum.
-    has_nan = emit_cast(g, g.node("IsNaN", logits), "bool", "f32")
+    has_nan = emit_cast(g, g.node("IsNaN", logits), "f32")
     has_nan = g.node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
     best = g.node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
     return g.node("Or", has_nan, g.node("Not", g.node("Less", best, float("inf"))))
@@ -260,7 +251,7 @@ def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | 
     front = max((len(run) - 1 for run in d.bad_words_ids), default=0)
     if not front:
         return prompt
-    rows = g.node("Shape", prompt, start=0, end=1)
+    rows = emit_axis_length(g, prompt, 0)
     shape = g.node("Concat", rows, [front], axis=0)
     empty = g.node("Expand", NO_TOKEN, shape)
     return g.node("Concat", empty, prompt, axis=1)
@@ -268,13 +259,13 @@ def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | 
 
 def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
     """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
-    kept = emit_cast(g, keep, "bool", "i64")
-    length = g.node("Shape", prompt, start=1, end=2)
+    kept = emit_cast(g, keep, "i64")
+    length = emit_axis_length(g, prompt, 1)
     later_count = g.node("CumSum", kept, 1, exclusive=1, reverse=1)
     columns = g.node("Sub", g.node("Sub", length, [1]), later_count)
     # padding goes to an extra column, which is sliced off
     columns = g.node("Where", keep, columns, length)
-    rows = g.node("Shape", prompt, start=0, end=1)
+    rows = emit_axis_length(g, prompt, 0)
     shape = g.node("Concat", rows, g.node("Add", length, [1]), axis=0)
     empty = g.node("Expand", NO_TOKEN, shape)
     made = g.node("ScatterElements", empty, columns, prompt, axis=1)
@@ -291,7 +282,7 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
         found.append(_emit_completed_runs(g, history, length, [*runs], vocabulary))
     if d.min_length and d.stop:
         is_token = g.node("GreaterOrEqual", history, 0)
-        candidate_count = g.node("ReduceSum", emit_cast(g, is_token, "bool", "i64"), [1])
+        candidate_count = g.node("ReduceSum", emit_cast(g, is_token, "i64"), [1])
         is_early = g.node("Less", candidate_count, d.min_length)
         stops = g.constant([[i in d.stop for i in range(vocabulary)]], "bool")
         found.append(g.node("And", is_early, stops))
@@ -320,7 +311,7 @@ def _emit_completed_runs(
         return g.constant([[i in single_tokens for i in range(vocabulary)]], "bool")
     tail = g.node("Slice", history, [1 - length], [SLICE_TO_END], [1])
     prefixes = g.constant([[list(run[:-1]) for run in runs]], "i64")
-    matches = emit_cast(g, g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes), "bool", "i64")
+    matches = emit_cast(g, g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes), "i64")
     candidate_count = g.node("ReduceSum", matches, [2], keepdims=False)
     hits = g.node("Equal", candidate_count, length - 1)
     last_tokens = g.constant([[run[-1] for run in runs]], "i64")

@@ -2,6 +2,7 @@
 and weighted sums, in blocks where masks allow.
 """
 
+from collections.abc import Mapping
 from math import inf
 
 from specc.analysis.local_attention import LocalAttention, plan_mask_blocks, plan_weight_blocks
@@ -20,8 +21,7 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     emit_result_per_head,
 )
-from specc_onnx.lower.emitter import Emitter, make_branch, record_attention_note
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.grid_slices import (
     GridAxes,
     GridSlice,
@@ -43,7 +43,7 @@ ATTENTION_FORM = "how"
 """Metadata key of the description of how an attention is computed, and why."""
 
 
-@lower(ops.Attend)
+@lower
 def attend(
     op: ops.Attend,
     g: Emitter,
@@ -56,7 +56,7 @@ def attend(
 ) -> tuple[str, str]:
     """Lower `Attend` to its result and its weights, "" if they are not computed."""
     if is_kv_buffer(g, key):
-        record_attention_note(g, query.type.dtype, {ATTENTION_FORM: "into KV buffers"})
+        _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, added), ""
     parts = AttentionParts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)
     blocks = _plan_attention_blocks(g, parts)
@@ -65,10 +65,8 @@ def attend(
         form = f"dense, {blocks}"
     else:
         result, form = emit_dense_attention(op, g, parts), f"dense: {blocks}"
-    record_attention_note(g, query.type.dtype, {**result.notes, ATTENTION_FORM: form})
-    return emit_result_per_head(
-        g, result, query.type.shape[1], values.type.shape[3]
-    ), result.weights
+    _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: form})
+    return emit_result_per_head(g, result, query.shape[1], values.shape[3]), result.weights
 
 
 def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
@@ -80,7 +78,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
         return "its weights are read"
     if queries != keys:
         return "queries and keys are on two axes, or of a step"
-    if parts.grid[1].number is None or parts.v.type.shape[3].number is None:
+    if parts.grid[1].number is None or parts.v.shape[3].number is None:
         return "its width or number of heads is dynamic"
     padding_masks = [value for value, side in g.facts.padding_sides.items() if side]
     mask = parts.mask.value if parts.mask else None
@@ -106,7 +104,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
 
     def add_block(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         block_weights = recompute_slice(g, weights, axes, (queries, keys), visible_band=local.band)
-        block_values = slice_positions(g, values, (values.type.rank - 2,), (keys,))
+        block_values = slice_positions(g, values, (values.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
         return Tensor(emit_matmul(g, block_weights, block_values), Type(type.dtype, shape))
 
@@ -118,33 +116,32 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
         recomputed = recompute_slice(g, weights, axes, (None, None), visible_band=local.band)
         return [emit_matmul(g, recomputed, values)]
 
-    then = make_branch(g, "long", [type], add_blocks)
-    otherwise = make_branch(g, "short", [type], add_all, isolated=True)
-    return g.node("If", long, then_branch=then, else_branch=otherwise)
+    branches = {"long": add_blocks, "short": add_all}
+    return emit_if(g, long, [type], branches, isolated=["short"])[0]
 
 
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
     """Return the blocks if the weights have no other user and can be recomputed per block."""
-    value, width = weights.value, values.type.shape[-1].number
+    value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
     # Leading axes may differ by a broadcast 1.
-    if g.facts.use_counts.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:
+    if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     blocks = plan_weight_blocks(value)
     if blocks is None:
         return None
-    queries, keys = weights.type.shape[-2:]
+    queries, keys = weights.shape[-2:]
     grid = GridSlice(queries=queries, keys=keys, scope=g.site.scope, visible_band=blocks.band)
     grid.slice_value(value, _get_weight_axes(weights))
     return blocks if value not in grid.grids else None
 
 
 def _get_weight_axes(x: Tensor) -> GridAxes:
-    return x.type.rank - 2, x.type.rank - 1
+    return x.rank - 2, x.rank - 1
 
 
-@lower(ops.MaskedSoftmax)
+@lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower a softmax over the visible positions."""
     if center := find_window_center(g, mask):
@@ -153,13 +150,13 @@ def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tens
 
 
 def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    return emit_masked_softmax(g, scores.name, scores.type.dtype, mask)
+    return emit_masked_softmax(g, scores.name, scores.dtype, mask)
 
 
-@lower(ops.Hard)
+@lower
 def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the one-hot of the first maximum of the visible scores."""
-    dtype, axis = scores.type.dtype, scores.type.rank - 1
+    dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.constant(float("-inf"), dtype)
     visible = g.node("Where", mask, scores, lowest)
     # A score of -inf counts as masked.
@@ -168,25 +165,33 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
         g.node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keep=True)),
         g.node("Greater", visible, lowest),
     )
-    rank = g.node("CumSum", emit_cast(g, is_maximum, "bool", "i32"), axis)
+    rank = g.node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
     first = g.node("And", is_maximum, g.node("Equal", rank, g.constant(1, "i32")))
-    return emit_cast(g, first, "bool", dtype)
+    return emit_cast(g, first, dtype)
 
 
-@lower(ops.Share)
+@lower
 def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
-    dtype, axis = scores.type.dtype, scores.type.rank - 1
+    dtype, axis = scores.dtype, scores.rank - 1
     visible = g.node("Where", mask, g.node("Relu", scores), g.constant(0, dtype))
     total = emit_reduce(g, "ReduceSum", visible, axis, keep=True)
     empty = g.node("Equal", total, g.constant(0, dtype))
     return g.node("Div", visible, g.node("Where", empty, g.constant(1, dtype), total))
 
 
-@lower(ops.Weigh)
+@lower
 def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
     """Lower to a sum over near keys, a blocked sum, or a matrix product."""
     if weights.value and weights.value.node:
-        record_attention_note(g, weights.type.dtype, {"weights": weights.name})
+        _record_attention_note(g, weights.dtype, {"weights": weights.name})
     made = emit_near_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
     return emit_matmul(g, weights, values) if made is None else made
+
+
+def _record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
+    """Record where the weights of an attention outside loops can be read."""
+    if len(g.bodies.open) == 1:
+        g.attentions += (
+            {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
+        )

@@ -28,8 +28,14 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import Emitter, emit_body_results, make_body_graph, make_branch
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import (
+    Emitter,
+    Tensor,
+    emit_body_results,
+    emit_if,
+    make_body_graph,
+    make_branch,
+)
 from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_attention_parts
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
 
@@ -56,10 +62,10 @@ def emit_local_attention(
 ) -> AttentionResult:
     """Emit attention that runs in blocks for sequences longer than `local.above`."""
     b, h, n, _ = parts.grid
-    e = parts.v.type.shape[3]
+    e = parts.v.shape[3]
     # Both branches need the same shape: packed if the kernel can return it.
     is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
-    result_type = Type(parts.q.type.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
+    result_type = Type(parts.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_scope(g, BLOCKS_SCOPE):
         keys, queries = local.parts.keys, local.parts.queries
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
@@ -85,9 +91,7 @@ def emit_local_attention(
                 )
             return [result]
 
-    short_branch = make_branch(g, "short", [result_type], emit_dense)
-    long_branch = make_branch(g, "long", [result_type], attend_in_blocks)
-    result = g.node("If", long, then_branch=long_branch, else_branch=short_branch)
+    (result,) = emit_if(g, long, [result_type], {"long": attend_in_blocks, "short": emit_dense})
     return AttentionResult(
         result=result, packed=is_packed, weights="", notes={**notes, "blocks": result}
     )
@@ -107,8 +111,8 @@ def prepare_short_parts(
         )
         # Attention without a mask is not blocked.
         assert name is not None
-        dtype = "bool" if add is None else add.type.dtype
-        shapes = [x.type.shape for x in (mask, add) if x]
+        dtype = "bool" if add is None else add.dtype
+        shapes = [x.shape for x in (mask, add) if x]
         lengths = [next((d for d in ds if d != 1), ds[0]) for ds in zip(*shapes, strict=True)]
         return Tensor(name, Type(dtype, (*lengths[:2], *parts.grid[2:])))
 
@@ -144,7 +148,7 @@ def _emit_short_operand(
         operand = emit_operand()
         results = emit_body_results(g, [operand.name])
     otherwise = make_body_graph("short", short, results, [operand.type])
-    placeholder_type = Type(operand.type.dtype, (Dim.of(1),) * operand.type.rank)
+    placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     then = make_branch(
         g,
         "unused",
@@ -195,10 +199,10 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
     for condition in conditions:
         x = g.values.tensors[condition.value]
         name = g.node("Not", x) if condition.negated else x.name
-        other_axes = [axis for axis in range(x.type.rank) if axis != condition.axis]
+        other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum, since the batch may be empty.
-            as_integers = emit_cast(g, name, "bool", "i32")
+            as_integers = emit_cast(g, name, "i32")
             total = g.node("ReduceSum", as_integers, [*other_axes], keepdims=0)
             name = g.node("Greater", total, g.constant(0, "i32"))
         any_condition = g.node("Or", any_condition, name) if any_condition else name
@@ -237,12 +241,12 @@ def _emit_attention_blocks(
 ) -> str:
     """Emit the blocks of an attention, concatenated."""
     b, h, n, _ = parts.grid
-    e, size = parts.v.type.shape[3], Dim.of(local.block)
+    e, size = parts.v.shape[3], Dim.of(local.block)
 
     def emit_partial(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         made = _emit_partial_attention(op, g, parts, queries, keys)
         shape = (b, size, h * e) if made.packed else (b, h, size, e)
-        return Tensor(made.result, Type(parts.q.type.dtype, shape))
+        return Tensor(made.result, Type(parts.q.dtype, shape))
 
     return emit_block_loop(g, n, local, emit_partial, global_tokens.keys)
 
@@ -255,7 +259,7 @@ def emit_block_loop(
     global_keys: str,
 ) -> str:
     """Emit `[…, n, e]` block by block; `emit_block` attends from some queries to their keys."""
-    block = g.vector(local.block)
+    block = [local.block]
     length = g.shape([n])
     rounded_up = g.node("Add", length, [local.block - 1])
     count = g.node("Div", rounded_up, block)
@@ -289,7 +293,7 @@ def _emit_key_span(
     g: Emitter, queries: PositionSpan, rows: str, local: LocalAttention
 ) -> PositionSpan:
     """Emit the key positions that a block's queries attend to; never empty."""
-    zero, one = g.vector(0), g.vector(1)
+    zero, one = g.shape([0]), [1]
     # The band is in terms of q - k: its upper end looks back; its lower end, negated, ahead.
     back, ahead = local.band.hi, -local.band.lo
     start, stop = zero, rows
@@ -343,13 +347,13 @@ def _emit_joined_blocks(
     """Concatenate stacked blocks without the overlap; `blocks` has the type of one block. With 10
     positions and blocks of 4 at 0, 4 and 6, only the last two positions of the third are new.
     """
-    lead = blocks.type.rank - 2
-    width = blocks.type.shape[-1].number
+    lead = blocks.rank - 2
+    width = blocks.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
     is_transposed = g.node("Transpose", blocks, perm=order)
     side_by_side = g.node("Reshape", is_transposed, [*[0] * lead, -1, width])
-    block_length, axis = g.vector(local.block), g.vector(lead)
+    block_length, axis = [local.block], [lead]
     # All blocks but the last have `before` positions. The last block starts at position
     # `overlap_start`, and at index `before` of the concatenation: its position `before`, the first
     # new one, is at index `last_start`.
@@ -369,7 +373,7 @@ def _emit_global_queries(
     op: ops.Attend, g: Emitter, parts: AttentionParts, result: Tensor, indices: str
 ) -> str:
     """Emit `result` with global queries replaced by one attention over all keys."""
-    axis = result.type.rank - 2
+    axis = result.rank - 2
     count = g.node("Size", indices)
     has_global_queries = g.node("Greater", count, 0)
 
@@ -379,11 +383,10 @@ def _emit_global_queries(
             updates = _emit_partial_attention(op, g, parts, span, None).result
         with _enter_scope(g, BLOCKS_SCOPE):
             # `ScatterElements` takes an index per element, not per row.
-            other_axes = [a for a in range(result.type.rank) if a != axis]
+            other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = g.node("Unsqueeze", indices, [*other_axes])
             scatter_indices = g.node("Expand", scatter_indices, g.node("Shape", updates))
             return [g.node("ScatterElements", result, scatter_indices, updates, axis=axis)]
 
-    then = make_branch(g, "apart", [result.type], emit_global_queries)
-    otherwise = make_branch(g, "none", [result.type], lambda: [result.name])
-    return g.node("If", has_global_queries, then_branch=then, else_branch=otherwise)
+    branches = {"some": emit_global_queries, "none": lambda: [result.name]}
+    return emit_if(g, has_global_queries, [result.type], branches)[0]

@@ -5,75 +5,53 @@ the transposes between neighboring layers. The operators reject an empty axis, s
 may be empty is padded with one window of zeros, whose results are sliced off.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
+    emit_checked_length,
     emit_min_length_padding,
     emit_unsqueeze,
     make_typed_tensor,
 )
 
-
-@lower(ops.Conv)
-def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """Lower to the standard operator with explicit padding: `auto_pad` ignores dilation."""
-    guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
-    pad_input = _emit_channels_first(g, op.kernel, guard.pad_input(x))
-    operands = (pad_input, weight.name, bias.name if bias else None)
-    if (
-        len(op.kernel) == 1
-        and op.kernel[0] >= MIN_2D_KERNEL_LENGTH
-        and op.groups == x.type.shape[-1]
-    ):
-        result = _emit_conv_as_2d(op, g, operands, x.type.dtype)
-    else:
-        result = _emit_conv(op, g, operands, x.type.dtype)
-    return guard.remove_placeholder(_emit_channels_first(g, op.kernel, result), x)
-
-
-ConvOperands: TypeAlias = tuple[str, str, str | None]
-"""Names of the input, the weights and the optional bias."""
+ConvOperands: TypeAlias = tuple[str, str | Tensor, Tensor | None]
+"""The input, the weights and the optional bias."""
 MIN_2D_KERNEL_LENGTH = 7
 """From this kernel length on, a depthwise 1-D convolution is faster as a 2-D convolution of height
 1, for which ONNX Runtime has faster kernels (3 times faster at length 31, equal at 3)."""
 
 
-def _emit_conv_as_2d(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> str:
-    """Emit a 1-D convolution as a 2-D convolution of height 1."""
-    zero, one = (0,), (1,)
-    wide = ops.Conv(
-        one + op.kernel,
-        one + op.stride,
-        one + op.dilation,
-        zero + op.padding_before + zero + op.padding_after,
-        op.groups,
-    )
-    x, w, b = operands
-    made = _emit_conv(wide, g, (emit_unsqueeze(g, x, 2), emit_unsqueeze(g, w, 2), b), dtype)
-    return g.node("Squeeze", made, [2])
+@lower
+def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+    """Lower to the standard operator with explicit padding: `auto_pad` ignores dilation."""
+    is_depthwise = len(op.kernel) == 1 and op.groups == x.shape[-1]
+    height_axes = [2] if is_depthwise and op.kernel[0] >= MIN_2D_KERNEL_LENGTH else []
+    one, zero = [1 for _ in height_axes], [0 for _ in height_axes]
 
+    def emit_windows(name: str) -> str:
+        images = [emit_unsqueeze(g, each, *height_axes) for each in (name, weight.name)]
+        made = emit_convolution(
+            g,
+            "Conv",
+            (images[0], images[1], bias),
+            x.dtype,
+            kernel_shape=[*one, *op.kernel],
+            strides=[*one, *op.stride],
+            dilations=[*one, *op.dilation],
+            pads=[*zero, *op.padding_before, *zero, *op.padding_after],
+            group=op.groups.number,
+        )
+        return g.node("Squeeze", made, height_axes) if height_axes else made
 
-def _emit_conv(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> str:
-    return emit_convolution(
-        g,
-        "Conv",
-        operands,
-        dtype,
-        kernel_shape=list(op.kernel),
-        strides=list(op.stride),
-        dilations=list(op.dilation),
-        pads=list(op.pads),
-        group=op.groups.number,
-    )
+    return _EmptyWindowGuard(g, op).emit_channels_first(x, emit_windows)
 
 
 def emit_convolution(
@@ -82,58 +60,52 @@ def emit_convolution(
     """Emit the standard operator `kind`; bfloat16 computes in f32 where the opset lacks it."""
     narrow = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     wide = "f32" if narrow else dtype
-    pad_input = (name and emit_cast(g, name, dtype, wide) for name in operands)
-    return emit_cast(g, g.node(kind, *pad_input, **attributes), wide, dtype)
+    pad_input = (name and emit_cast(g, name, wide, before=dtype) for name in operands)
+    return emit_cast(g, g.node(kind, *pad_input, **attributes), dtype, before=wide)
 
 
-@lower(ops.ConvTranspose)
+@lower
 def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
     """Lower to the standard operator; a negative crop at the end becomes `output_padding`."""
-    first = _get_first_window_axis(op.kernel)
-    axes = range(first, first + len(op.kernel))
-    doubtful = [a for a in axes if not g.lengths.is_positive(x.type.shape[a])]
+    first = len(op.kernel)
+    axes = range(first, 2 * first)
+    doubtful = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
     pad_input = x.name
     for axis in doubtful:
-        pad_input = emit_min_length_padding(
-            g, make_typed_tensor(pad_input, x.type.dtype, x.type.shape), axis
-        )
+        pad_input = emit_min_length_padding(g, Tensor(pad_input, x.type), axis)
     made = emit_convolution(
         g,
         "ConvTranspose",
-        (_emit_channels_first(g, op.kernel, pad_input), weight.name, bias.name if bias else None),
-        x.type.dtype,
-        kernel_shape=list(op.kernel),
-        strides=list(op.stride),
-        dilations=list(op.dilation),
+        (_emit_channels_first(g, op.kernel, pad_input), weight, bias),
+        x.dtype,
+        **_list_window_attributes(op),
         pads=[*op.padding_before, *(max(n, 0) for n in op.padding_after)],
         output_padding=[max(-n, 0) for n in op.padding_after],
         group=op.groups.number,
     )
     result = _emit_channels_first(g, op.kernel, made)
     for axis in doubtful:
-        length = op.compute_length(x.type.shape[axis], axis - first)
-        stop = g.lengths.emit_length_check(g, g.shape([length]), length)
+        length = op.compute_length(x.shape[axis], axis - first)
+        stop = emit_checked_length(g, length, length)
         result = g.node("Slice", result, [0], stop, [axis])
     return result
 
 
-@lower(ops.MaxPool)
+@lower
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
     """Lower to `MaxPool`, whose padding is -inf."""
-    guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
-    result = _emit_max_pool(
-        g, op, _emit_channels_first(g, op.kernel, guard.pad_input(x)), x.type.dtype
+    return _EmptyWindowGuard(g, op).emit_channels_first(
+        x, lambda name: _emit_max_pool(g, op, name, x.dtype)
     )
-    return guard.remove_placeholder(_emit_channels_first(g, op.kernel, result), x)
 
 
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
     # `Pad` does not support bf16; f32 represents its values exactly.
     wide = "f32" if dtype == "bf16" else dtype
-    x = emit_cast(g, x, dtype, wide)
+    x = emit_cast(g, x, wide, before=dtype)
     if any(op.pads):
         x = _emit_window_padding(g, op, x, float("-inf"), wide)
     sides = zip(op.kernel, op.stride, op.dilation, strict=True)
@@ -151,7 +123,7 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
             for begin in range(0, last + 1, dilation)
         ]
         x = g.node("Max", *rows) if count > 1 else rows[0]
-    return emit_cast(g, x, wide, dtype)
+    return emit_cast(g, x, dtype, before=wide)
 
 
 BEYOND_ANY_AXIS = 2**62
@@ -166,55 +138,49 @@ def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     # ONNX Runtime refuses padding that is at least as long as the window.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
-    return g.node(
-        "MaxPool",
-        x,
-        kernel_shape=list(op.kernel),
-        strides=list(op.stride),
-        dilations=list(op.dilation),
-        pads=pads,
-    )
+    return g.node("MaxPool", x, **_list_window_attributes(op), pads=pads)
 
 
 def _emit_window_padding(
-    g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str = "f32"
+    g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str
 ) -> str:
     """Emit a feature map (NCHW) padded with `value`."""
-    sides = g.vector(0, 0, *op.padding_before, 0, 0, *op.padding_after)
+    sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
     return g.node("Pad", x, sides, g.constant(value, dtype))
 
 
-@lower(ops.AveragePool)
+@lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, which older opsets count
     differently; padding that counts is added before as zeros.
     """
-    guard = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
-    pad_input = _emit_channels_first(g, op.kernel, guard.pad_input(x))
-    before, behind, counted = op.padding_before, op.end_padding, op.counted
-    if counted and any(op.extra):
-        pad_input = _emit_window_padding(g, op, pad_input, 0.0)
-        before, behind, counted = (0,) * len(op.kernel), op.extra, False
-    result = g.node(
-        "AveragePool",
-        pad_input,
-        kernel_shape=list(op.kernel),
-        strides=list(op.stride),
-        pads=[*before, *behind],
-        count_include_pad=int(counted),
-    )
-    return guard.remove_placeholder(_emit_channels_first(g, op.kernel, result), x)
+
+    def emit_windows(name: str) -> str:
+        before, behind, counted = op.padding_before, op.end_padding, op.counted
+        if counted and any(op.extra):
+            name = _emit_window_padding(g, op, name, 0.0, "f32")
+            before, behind, counted = (0,) * len(op.kernel), op.extra, False
+        return g.node(
+            "AveragePool",
+            name,
+            kernel_shape=list(op.kernel),
+            strides=list(op.stride),
+            pads=[*before, *behind],
+            count_include_pad=int(counted),
+        )
+
+    return _EmptyWindowGuard(g, op).emit_channels_first(x, emit_windows)
 
 
-@lower(ops.KeepRows)
+@lower
 def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
     """Lower to a max pool over the mask as floats; "all true" is "none false"."""
     some, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     shown = keep.name if some else g.node("Not", keep)
-    flags = make_typed_tensor(emit_cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
+    flags = make_typed_tensor(emit_cast(g, shown, "f32"), "f32", keep.shape)
     # A convolution allows an empty axis, a pool does not.
-    guard = _EmptyWindowGuard(g, _make_equivalent_conv(pool), 1)
+    guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
     found = guard.remove_placeholder(g.node("Squeeze", result, [1]), flags)
     there = g.node("Greater", found, 0.5)
@@ -223,24 +189,34 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Padding for sliding windows from axis `first` on, whose axes may be empty at run time."""
+    """Padding for sliding windows, whose axes may be empty at run time."""
 
     g: Emitter
     op: ops.Sliding
-    first: int
+
+    @property
+    def first(self) -> int:
+        """Return the first window axis: 1 for sequences, 2 for images."""
+        return len(self.op.kernel)
+
+    def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
+        """Emit the result of `emit_windows` for `x`, which it gets channels-first."""
+        kernel = self.op.kernel
+        made = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
+        return self.remove_placeholder(_emit_channels_first(self.g, kernel, made), x)
 
     def pad_input(self, x: Tensor) -> str:
         """Pad `x` with zeros of a window's length if the axis is empty at run time."""
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             needed = max(self.op.get_lag(n) + 1, 1)
-            rows = make_typed_tensor(name, x.type.dtype, x.type.shape)
-            name = emit_min_length_padding(self.g, rows, self.first + n, needed)
+            padded = Tensor(name, x.type)
+            name = emit_min_length_padding(self.g, padded, self.first + n, needed)
         return name
 
     def _emit_length_checks(self, x: Tensor) -> str:
         """Emit a reshape of `x` that fails at run time if an axis is too short for a window."""
-        sides = [self.g.shape([length]) for length in x.type.shape]
+        sides = [self.g.shape([length]) for length in x.shape]
         demanded = list(sides)
         for n in set(range(len(self.op.kernel))).difference(self._list_empty_axes(x)):
             axis = self.first + n
@@ -254,15 +230,14 @@ class _EmptyWindowGuard:
         """Return the result without the windows over the added zeros."""
         for n in self._list_empty_axes(x):
             axis = self.first + n
-            length = self.op.compute_length(x.type.shape[axis], n)
+            length = self.op.compute_length(x.shape[axis], n)
             stop = self._require_positions(self.g.shape([length]), x, n)
-            start, along = self.g.vector(0), self.g.vector(axis)
-            made = self.g.node("Slice", made, start, stop, along)
+            made = self.g.node("Slice", made, [0], stop, [axis])
         return made
 
     def _require_positions(self, number: str, x: Tensor, n: int) -> str:
         """Return `number`, or 0 if there are too few positions."""
-        spare = self.op.compute_spare_length(x.type.shape[self.first + n], n)
+        spare = self.op.compute_spare_length(x.shape[self.first + n], n)
         return self.g.lengths.emit_length_check(self.g, number, spare)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
@@ -271,19 +246,18 @@ class _EmptyWindowGuard:
         return [
             n
             for n in range(len(self.op.kernel))
-            if not self.g.lengths.is_positive(x.type.shape[self.first + n])
+            if not self.g.lengths.is_positive(x.shape[self.first + n])
             and (self.op.compute_spare_length(none, n).number or 0) >= 0
         ]
 
 
-def _make_equivalent_conv(pool: ops.MaxPool) -> ops.Conv:
-    """Build the convolution with the window of a pool."""
-    return ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads)
-
-
-def _get_first_window_axis(kernel: Sequence[int]) -> int:
-    """Return the first axis that a window slides along: 1 for sequences, 2 for images."""
-    return len(kernel)
+def _list_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> dict[str, Any]:
+    """Return the attributes that describe a window."""
+    return {
+        "kernel_shape": list(op.kernel),
+        "strides": list(op.stride),
+        "dilations": list(op.dilation),
+    }
 
 
 def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, make_branch
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor, make_branch
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE
 from specc_onnx.lower.tensor_helpers import (
@@ -41,13 +40,13 @@ class AttentionParts:
     @property
     def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
         """Shape of the scores: batch, heads, queries, keys."""
-        b, h, q, _ = self.q.type.shape
-        return b, h, q, self.k.type.shape[2]
+        b, h, q, _ = self.q.shape
+        return b, h, q, self.k.shape[2]
 
     @property
     def groups(self) -> Dim:
         """Number of key/value heads."""
-        return self.k.type.shape[1]
+        return self.k.shape[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> boo
     """Return whether the standard operator `Attention` can compute this attention."""
     # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
     # NaN for a query without visible keys.
-    wanted = {parts.q.type.dtype, *(["weights"] if g.site.is_used[1] else [])}
+    wanted = {parts.q.dtype, *(["weights"] if g.site.is_used[1] else [])}
     return (
         g.has("Attention")
         and parts.sinks is None
@@ -95,7 +94,7 @@ def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: D
 
 def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
     """Emit attention as products and a softmax; grouped query heads broadcast their key head."""
-    dtype = parts.q.type.dtype
+    dtype = parts.q.dtype
     b, h, q, k = parts.grid
     group_size = None if h == parts.groups else divide_dims_exactly(h, parts.groups)
     queries, keys, values = (
@@ -111,19 +110,21 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
     grouped_scores_shape = (
         (b, parts.groups, group_size, q, k) if group_size is not None else parts.grid
     )
-    scores = emit_reshape(g, scores, grouped_scores_shape, parts.grid)
+    scores = emit_reshape(g, scores, parts.grid, before=grouped_scores_shape)
     if op.cap > 0:
         cap = g.constant(op.cap, dtype)
         scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
     if parts.add is not None:
         scores = g.node("Add", scores, parts.add)
     weights = _emit_attention_weights(g, parts, scores)
-    result = g.node("MatMul", emit_reshape(g, weights, parts.grid, grouped_scores_shape), values)
-    e = parts.v.type.shape[3]
+    result = g.node(
+        "MatMul", emit_reshape(g, weights, grouped_scores_shape, before=parts.grid), values
+    )
+    e = parts.v.shape[3]
     grouped_result_shape = (
         (b, parts.groups, group_size, q, e) if group_size is not None else (b, h, q, e)
     )
-    result = emit_reshape(g, result, grouped_result_shape, (b, h, q, e))
+    result = emit_reshape(g, result, (b, h, q, e), before=grouped_result_shape)
     notes = {"weights": weights}
     return AttentionResult(result=result, packed=False, weights=weights, notes=notes)
 
@@ -132,15 +133,15 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | No
     """Emit `[b, h, t, d]` as `[b, g, h/g, t, d]`, keys and values as `[b, g, 1, t, d]`."""
     if group_size is None:
         return x.name
-    b, heads, t, d = x.type.shape
+    b, heads, t, d = x.shape
     if heads == groups:
         return emit_unsqueeze(g, x.name, 2)
-    return emit_reshape(g, x.name, x.type.shape, (b, groups, group_size, t, d))
+    return emit_reshape(g, x, (b, groups, group_size, t, d))
 
 
 def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
     """Emit the softmax; a sink is an additional visible key whose weight is dropped."""
-    dtype = parts.q.type.dtype
+    dtype = parts.q.dtype
     b, h, q, k = parts.grid
     if parts.sinks is None:
         return emit_masked_softmax(g, scores, dtype, parts.mask, parts.add is None)
@@ -156,7 +157,7 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
     """Emit one `Attention` node, on packed heads where all three operands have them."""
     b, h, q, _ = parts.grid
-    e = parts.v.type.shape[3]
+    e = parts.v.shape[3]
     three = (parts.q, parts.k, parts.v)
     options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
     packed = find_packed_heads(g, parts)
@@ -194,18 +195,18 @@ def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
     """Emit mask and bias as one full-size tensor; None if all keys are visible."""
     q, k = parts.grid[2:]
     mask, add = parts.mask, parts.add
-    dtype = parts.q.type.dtype
+    dtype = parts.q.dtype
     if add is None:
         return (
             None
             if mask is None or is_always_true(mask)
-            else emit_expand(g, mask, (*mask.type.shape[:2], q, k))
+            else emit_expand(g, mask, (*mask.shape[:2], q, k))
         )
     if mask is None or is_always_true(mask):
         # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
-        return emit_expand(g, add, (*add.type.shape[:2], q, k))
+        return emit_expand(g, add, (*add.shape[:2], q, k))
     both = g.node("Where", mask, add, g.constant(float("-inf"), dtype))
-    sides = [(m if a == 1 else a) for m, a in zip(mask.type.shape, add.type.shape, strict=True)]
+    sides = [(m if a == 1 else a) for m, a in zip(mask.shape, add.shape, strict=True)]
     return emit_expand(g, make_typed_tensor(both, dtype, sides), (*sides[:2], q, k))
 
 
@@ -229,7 +230,7 @@ def _emit_guarded_attention(
     g: Emitter, parts: AttentionParts, call: AttentionCall
 ) -> AttentionResult:
     """Emit the `Attention` node, inside an `If` that returns zeros where an axis may be empty."""
-    dtype, grid = parts.q.type.dtype, parts.grid
+    dtype, grid = parts.q.dtype, parts.grid
     b, _, q, k = grid
     maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
     if not maybe_empty:

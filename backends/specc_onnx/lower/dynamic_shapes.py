@@ -8,6 +8,8 @@ i64[1], which shapes concatenate.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from math import prod
 from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
@@ -42,64 +44,52 @@ class LengthResolver:
         number = Dim.of(length).number
         if number is not None:
             return g.constant(number, "i64")
-        emit_length = self.emit_length(g, Dim.of(length))
+        vector = self.emit_length(g, Dim.of(length))
         with g.outside("lengths"):
-            return g.node("Squeeze", emit_length, [0])
+            return g.node("Squeeze", vector, [0])
 
     def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several lengths as i64[n]."""
-        length_inputs = [Dim.of(d).number for d in dims]
-        if None not in length_inputs:
-            return g.constant([n for n in length_inputs if n is not None], "i64")
         # Adjacent constants are one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
-        run: list[int] = []
-        for length, number in zip(dims, length_inputs, strict=True):
-            if number is not None:
-                run.append(number)
-                continue
-            if run:
-                parts.append(g.vector(*run))
-                run = []
-            parts.append(self.emit_length(g, Dim.of(length)))
-        if run:
-            parts.append(g.vector(*run))
+        for is_static, group in groupby(map(Dim.of, dims), lambda d: d.number is not None):
+            if is_static:
+                parts.append(g.constant([d.number for d in group], "i64"))
+            else:
+                parts += [self.emit_length(g, d) for d in group]
+        if len(parts) < 2:
+            return parts[0] if parts else g.constant([], "i64")
         with g.outside("lengths"):
-            return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
+            return g.node("Concat", *parts, axis=0)
 
     def emit_length(self, g: "Emitter", length: Dim) -> str:
         """Emit a length as i64[1]."""
         if length.number is not None:
-            return g.vector(length.number)
+            return g.constant([length.number], "i64")
         with g.outside("lengths"):
             if length.name is not None:
                 return self._emit_symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
                 return _read_whole_axis(g, self.inputs, length)
             # Additions come first, so that no intermediate value is negative.
-            plus = [(m, c) for m, c in length.terms if c > 0]
-            minus = [(m, -c) for m, c in length.terms if c < 0]
-            if not plus:
-                plus = [((), 0)]
-            total = self._emit_term(g, *plus[0])
-            for monomial, c in plus[1:]:
-                total = g.node("Add", total, self._emit_term(g, monomial, c))
-            for monomial, c in minus:
-                total = g.node("Sub", total, self._emit_term(g, monomial, c))
+            terms = sorted(length.terms, key=lambda term: term[1] < 0)
+            if not terms or terms[0][1] < 0:
+                terms.insert(0, ((), 0))
+            total = self._emit_term(g, *terms[0])
+            for monomial, c in terms[1:]:
+                term = self._emit_term(g, monomial, abs(c))
+                total = g.node("Add" if c > 0 else "Sub", total, term)
             return total
 
     def get_lower_bound(self, length: Dim) -> int:
         """Return a lower bound of the length."""
-        total = 0
-        for monomial, c in length.terms:
-            # `past - window` may be negative.
-            if c < 0:
-                return 0
-            product = c
-            for atom, power in monomial:
-                product *= _find_atom_lower_bound(self, atom) ** power
-            total += product
-        return total
+        # `past - window` may be negative.
+        if any(c < 0 for _, c in length.terms):
+            return 0
+        return sum(
+            c * prod(_find_atom_lower_bound(self, atom) ** power for atom, power in monomial)
+            for monomial, c in length.terms
+        )
 
     def emit_length_check(self, g: "Emitter", number: str, *lengths: Dim) -> str:
         """Emit `number`, i64[1]; the model fails at run time if a length is negative. ONNX has no
@@ -120,16 +110,17 @@ class LengthResolver:
         return length in self.nonzero or self.get_lower_bound(length) > 0
 
     def _emit_term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
-        factors = [self._emit_atom(g, atom) for atom, power in monomial for _ in range(power)]
+        factors = [
+            self._emit_symbol(g, atom) if isinstance(atom, str) else self._emit_part(g, atom)
+            for atom, power in monomial
+            for _ in range(power)
+        ]
         if c != 1 or not factors:
-            factors.append(g.vector(c))
+            factors.append(g.constant([c], "i64"))
         total = factors[0]
         for factor in factors[1:]:
             total = g.node("Mul", total, factor)
         return total
-
-    def _emit_atom(self, g: "Emitter", atom: Atom) -> str:
-        return self._emit_symbol(g, atom) if isinstance(atom, str) else self._emit_part(g, atom)
 
     def _emit_part(self, g: "Emitter", part: DimFunction) -> str:
         """Emit a function of lengths. A divisor of 0, whose quotient is unused, becomes 1, since a
@@ -163,7 +154,7 @@ def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str
         whole = g.node("Sub", whole, lengths.emit_length(g, source.rest))
     if source.factor == 1:
         return whole
-    return emit_exact_quotient(g, whole, g.vector(source.factor))
+    return emit_exact_quotient(g, whole, [source.factor])
 
 
 def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
@@ -186,6 +177,6 @@ def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
     return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
 
 
-def emit_exact_quotient(g: "Emitter", above: str, below: str) -> str:
+def emit_exact_quotient(g: "Emitter", above: str, below: str | list[int]) -> str:
     """Emit `above / below`, i64[1]; the model fails at run time on a remainder."""
     return g.node("Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0)

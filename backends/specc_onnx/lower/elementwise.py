@@ -11,8 +11,7 @@ from collections.abc import Callable
 from specc.ir import ops
 from specc.ir.graph import Value
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     VALUE_PRESERVING_OPS,
@@ -29,10 +28,10 @@ FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", 
 """Functions that are one ONNX operator."""
 
 
-@lower(ops.Arith)
+@lower
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower `Arith` to one operator where ONNX has the same semantics; operands broadcast."""
-    if left.type.dtype not in INTEGER_DTYPES:
+    if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
         return g.node(name, left, right) if name else emit_float_division(g, op.fn, left, right)
     if op.fn in EXACT_OPERATORS:
@@ -40,29 +39,19 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
     return INTEGER_RULES[op.fn](g, left, right)
 
 
-def emit_integer_min(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit the element-wise minimum of two integer tensors."""
-    return g.node("Where", g.node("Less", y, x), y, x)
-
-
-def emit_integer_max(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit the element-wise maximum of two integer tensors."""
-    return g.node("Where", g.node("Less", x, y), y, x)
-
-
 def emit_integer_sign(g: Emitter, x: Tensor) -> str:
     """Emit -1, 0 or 1 for an integer."""
-    dtype = x.type.dtype
+    dtype = x.dtype
     zero = g.constant(0, dtype)
-    above = emit_cast(g, g.node("Less", zero, x), "bool", dtype)
-    return g.node("Sub", above, emit_cast(g, g.node("Less", x, zero), "bool", dtype))
+    above = emit_cast(g, g.node("Less", zero, x), dtype)
+    return g.node("Sub", above, emit_cast(g, g.node("Less", x, zero), dtype))
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit `%` of integers with the sign of the divisor; 0 for a zero divisor."""
     # Multiplied by 0 instead of a constant 0: the result keeps its shape.
     if find_tensor_constant(y) in (0, -1):
-        return g.node("Mul", x, g.constant(0, x.type.dtype))
+        return g.node("Mul", x, g.constant(0, x.dtype))
     return g.node("Mod", x, _emit_safe_divisor(g, y)[0])
 
 
@@ -70,7 +59,7 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit integer floor division, 0 for a divisor of 0. `Div` truncates, so 1 is subtracted where
     its remainder differs from that of `Mod`.
     """
-    dtype, divisor_value = x.type.dtype, find_tensor_constant(y)
+    dtype, divisor_value = x.dtype, find_tensor_constant(y)
     # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
     # -1 wraps around in `Mul`, while `Div` crashes the process.
     if divisor_value in (0, -1):
@@ -88,7 +77,7 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
             )
         else:
             too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x, divisor)))
-        quotient = g.node("Sub", quotient, emit_cast(g, too_large, "bool", dtype))
+        quotient = g.node("Sub", quotient, emit_cast(g, too_large, dtype))
     return g.node("Where", special, g.node("Mul", x, y), quotient) if special else quotient
 
 
@@ -97,7 +86,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     # Callers have handled the constants 0 and -1.
     if find_tensor_constant(y) is not None:
         return y.name, ""
-    dtype = y.type.dtype
+    dtype = y.dtype
     special = g.node("Equal", y, g.constant(0, dtype))
     if not _is_nonnegative_tensor(g, y):
         special = g.node("Or", special, g.node("Equal", y, g.constant(-1, dtype)))
@@ -109,9 +98,9 @@ def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
-    one = g.constant(1, x.type.dtype)
+    one = g.constant(1, x.dtype)
     if exponent == 0:
-        return g.node("Add", g.node("Mul", x, g.constant(0, x.type.dtype)), one)
+        return g.node("Add", g.node("Mul", x, g.constant(0, x.dtype)), one)
     product, square = "", x.name
     while exponent:
         if exponent % 2:
@@ -122,8 +111,8 @@ def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
-    "min": emit_integer_min,
-    "max": emit_integer_max,
+    "min": lambda g, x, y: g.node("Where", g.node("Less", y, x), y, x),
+    "max": lambda g, x, y: g.node("Where", g.node("Less", x, y), y, x),
     "mod": emit_integer_mod,
     "floordiv": emit_integer_floordiv,
     "pow": emit_integer_power,
@@ -132,7 +121,7 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     """Emit `//` or `%` of floats; the remainder has the divisor's sign, `a // 0` is `a / 0`."""
-    dtype = x.type.dtype
+    dtype = x.dtype
     zero = g.constant(0, dtype)
     # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
     remainder = g.node("Mod", x, y, fmod=1)
@@ -142,7 +131,7 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
     # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     quotient = g.node("Round", g.node("Div", g.node("Sub", x, remainder), y))
-    quotient = g.node("Sub", quotient, emit_cast(g, signs, "bool", dtype))
+    quotient = g.node("Sub", quotient, emit_cast(g, signs, dtype))
     # A constant nonzero divisor needs no `Where`.
     if find_tensor_constant(y):
         return quotient
@@ -154,7 +143,7 @@ def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
     lowest, highest = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
     # Casts of out-of-range values differ between machines.
     without_nan = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
-    return emit_cast(g, g.node("Clip", without_nan, lowest, highest), before, after)
+    return emit_cast(g, g.node("Clip", without_nan, lowest, highest), after)
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
@@ -216,19 +205,19 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 """Functions without a double kernel in ONNX Runtime; doubles are cast to f32."""
 
 
-@lower(ops.Pointwise)
+@lower
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
     """Lower to one operator if ONNX has it, else to the formula."""
-    dtype = x.type.dtype
+    dtype = x.dtype
     if op.fn == "sign" and dtype in INTEGER_DTYPES:
         return emit_integer_sign(g, x)
     inner = "f32" if dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS else dtype
-    name = emit_cast(g, x.name, dtype, inner)
+    name = emit_cast(g, x, inner)
     if op.fn in DIRECT_OPERATORS:
         result = g.node(DIRECT_OPERATORS[op.fn], name)
     else:
         result = FUNCTION_FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
-    return emit_cast(g, result, inner, dtype)
+    return emit_cast(g, result, dtype, before=inner)
 
 
 ConstantEmitter = Callable[[float], str]
@@ -238,9 +227,12 @@ def emit_gelu(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
     if g.has("Gelu"):
         return g.node("Gelu", x)
-    bell = g.node("Erf", g.node("Mul", x, number(math.sqrt(0.5))))
-    twice = g.node("Mul", x, g.node("Add", bell, number(1.0)))
-    return g.node("Mul", twice, number(0.5))
+    return _emit_gate(g, x, g.node("Erf", g.node("Mul", x, number(math.sqrt(0.5)))), number)
+
+
+def _emit_gate(g: Emitter, x: str, gate: str, number: ConstantEmitter) -> str:
+    """Emit `x/2 · (1 + gate)`."""
+    return g.node("Mul", g.node("Mul", x, g.node("Add", gate, number(1.0))), number(0.5))
 
 
 def emit_gelu_tanh(g: Emitter, x: str, number: ConstantEmitter) -> str:
@@ -249,25 +241,7 @@ def emit_gelu_tanh(g: Emitter, x: str, number: ConstantEmitter) -> str:
         return g.node("Gelu", x, approximate="tanh")
     cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), number(0.044715))
     inside = g.node("Mul", g.node("Add", x, cube), number(math.sqrt(2 / math.pi)))
-    bell = g.node("Tanh", inside)
-    twice = g.node("Mul", x, g.node("Add", bell, number(1.0)))
-    return g.node("Mul", twice, number(0.5))
-
-
-def emit_quick_gelu(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)."""
-    return g.node("Mul", x, g.node("Sigmoid", g.node("Mul", x, number(1.702))))
-
-
-def emit_silu(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`x · sigmoid(x)`."""
-    return g.node("Mul", x, g.node("Sigmoid", x))
-
-
-def emit_relu2(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`max(x, 0)²` (arXiv:2109.08668, sec. 3)."""
-    kept = g.node("Relu", x)
-    return g.node("Mul", kept, kept)
+    return _emit_gate(g, x, g.node("Tanh", inside), number)
 
 
 def emit_expm1(g: Emitter, x: str, number: ConstantEmitter) -> str:
@@ -278,10 +252,12 @@ def emit_expm1(g: Emitter, x: str, number: ConstantEmitter) -> str:
     u = g.node("Exp", x)
     less = g.node("Sub", u, one)
     near = g.node("Mul", less, g.node("Div", x, g.node("Log", u)))
-    near = g.node("Where", g.node("Equal", u, one), x, near)
-    # away from 0 nothing cancels, and `exp` may be infinite or 0
-    small = g.node("Less", g.node("Abs", x), number(0.5))
-    return g.node("Where", small, near, less)
+    return _emit_near_zero(g, x, g.node("Where", g.node("Equal", u, one), x, near), less, number)
+
+
+def _emit_near_zero(g: Emitter, x: str, near: str, far: str, number: ConstantEmitter) -> str:
+    """Emit `near` for `|x| < 0.5`, else `far`: nothing cancels, and `u` may be infinite or 0."""
+    return g.node("Where", g.node("Less", g.node("Abs", x), number(0.5)), near, far)
 
 
 def emit_log1p(g: Emitter, x: str, number: ConstantEmitter) -> str:
@@ -292,18 +268,19 @@ def emit_log1p(g: Emitter, x: str, number: ConstantEmitter) -> str:
     u = g.node("Add", x, one)
     far = g.node("Log", u)
     near = g.node("Mul", far, g.node("Div", x, g.node("Sub", u, one)))
-    near = g.node("Where", g.node("Equal", u, one), x, near)
-    # away from 0 nothing cancels, and `u` may be infinite or 0
-    small = g.node("Less", g.node("Abs", x), number(0.5))
-    return g.node("Where", small, near, far)
+    return _emit_near_zero(g, x, g.node("Where", g.node("Equal", u, one), x, near), far, number)
 
 
 FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
-    "quick_gelu": emit_quick_gelu,
-    "silu": emit_silu,
-    "relu2": emit_relu2,
+    # `x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)
+    "quick_gelu": lambda g, x, number: g.node(
+        "Mul", x, g.node("Sigmoid", g.node("Mul", x, number(1.702)))
+    ),
+    "silu": lambda g, x, number: g.node("Mul", x, g.node("Sigmoid", x)),
+    # `max(x, 0)²` (arXiv:2109.08668, sec. 3)
+    "relu2": lambda g, x, number: g.node("Mul", *[g.node("Relu", x)] * 2),
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }

@@ -4,35 +4,149 @@ Equal nodes are emitted once, so layers share masks, shapes and position tables.
 the innermost open `GraphBody`; lengths are computed outside (`specc_onnx.lower.dynamic_shapes`).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from specc.ir.array import Array
-from specc.ir.dim import DimLike
+from specc.ir.dim import Dim, DimLike
 from specc.ir.graph import Value
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter_state import (
-    BodyStack,
-    GraphBody,
-    GraphFacts,
-    LayoutCache,
-    LoweringSite,
-    NameTable,
-    Tensor,
-    ValueTable,
+from specc_onnx.lower.onnx_nodes import (
+    find_live_nodes,
+    make_hashable,
+    make_node,
+    make_tensor_proto,
+    make_unique_name,
+    make_value_info,
 )
-from specc_onnx.lower.onnx_nodes import iterate_node_inputs
-from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_targets import NUMPY_DTYPES
+
+if TYPE_CHECKING:
+    from specc_onnx.lower.predictive_local_attention import NearKeys
 
 CONTRIB_DOMAIN = "com.microsoft"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value of the ONNX graph by its name; `value` is its IR value, if it has one."""
+
+    name: str
+    type: Type
+    value: Value | None = None
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Return the length of each axis."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        """Return the element type."""
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        """Return the number of axes."""
+        return self.type.rank
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringSite:
+    """The IR node being lowered: its scope paths, result types, and which results are used."""
+
+    scopes: tuple[str, ...] = ()
+    types: tuple[Type, ...] = ()
+    is_used: tuple[bool, ...] = ()
+
+    @property
+    def scope(self) -> str:
+        """Return the scope path under which the node was first built."""
+        return self.scopes[0] if self.scopes else ""
+
+
+@dataclass(slots=True)
+class GraphBody:
+    """Nodes of a graph or subgraph, their results by hash key (`known`), and the IR types of these,
+    which ONNX's shape inference would lose.
+    """
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    known: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
+    types: dict[str, Type] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class NameTable:
+    """Names in use (`taken`), their preferred names (set by `Emitter.unique`, read by
+    `specc_onnx.emit.onnx_graph`), and the name of the graph.
+    """
+
+    taken: set[str]
+    preferred: dict[str, str] = field(default_factory=dict)
+    graph: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ValueTable:
+    """IR values and their names: `tensors` set by `lower_nodes`, shared `constants`, `parameters`
+    by the spec's names, their `stored_types`, `narrow_weights` (widened values to their 16-bit
+    initializers), and KV `buffers` that attention appends to.
+    """
+
+    tensors: dict[Value, Tensor] = field(default_factory=dict)
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    stored_types: dict[str, Type] = field(default_factory=dict)
+    narrow_weights: dict[str, str] = field(default_factory=dict)
+    buffers: set[Value] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class BodyStack:
+    """The open graph bodies, the innermost last. Lengths are known in number `root` (0, or a loop
+    around a whole graph); nodes below number `isolated` are not reused.
+    """
+
+    open: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
+    root: int = 0
+    isolated: int = 0
+
+
+@dataclass(slots=True)
+class LayoutCache:
+    """Values in another layout: `packed` heads `[b, t, h*d]` of `[b, h, t, d]`; padding mask and
+    packed output of `recurrent` layers; `hoisted` masks; `near_keys` outside which attention
+    weights are zero (local-p).
+    """
+
+    packed: dict[str, str] = field(default_factory=dict)
+    recurrent: dict[str, tuple[str, str]] = field(default_factory=dict)
+    hoisted: dict[Hashable, str] = field(default_factory=dict)
+    near_keys: dict[str, "NearKeys"] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GraphFacts:
+    """Facts known before lowering: sides of padding masks, use counts, ends of the pieces that axes
+    are split into, upper bounds of lengths. `branch_lengths` collects lengths beyond which the
+    model takes another branch.
+    """
+
+    padding_sides: dict[Value, str] = field(default_factory=dict)
+    use_counts: dict[Value, int] = field(default_factory=dict)
+    split_ends: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    max_lengths: Mapping[str, int] = field(default_factory=dict)
+    branch_lengths: dict[str, int] = field(default_factory=dict)
+
 
 Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None
 """An operand of a node: a value by name or as a tensor, a constant (a Python integer is i64, a
@@ -80,13 +194,8 @@ class Emitter:
         while given and not given[-1]:
             given.pop()
         kept = {k: v for k, v in attributes.items() if v is not None}
-        key = (
-            kind,
-            results,
-            domain,
-            tuple(given),
-            tuple((k, _make_hashable(v)) for k, v in kept.items()),
-        )
+        options = tuple((k, make_hashable(v)) for k, v in kept.items())
+        key = (kind, results, domain, tuple(given), options)
         for body in self.bodies.open[self.bodies.isolated :]:
             if (known := body.known.get(key)) is not None:
                 return known
@@ -166,15 +275,17 @@ class Emitter:
     def constant(self, value: object, dtype: str) -> str:
         """Emit a constant tensor, or reuse an equal one."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
-        base, n = _suggest_constant_name(array, dtype), 1
-        name = base
-        while name in self.names.taken:
-            # the name may be that of another constant of this shape, or of a value
-            if (known := self.values.constants.get(name)) and _is_same_constant(known, array):
+        proto = make_tensor_proto(array, dtype)
+        for n in count(1):
+            name = proto.name if n == 1 else f"{proto.name}_{n}"
+            known = self.values.constants.get(name)
+            if known and known.raw_data == proto.raw_data and known.dims == proto.dims:
                 return name
-            n += 1
-            name = f"{base}_{n}"
-        self.values.constants[name] = make_tensor_proto(name, array, dtype)
+            # the name may be that of another constant of this shape, or of a value
+            if name not in self.names.taken:
+                break
+        proto.name = name
+        self.values.constants[name] = proto
         self.names.taken.add(name)
         return name
 
@@ -186,9 +297,9 @@ class Emitter:
         """Emit lengths as a vector, i64[n]; a constant if all are known."""
         return self.lengths.vector(self, dims)
 
-    def vector(self, *numbers: int) -> str:
-        """Emit integers as a constant vector."""
-        return self.constant(list(numbers), "i64")
+    def list_names(self, values: Iterable[Value]) -> list[str]:
+        """Return the names of IR values."""
+        return [self.values.tensors[value].name for value in values]
 
 
 def _emit_operand(g: Emitter, operand: Operand) -> str:
@@ -205,66 +316,6 @@ def _emit_operand(g: Emitter, operand: Operand) -> str:
         case float():
             return g.constant(operand, "f32")
     return g.constant(operand, "i64")
-
-
-def _suggest_constant_name(array: Array, dtype: str) -> str:
-    """Return a name for a constant: its values if they are few, else its shape."""
-    if array.size <= 8:
-        return f"{dtype}:{str(array.tolist()).replace(' ', '')}"
-    return f"{dtype}:{'x'.join(map(str, array.shape))}"
-
-
-def _is_same_constant(known: TensorProto, array: Array) -> bool:
-    """Return whether a constant has these values and this shape."""
-    same = known.raw_data == array.tobytes()
-    return same and list(known.dims) == list(array.shape)
-
-
-def make_unique_name(wish: str, taken: set[str]) -> str:
-    """Return `wish`, or `wish_2`, … if taken, by binary search, and add it to `taken`."""
-    name = wish
-    if name in taken:
-        low, high = 1, 2  # a used name, and one to try
-        while f"{wish}_{high}" in taken:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if f"{wish}_{middle}" in taken else (low, middle)
-        name = f"{wish}_{high}"
-    taken.add(name)
-    return name
-
-
-def make_node(
-    kind: str,
-    name: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    domain: str,
-    attributes: dict[str, Any],
-) -> NodeProto:
-    """Build a NodeProto field by field (several times faster than `onnx.helper.make_node`)."""
-    node = NodeProto(op_type=kind, name=name, input=inputs, output=outputs)
-    if domain:
-        node.domain = domain
-    for key in sorted(attributes):
-        node.attribute.append(_make_attribute(key, attributes[key]))
-    return node
-
-
-def make_tensor_proto(name: str, array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto that holds `array` (little-endian bytes)."""
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return TensorProto(
-        name=name, data_type=ONNX_TYPE_CODES[dtype], dims=array.shape, raw_data=little.tobytes()
-    )
-
-
-def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Return a ValueInfoProto; a dynamic length is written as its formula."""
-    dims = [d.number if d.number is not None else str(d) for d in type.shape]
-    made: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
-    return made
 
 
 def make_body_graph(
@@ -312,58 +363,24 @@ def make_branch(
     return make_body_graph(name, body, results, types)
 
 
+def emit_if(
+    g: Emitter,
+    condition: str,
+    types: Sequence[Type],
+    branches: Mapping[str, Callable[[], Sequence[str]]],
+    isolated: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Emit an `If` of two named `branches`, for true and for false, each with the function that
+    emits its results; `isolated` are the names of branches that reuse no outer values.
+    """
+    then, otherwise = (
+        make_branch(g, name, types, write, isolated=name in isolated)
+        for name, write in branches.items()
+    )
+    return g.nodes("If", len(types), condition, then_branch=then, else_branch=otherwise)
+
+
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:
     """Return the types of the values of a body except its results."""
     made = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
     return [make_value_info(name, body.types[name]) for name in made if name not in results]
-
-
-def _make_attribute(key: str, value: Any) -> AttributeProto:
-    if isinstance(value, bool | int):
-        return AttributeProto(name=key, type=AttributeProto.INT, i=int(value))
-    if isinstance(value, float):
-        return AttributeProto(name=key, type=AttributeProto.FLOAT, f=value)
-    if isinstance(value, str):
-        return AttributeProto(name=key, type=AttributeProto.STRING, s=value.encode())
-    if isinstance(value, GraphProto):
-        return AttributeProto(name=key, type=AttributeProto.GRAPH, g=value)
-    made: AttributeProto = helper.make_attribute(key, value)
-    return made
-
-
-class _IdentityKey:
-    """A hash key that compares graphs by identity, and keeps them alive so that ids are unique."""
-
-    def __init__(self, graph: GraphProto) -> None:
-        self.graph = graph
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.graph is other.graph
-
-    def __hash__(self) -> int:
-        return id(self.graph)
-
-
-def _make_hashable(value: Any) -> Hashable:
-    """Return an attribute as a hash key; graphs are compared by identity."""
-    if isinstance(value, GraphProto):
-        return _IdentityKey(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
-    """Record where the weights of an attention outside loops can be read."""
-    if len(g.bodies.open) == 1:
-        g.attentions += (
-            {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
-        )
-
-
-def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that `wanted` depends on."""
-    read, kept = set(wanted), []
-    for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            kept.append(node)
-            read.update(iterate_node_inputs(node))
-    return kept[::-1]

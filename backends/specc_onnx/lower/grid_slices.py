@@ -19,8 +19,7 @@ from specc.ir.op import Op
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import ShapeError, Type
 from specc_onnx.lower.dense_attention import AttentionParts, can_fuse_attention, find_packed_heads
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.registry import lower_nodes
 
 GridAxes: TypeAlias = tuple[int | None, int | None]
@@ -245,7 +244,7 @@ def recompute_slice(
         return made
 
     queries, keys = (
-        span.length if span else x.type.shape[0 if axis is None else axis]
+        span.length if span else x.shape[0 if axis is None else axis]
         for span, axis in zip(spans, axes, strict=True)
     )
     grid = GridSlice(
@@ -265,7 +264,7 @@ def recompute_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
     """Recompute a mask or bias `[b, h, q, k]` for some or all queries and keys."""
-    shape = x.type.shape
+    shape = x.shape
     axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
     return recompute_slice(g, x, axes, (queries, keys))
 
@@ -283,8 +282,8 @@ def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str |
     """Slice `[b, h, t, d]`, or its packed form if the kernel reads that."""
     if span is None or packed is None:
         return slice_positions(g, x, (2,), (span,))
-    b, h, t, d = x.type.shape
-    rows = slice_positions(g, Tensor(packed, Type(x.type.dtype, (b, t, h * d))), (1,), (span,))
+    b, h, t, d = x.shape
+    rows = slice_positions(g, Tensor(packed, Type(x.dtype, (b, t, h * d))), (1,), (span,))
     name = g.unique(g.scoped_name("heads"))
     g.layouts.packed[name] = rows.name
     return Tensor(name, _set_axis_length(x.type, 2, span.length))

@@ -11,8 +11,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, make_branch
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor, emit_if
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
@@ -95,45 +94,45 @@ def emit_kv_buffer_attention(
     """Emit a `GroupQueryAttention` whose written buffers replace `k` and `v`. With 5 positions in
     the buffers and 2 new ones, capacity is at least 7, `fill_counts` 6 and `total` 7.
     """
-    b, h, query_count, d = q.type.shape
+    b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
-    new_count, total_length = keys.new_positions.type.shape[2], k.type.shape[2]
+    new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(g, q)
     # The kernel takes one query per new key. A step that returns only the newest position has fewer
     # queries: placeholders are prepended, and sliced off the result.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
-        query = _emit_padded_queries(g, query, (b, new_count - query_count, h * d), q.type.dtype)
+        query = _emit_padded_queries(g, query, (b, new_count - query_count, h * d), q.dtype)
     buffers = (keys, values)
     call = _GroupQueryCall(
         op=op,
-        heads=(h, k.type.shape[1]),
+        heads=(h, k.shape[1]),
         buffers=buffers,
         rows=(query, *(_emit_packed_heads(g, x.new_positions) for x in buffers)),
         fill_counts=_emit_fill_counts(g, b, total_length),
-        result=Type(q.type.dtype, (b, new_count, h * d)),
+        result=Type(q.dtype, (b, new_count, h * d)),
     )
     has_mask = mask is not None and not is_always_true(mask)
     if g.target.has_unmasked_kernel and mask is not None and has_mask and add is None:
         is_causal = _emit_is_causal_mask(g, mask, (query_count, total_length))
         result, *written_buffers = _emit_unbiased_if_causal(g, call, is_causal, mask)
     else:
-        bias = _emit_attention_bias(g, q.type.dtype, (new_count, total_length), mask, add)
+        bias = _emit_attention_bias(g, q.dtype, (new_count, total_length), mask, add)
         result, *written_buffers = call.emit_call(g, bias)
     for each, name in zip(buffers, written_buffers, strict=True):
         g.values.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
     if needs_placeholders:
         result = emit_slice(g, result, 1, new_count - query_count, new_count)
     if mask is not None and has_mask:
-        result = _emit_zeros_for_masked(g, result, mask, q.type.dtype)
+        result = _emit_zeros_for_masked(g, result, mask, q.dtype)
     return _emit_unpacked_heads(g, result, h, d)
 
 
 def _emit_fill_counts(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
     """Emit the last position of each sequence, i32[b], and the total length, i32[]."""
     with g.outside("lengths"):
-        total = emit_cast(g, g.dim(whole), "i64", "i32")
-        last = emit_cast(g, g.dim(whole - 1), "i64", "i32")
+        total = emit_cast(g, g.dim(whole), "i32")
+        last = emit_cast(g, g.dim(whole - 1), "i32")
         return g.node("Expand", last, g.shape([batch])), total
 
 
@@ -178,9 +177,8 @@ def _emit_unbiased_if_causal(
     def attend_with_bias() -> tuple[str, ...]:
         return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
 
-    without = make_branch(g, "plain", types, lambda: call.emit_call(g, None))
-    with_bias = make_branch(g, "masked", types, attend_with_bias)
-    return g.nodes("If", 3, is_causal, then_branch=without, else_branch=with_bias)
+    branches = {"causal": lambda: call.emit_call(g, None), "masked": attend_with_bias}
+    return emit_if(g, is_causal, types, branches)
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
@@ -191,7 +189,7 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str
         query = emit_unsqueeze(g, g.node("Add", emit_arange(g, queries), offset), 1)
         later = g.node("Greater", emit_arange(g, keys), query)
     is_visible = g.node("Or", mask, later)
-    minimum = g.node("ReduceMin", emit_cast(g, is_visible, "bool", "i32"), keepdims=0)
+    minimum = g.node("ReduceMin", emit_cast(g, is_visible, "i32"), keepdims=0)
     return g.node("Equal", minimum, g.constant(1, "i32"))
 
 
@@ -209,7 +207,7 @@ def _get_int8_operands(
 
 def _emit_unpacked_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
     """Transpose `[b, t, h·d]` to `[b, h, t, d]`; the packed form is kept for reuse."""
-    shape = g.vector(0, 0, heads.number or 0, width.number or 0)
+    shape = [0, 0, heads.number or 0, width.number or 0]
     is_transposed = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
     g.layouts.packed[is_transposed] = packed
     return is_transposed
@@ -219,7 +217,7 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     """Emit `[b, h, t, d]` as `[b, t, h·d]`."""
     if (known := g.layouts.packed.get(x.name)) is not None:
         return known
-    _, h, _, d = x.type.shape
+    _, h, _, d = x.shape
     is_transposed = g.node("Transpose", x, perm=[0, 2, 1, 3])
     return g.node("Reshape", is_transposed, [0, 0, (h.number or 0) * (d.number or 0)])
 
@@ -236,22 +234,20 @@ def _emit_attention_bias(
     if mask is not None and not is_always_true(mask):
         zero = add.name if add else g.constant(0.0, dtype)
         masked = g.node("Where", mask, zero, g.constant(MASKED_BIAS, dtype))
-        shape = mask.type.shape
+        shape = mask.shape
         if add is not None:
-            shape = tuple(m if a == 1 else a for m, a in zip(shape, add.type.shape, strict=True))
+            shape = tuple(m if a == 1 else a for m, a in zip(shape, add.shape, strict=True))
         bias = make_typed_tensor(masked, dtype, shape)
     elif add is not None:
         bias = add
     else:
         return None
-    wanted = (*bias.type.shape[:2], *grid)
-    return bias.name if bias.type.shape == wanted else g.node("Expand", bias, g.shape(wanted))
+    wanted = (*bias.shape[:2], *grid)
+    return bias.name if bias.shape == wanted else g.node("Expand", bias, g.shape(wanted))
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
     """Zero the queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
-    visible_count = g.node("ReduceMax", emit_cast(g, mask.name, "bool", "f32"), [3], keepdims=0)
+    visible_count = g.node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.node("Transpose", visible_count, perm=[0, 2, 1])
-    return g.node(
-        "Where", emit_cast(g, has_visible_key, "f32", "bool"), result, g.constant(0, dtype)
-    )
+    return g.node("Where", emit_cast(g, has_visible_key, "bool"), result, g.constant(0, dtype))

@@ -6,6 +6,8 @@ The body reads captured values of the outer graph by name. ONNX Runtime's Scan r
 
 from collections.abc import Sequence
 
+from onnx import GraphProto
+
 from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recurrence
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -14,10 +16,10 @@ from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_in_chunks
 from specc_onnx.lower.blocked_attention import set_lengths_nonempty
-from specc_onnx.lower.emitter import Emitter, emit_body_results, make_body_graph, make_branch
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
+    emit_axis_length,
     emit_cast,
     emit_full,
     emit_min_length_padding,
@@ -28,11 +30,11 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 
-@lower(ops.Scan)
+@lower
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Lower to a loop over positions, or over chunks for long linear recurrences."""
     recurrence = match_linear_recurrence(op, [a.value for a in args])
-    length = op.split_operands(args).scanned[0].type.shape[op.axis]
+    length = op.split_operands(args).scanned[0].shape[op.axis]
     if recurrence is None or (length.number or MAX_LOOP_LENGTH + 1) <= MAX_LOOP_LENGTH:
         return emit_scan(op, g, *args)
     if length.number is not None:
@@ -47,10 +49,8 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         with set_lengths_nonempty(g, length):
             return _emit_chunks(op, g, args, recurrence)
 
-    types = g.site.types
-    then = make_branch(g, "chunks", types, compute_chunks)
-    otherwise = make_branch(g, "positions", types, lambda: emit_scan(op, g, *args))
-    return g.nodes("If", len(types), is_long, then_branch=then, else_branch=otherwise)
+    branches = {"chunks": compute_chunks, "positions": lambda: emit_scan(op, g, *args)}
+    return emit_if(g, is_long, g.site.types, branches)
 
 
 def _emit_chunks(
@@ -68,13 +68,13 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         return emit_loop_node(op, g, *args)
     operands = op.split_operands(args)
     scanned, axes = _emit_scanned_operands(op, g, operands)
-    body = _build_scan_body(op, g, operands.keep, operands.initial_carries, operands.captured)
+    body = _build_scan_body(op, g, operands)
     directions = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries
     results = g.nodes(
         "Scan",
         len(op.body.outputs),
-        *(c.name for c in operands.initial_carries),
+        *operands.initial_carries,
         *scanned,
         body=body,
         num_scan_inputs=len(scanned),
@@ -82,9 +82,13 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         scan_input_directions=directions * len(scanned),
         scan_output_directions=directions * collected if collected else None,
     )
-    stacked = [emit_collected_axis(op, g, r, t.rank) for r, t in _list_collected(op, g, results)]
+    # `scan_output_axes` crashes for an empty batch (ONNX Runtime 1.31)
+    stacked = [
+        _move_axis(g, name, 0, op.axis, type.rank)
+        for name, type in zip(results[op.carries :], g.site.types[op.carries :], strict=True)
+    ]
     results = (*results[: op.carries], *stacked)
-    length = operands.scanned[0].type.shape[op.axis]
+    length = operands.scanned[0].shape[op.axis]
     if g.lengths.is_positive(length):
         return results
     return _emit_without_placeholder(op, g, results, operands.initial_carries, length)
@@ -100,29 +104,18 @@ def _emit_scanned_operands(
         tensors, axes = [operands.keep, *tensors], [1, *axes]
     names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
-        if any(not g.lengths.is_positive(d) for d in x.type.shape[axis + 1 :]):
-            names[n], axes[n] = _emit_axis_first(g, names[n], axis, x.type.rank), 0
+        if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
+            # with `scan_input_axes` ONNX Runtime 1.31 crashes if a later axis is empty, as in an
+            # empty cache
+            names[n], axes[n] = _move_axis(g, names[n], axis, 0, x.rank), 0
     return names, axes
 
 
-def _emit_axis_first(g: Emitter, x: str, axis: int, rank: int) -> str:
-    """Move the scan axis to the front: with `scan_input_axes` ONNX Runtime 1.31 crashes if a later
-    axis is empty, as in an empty cache.
-    """
-    order = [axis, *(n for n in range(rank) if n != axis)]
-    return x if axis == 0 else g.node("Transpose", x, perm=order)
-
-
-def _list_collected(op: ops.Scan, g: Emitter, results: tuple[str, ...]) -> list[tuple[str, Type]]:
-    return list(zip(results, g.site.types, strict=True))[op.carries :]
-
-
-def emit_collected_axis(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
-    """Move the scan axis of collected values from the front to its place; `scan_output_axes`
-    crashes for an empty batch (ONNX Runtime 1.31).
-    """
-    order = [*range(1, op.axis + 1), 0, *range(op.axis + 1, rank)]
-    return stacked if op.axis == 0 else g.node("Transpose", stacked, perm=order)
+def _move_axis(g: Emitter, x: str, axis: int, to: int, rank: int) -> str:
+    """Emit `x` with `axis` moved to index `to`."""
+    order = [n for n in range(rank) if n != axis]
+    order.insert(to, axis)
+    return x if axis == to else g.node("Transpose", x, perm=order)
 
 
 def _emit_without_placeholder(
@@ -135,31 +128,23 @@ def _emit_without_placeholder(
     """Return the results without the placeholder position of an empty axis."""
     has_positions = g.node("Greater", g.dim(length), 0)
     final_carries = [
-        emit_where(g, start.type.dtype, has_positions, end, start)
+        emit_where(g, start.dtype, has_positions, end, start)
         for start, end in zip(initial_carries, results[: op.carries], strict=True)
     ]
-    stacked = [emit_slice(g, r, op.axis, Dim.of(0), length) for r in results[op.carries :]]
+    stacked = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carries :]]
     return (*final_carries, *stacked)
 
 
-def _build_scan_body(
-    op: ops.Scan,
-    g: Emitter,
-    keep: Tensor | None,
-    initial_carries: Sequence[Tensor],
-    captured: Sequence[Tensor],
-) -> object:
+def _build_scan_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor]) -> GraphProto:
     """Build the body graph with ONNX's input order: carries, then `keep`, then scanned values."""
     inner = list(op.body.inputs.items())
     rows, carries = inner[: op.scanned], inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
-        position_mask = None
-        if keep is not None:
-            position_mask = g.new_tensor("keep", remove_axis(keep.type, 1))
+        keep = operands.keep and g.new_tensor("keep", remove_axis(operands.keep.type, 1))
         inputs = [add_body_input(g, name, value) for name, value in carries]
-        inputs += [position_mask] if position_mask else []
+        inputs += [keep] if keep else []
         inputs += [add_body_input(g, name, value) for name, value in rows]
-        results = lower_scan_body(op, g, captured, position_mask)
+        results = lower_scan_body(op, g, operands.captured, keep)
     types = [v.type for v in op.body.outputs.values()]
     return make_body_graph(g.scoped_name("body"), opened, results, types, inputs)
 
@@ -173,18 +158,27 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[str]:
-    """Lower the body for given positions and carries; return the results of an iteration."""
-    inputs = list(op.body.inputs.values())
-    outer = inputs[op.scanned + op.carries :]
-    g.values.tensors.update(zip(outer, captured, strict=True))
+    """Lower the body for given positions and carries; return the results of an iteration. Masked
+    positions keep carries and collect zeros.
+    """
+    values, given = list(op.body.outputs.values()), op.split_body_inputs()
+    g.values.tensors.update(zip(given.captured, captured, strict=True))
     for name, value in op.body.parameters.items():
         g.values.tensors[value] = g.values.parameters[name]
     if op.lasting:
-        made = _lower_lasting_body(op, g)
+        names = _lower_lasting_body(op, g)
     else:
         lower_nodes(g, op.body)
-        made = [g.values.tensors[value].name for value in op.body.outputs.values()]
-    return _emit_iteration_results(op, g, made, position_mask)
+        names = g.list_names(values)
+    if position_mask is not None:
+        zeros = [g.constant(0, v.type.dtype) for v in values[op.carries :]]
+        previous = [*g.list_names(given.initial_carries), *zeros]
+        triples = zip(values, names, previous, strict=True)
+        names = [
+            _emit_at_valid_positions(g, position_mask, Tensor(name, v.type), old)
+            for v, name, old in triples
+        ]
+    return emit_body_results(g, names)
 
 
 def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
@@ -194,74 +188,55 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     unconditional = collect_needed_nodes(values[len(conditional_outputs) :])
     lower_nodes(g, op.body, unconditional)
     starts = op.split_body_inputs().initial_carries
-    any_unfinished = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
+    any_unfinished = _emit_any_unfinished(g, g.values.tensors[starts[op.until]])
     types = [v.type for v in conditional_outputs]
 
     def lower_body() -> list[str]:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - unconditional)
-        return [g.values.tensors[v].name for v in conditional_outputs]
+        return g.list_names(conditional_outputs)
 
     def emit_unchanged() -> list[str]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
-        return [*(g.values.tensors[v].name for v in starts), *zeros]
+        return [*g.list_names(starts), *zeros]
 
-    results = g.nodes(
-        "If",
-        len(conditional_outputs),
-        any_unfinished,
-        then_branch=make_branch(g, g.scoped_name("going"), types, lower_body),
-        else_branch=make_branch(g, g.scoped_name("over"), types, emit_unchanged),
-    )
-    return [*results, *(g.values.tensors[v].name for v in values[len(conditional_outputs) :])]
+    branches = {"unfinished": lower_body, "finished": emit_unchanged}
+    results = emit_if(g, any_unfinished, types, branches)
+    return [*results, *g.list_names(values[len(conditional_outputs) :])]
 
 
-def _emit_iteration_results(
-    op: ops.Scan, g: Emitter, outputs: Sequence[str], position_mask: Tensor | None
-) -> list[str]:
-    """Return the results of an iteration; masked positions keep carries and collect zeros."""
-    body = op.body
-    carries = list(body.inputs.values())[op.scanned : op.scanned + op.carries]
-    names: list[str] = []
-    for n, (value, result) in enumerate(zip(body.outputs.values(), outputs, strict=True)):
-        if position_mask is not None:
-            dtype, carried = value.type.dtype, n < op.carries
-            previous = g.values.tensors[carries[n]].name if carried else g.constant(0, dtype)
-            result = emit_where(
-                g, dtype, _emit_broadcast_keep(g, position_mask, value.type), result, previous
-            )
-        names.append(result)
-    return emit_body_results(g, names)
-
-
-def _emit_broadcast_keep(g: Emitter, position_mask: Tensor, type: Type) -> str:
-    """Emit `keep` at one position, `[b]`, with as many axes as `type`."""
-    shape = (*position_mask.type.shape, *[Dim.of(1)] * (type.rank - position_mask.type.rank))
-    return emit_reshape(g, position_mask.name, position_mask.type.shape, shape)
+def _emit_at_valid_positions(g: Emitter, position_mask: Tensor, new: Tensor, old: str) -> str:
+    """Emit `new` where the mask `[b]` of one position is true, else `old`."""
+    shape = (*position_mask.shape, *[Dim.of(1)] * (new.rank - position_mask.rank))
+    return emit_where(g, new.dtype, emit_reshape(g, position_mask, shape), new, old)
 
 
 def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Emit a `Loop` node that runs to the last position, or until all sequences are done."""
     operands = op.split_operands(args)
-    length = operands.scanned[0].type.shape[op.axis]
+    length = operands.scanned[0].shape[op.axis]
     iterations = g.dim(length)
     body = _build_loop_body(op, g, operands, iterations)
     has_early_exit = _has_early_exit(op)
-    condition = (
-        _emit_any_unfinished(g, operands.initial_carries[op.until].name) if has_early_exit else None
-    )
-    carried = [c.name for c in operands.initial_carries]
-    count = len(op.body.outputs)
-    results = g.nodes("Loop", count, iterations, condition, *carried, body=body)
+    condition = None
+    if has_early_exit:
+        condition = _emit_any_unfinished(g, operands.initial_carries[op.until])
+    given = (iterations, condition, *operands.initial_carries)
+    results = g.nodes("Loop", len(op.body.outputs), *given, body=body)
     # if all iterations run and there is at least one, no output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
-    for rows, type in _list_collected(op, g, results):
-        complete = rows if has_all_iterations else _emit_zero_filled(op, g, rows, type, iterations)
-        stacked.append(emit_collected_axis(op, g, _emit_scan_order(op, g, complete), type.rank))
+    for rows, type in zip(results[op.carries :], g.site.types[op.carries :], strict=True):
+        if not has_all_iterations:
+            rows = _emit_zero_filled(op, g, rows, type, iterations)
+        if op.reverse:
+            rows = g.node("Slice", rows, [-1], [-(2**62)], [0], [-1])
+        stacked.append(_move_axis(g, rows, 0, op.axis, type.rank))
     return (*results[: op.carries], *stacked)
 
 
-def _build_loop_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor], iterations: str) -> object:
+def _build_loop_body(
+    op: ops.Scan, g: Emitter, operands: Loop[Tensor], iterations: str
+) -> GraphProto:
     """Build the body graph with the inputs of `Loop`: iteration, condition, carries."""
     inner = list(op.body.inputs.items())
     starts = inner[op.scanned : op.scanned + op.carries]
@@ -270,15 +245,14 @@ def _build_loop_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor], iteration
         inputs = [iteration, condition, *(add_body_input(g, name, v) for name, v in starts)]
         position = iteration.name
         if op.reverse:
-            last = g.node("Sub", iterations, 1)
-            position = g.node("Sub", last, position)
+            position = g.node("Sub", g.node("Sub", iterations, 1), position)
         for (_, value), x in zip(inner, operands.scanned, strict=False):
             row = g.node("Gather", x, position, axis=op.axis)
             g.values.tensors[value] = Tensor(row, value.type, value)
-        position_mask = None
-        if operands.keep is not None:
-            name = g.node("Gather", operands.keep, position, axis=1)
-            position_mask = Tensor(name, remove_axis(operands.keep.type, 1))
+        keep = operands.keep
+        position_mask = keep and Tensor(
+            g.node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
+        )
         results = lower_scan_body(op, g, operands.captured, position_mask)
         # ONNX forbids an output with the name of an input.
         next_condition = (
@@ -295,9 +269,9 @@ def _has_early_exit(op: ops.Scan) -> bool:
     return op.until != -1 and not op.lasting
 
 
-def _emit_any_unfinished(g: Emitter, done: str) -> str:
+def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
     """Emit whether any sequence is not done, as a sum, which is defined for an empty batch."""
-    unfinished = emit_cast(g, g.node("Not", done), "bool", "i32")
+    unfinished = emit_cast(g, g.node("Not", done), "i32")
     count = g.node("ReduceSum", unfinished, keepdims=0)
     return g.node("Greater", count, g.constant(0, "i32"))
 
@@ -305,7 +279,7 @@ def _emit_any_unfinished(g: Emitter, done: str) -> str:
 def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
     """Emit collected values by iteration, with zeros for iterations that did not run."""
     element_shape = remove_axis(type, op.axis).shape
-    run_count = g.node("Shape", stacked, start=0, end=1)
+    run_count = emit_axis_length(g, stacked, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
     shape = g.node("Concat", run_count, g.shape(element_shape), axis=0)
     collected = g.node("Reshape", stacked, shape, allowzero=1)
@@ -313,11 +287,3 @@ def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterat
     shape = g.node("Concat", missing, g.shape(element_shape), axis=0)
     zeros = g.node("Expand", g.constant(0, type.dtype), shape)
     return g.node("Concat", collected, zeros, axis=0)
-
-
-def _emit_scan_order(op: ops.Scan, g: Emitter, stacked: str) -> str:
-    """Reverse the collected positions of a loop that runs backwards."""
-    if not op.reverse:
-        return stacked
-    ends = (g.vector(n) for n in (-1, -(2**62), 0, -1))
-    return g.node("Slice", stacked, *ends)

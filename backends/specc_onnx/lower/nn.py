@@ -1,36 +1,46 @@
-"""Lower linear layers, embeddings, norms, softmax and patches."""
+"""Lower linear and embedding layers, norms, softmax, patches and position encodings.
+
+Angles, sines and cosines are computed in double precision and rounded once. Layers share the
+tables, because the emitter reuses equal nodes.
+"""
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from specc.ir import ops
-from specc.ir.dim import Dim, divide_dims_exactly
+from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.graph import Node, Value
 from specc_onnx.lower.conv import emit_convolution
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_checked_indices,
+    emit_expand,
     emit_flatten,
+    emit_full,
     emit_reduce,
     emit_reshape,
+    emit_slice,
+    emit_unsqueeze,
     is_always_true,
 )
 
 
-@lower(ops.Linear)
+@lower
 def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None) -> str:
     """Lower to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and weight layout."""
     w, is_transposed = _find_stored_weight(g, w)
-    shape = x.type.shape
+    shape = x.shape
     if len(shape) == 1:
         sides = (w.name, x.name) if is_transposed else (x.name, w.name)
         return _emit_bias_add(g, g.node("MatMul", *sides), bias)
     # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
-    if g.target.linear_operator == "product" and len(shape) > 2 and x.type.dtype == "f32":
+    if g.target.linear_operator == "product" and len(shape) > 2 and x.dtype == "f32":
         return _emit_bias_add(g, _emit_linear_product(g, x, w, is_transposed), bias)
-    operands = (emit_flatten(g, x.name, shape), w.name, bias.name if bias else None)
+    operands = (emit_flatten(g, x), w.name, bias.name if bias else None)
     result = g.node("Gemm", *operands, transB=1 if is_transposed else None)
     made = g.site.types[0].shape
     return result if len(shape) == 2 else emit_unflatten(g, result, made)
@@ -61,16 +71,16 @@ def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
     """Emit `[n, d]` as `shape`, the inverse of `emit_flatten`."""
     # A symbol that no graph has, so that `Reshape` never copies this axis.
     before = (Dim.symbol("rows before unflattening"), shape[-1])
-    return emit_reshape(g, x, before, shape)
+    return emit_reshape(g, x, shape, before=before)
 
 
-@lower(ops.Embedding)
+@lower
 def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
     """Lower to `Gather`."""
     return g.node("Gather", table, emit_checked_indices(g, ids), axis=0)
 
 
-@lower(ops.LayerNorm)
+@lower
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> str:
@@ -101,14 +111,14 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     return x.name
 
 
-@lower(ops.RMSNorm)
+@lower
 def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     """Lower to `RMSNormalization`, or to its formula in older opsets."""
     if g.has("RMSNormalization"):
         return g.node("RMSNormalization", x, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps)
-    last = x.type.rank - 1
+    last = x.rank - 1
     mean = emit_reduce(g, "ReduceMean", g.node("Mul", x, x), last, keep=True)
-    root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.type.dtype)))
+    root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.dtype)))
     result = g.node("Div", x, root)
     return g.node("Mul", result, scale) if scale else result
 
@@ -116,20 +126,20 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> st
 def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     if scale is not None:
         return scale.name
-    width = x.type.shape[-1]
+    width = x.shape[-1]
     # The operator requires a scale.
     if width.number is not None:
-        return g.constant([1.0] * width.number, x.type.dtype)
-    return g.node("Expand", g.constant(1.0, x.type.dtype), g.shape([width]))
+        return g.constant([1.0] * width.number, x.dtype)
+    return g.node("Expand", g.constant(1.0, x.dtype), g.shape([width]))
 
 
-@lower(ops.Dropout)
+@lower
 def dropout(op: ops.Dropout, g: Emitter, x: Tensor) -> str:
     """Lower to the identity: ONNX models are for inference."""
     return x.name
 
 
-@lower(ops.Softmax)
+@lower
 def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
     """Lower to `Softmax`."""
     return g.node("Softmax", x, axis=op.axis)
@@ -150,22 +160,171 @@ def emit_masked_softmax(
     if not finite:
         wide = "f32" if g.lacks("Equal", dtype) else dtype
         least = g.constant(float("-inf"), wide)
-        nothing = g.node("Equal", emit_cast(g, scores, dtype, wide), least)
+        nothing = g.node("Equal", emit_cast(g, scores, wide, before=dtype), least)
         return g.node("Where", nothing, zero, weights)
     if mask is None or not shown:
         return weights
     return g.node("Where", mask, weights, zero)
 
 
-@lower(ops.Patches)
+@lower
 def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
     """Lower to a convolution with stride = kernel and flatten the result row by row."""
-    high, wide = w.type.shape[2], w.type.shape[3]
+    high, wide = w.shape[2], w.shape[3]
     assert None not in (high.number, wide.number), "patch sizes are static"
     size = [high.number, wide.number]
-    operands = (x.name, w.name, b.name if b else None)
-    grid = emit_convolution(g, "Conv", operands, x.type.dtype, kernel_shape=size, strides=size)
+    operands, dtype = (x.name, w, b), x.dtype
+    grid = emit_convolution(g, "Conv", operands, dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
-    rows = (divide_dims_exactly(x.type.shape[2], high), divide_dims_exactly(x.type.shape[3], wide))
-    flat = emit_reshape(g, grid, (batch, width, *rows), (batch, width, count))
+    rows = (divide_dims_exactly(x.shape[2], high), divide_dims_exactly(x.shape[3], wide))
+    flat = emit_reshape(g, grid, (batch, width, count), before=(batch, width, *rows))
     return g.node("Transpose", flat, perm=[0, 2, 1])
+
+
+@lower
+def group_norm(
+    op: ops.GroupNorm, g: Emitter, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
+) -> str:
+    """Lower to a layer norm over groups: ONNX's `GroupNormalization` computes the variance as a
+    difference of two means, which cancels for large means.
+    """
+    rank, dtype = x.rank, x.dtype
+    order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
+    in_order = order == [*range(rank)]
+    shape = [x.shape[n] for n in order]
+    name = x.name if in_order else g.node("Transpose", x, perm=order)
+    size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
+    grouped = (shape[0], op.groups, size)
+    name = emit_reshape(g, name, grouped, before=shape)
+    if g.lengths.is_positive(size):
+        ones = emit_full(g, 1.0, dtype, [size])
+        name = g.node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
+    else:
+        name = _emit_centered_norm(g, name, dtype, op.eps)
+    name = emit_reshape(g, name, shape, before=grouped)
+    # Scale and bias are per channel, not per group: they follow the layer norm.
+    for kind, weight in (("Mul", gain), ("Add", bias)):
+        if weight is not None:
+            name = g.node(kind, name, emit_unsqueeze(g, weight.name, *range(1, rank - 1)))
+    if in_order:
+        return name
+    return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
+
+
+def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:
+    """`(x - mean) / sqrt(var + eps)` over the last axis of three, which may be empty."""
+    centered = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keep=True))
+    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centered, centered), 2, keep=True)
+    spread = g.node("Sqrt", g.node("Add", variance, g.constant(eps, dtype)))
+    return g.node("Div", centered, spread)
+
+
+@lower
+def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
+    """Lower to sines and cosines, interleaved or concatenated."""
+    assert op.dim.number is not None, "the width is static"
+    half = op.dim.number // 2
+    places = np.arange(half, dtype=np.float64)
+    # fairseq's last frequency is 1 / base: it divides by half - 1 instead of half.
+    if op.layout == "fairseq":
+        frequencies = op.base ** (-places / max(half - 1, 1))
+    else:
+        frequencies = op.base ** (-2 * places / op.dim.number)
+    angles = g.node("Mul", _emit_places(g, positions), g.constant(frequencies.tolist(), "f64"))
+    sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
+    if op.layout == "interleaved":
+        rank = positions.rank
+        sides = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
+        pairs = g.node("Concat", *sides, axis=rank + 1)
+        # 0 copies the length of the input's axis at this index
+        joined = g.node("Reshape", pairs, [*[0] * rank, op.dim.number])
+    else:
+        joined = g.node("Concat", sines, cosines, axis=positions.rank)
+    return emit_cast(g, joined, g.site.types[0].dtype, before="f64")
+
+
+@lower
+def rope_angles(op: ops.RopeAngles, g: Emitter, *rows: Tensor) -> tuple[str, str]:
+    """Lower to cosines and sines of rotary angles. Several position axes are gathered per pair."""
+    assert op.dim.number is not None, "the width is static"
+    frequencies: Sequence[float] = op.frequencies
+    if not frequencies:
+        places = np.arange(0, op.dim.number, 2, dtype=np.float64)
+        frequencies = (op.theta ** (-places / op.dim.number)).tolist()
+    numbers = [_emit_places(g, row) for row in rows]
+    if len(rows) > 1:
+        joined = g.node("Concat", *numbers, axis=rows[0].rank)
+        numbers = [g.node("Gather", joined, [*op.axes], axis=rows[0].rank)]
+    angles = g.node("Mul", numbers[0], g.constant(frequencies, "f64"))
+    results = []
+    for kind in ("Cos", "Sin"):
+        value = g.node(kind, angles)
+        if op.factor != 1.0:
+            value = g.node("Mul", value, g.constant(op.factor, "f64"))
+        results.append(emit_cast(g, value, g.site.types[0].dtype, before="f64"))
+    return results[0], results[1]
+
+
+def _emit_places(g: Emitter, positions: Tensor) -> str:
+    """Return positions as double [*s, 1]."""
+    numbers = emit_cast(g, positions, "f64")
+    return emit_unsqueeze(g, numbers, positions.rank)
+
+
+@lower
+def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
+    """Lower to `RotaryEmbedding` if it has a kernel (not for double), else to its formula."""
+    if g.has("RotaryEmbedding") and x.dtype in ("f32", "f16"):
+        return _emit_rotary_embedding(op, g, x, cosines, sines)
+    # Features after the rotated ones are unchanged (partial rotary embeddings).
+    rotated_width = 2 * cosines.shape[-1]
+    width = x.shape[-1]
+    c, s = emit_unsqueeze(g, cosines.name, 1), emit_unsqueeze(g, sines.name, 1)
+    head = x.name if rotated_width == width else emit_slice(g, x.name, 3, 0, rotated_width)
+    emit_rotation = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
+    result = emit_rotation(g, head, c, s, rotated_width)
+    if rotated_width == width:
+        return result
+    return g.node("Concat", result, emit_slice(g, x.name, 3, rotated_width, width), axis=3)
+
+
+def _emit_rotary_embedding(
+    op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
+) -> str:
+    batch, heads, time, width = x.shape
+    pairs = cosines.shape[-1]
+    tables = [emit_expand(g, t, (batch, time, pairs)) for t in (cosines, sines)]
+    partial = None if 2 * pairs == width else (2 * pairs).number
+    options: dict[str, Any] = {
+        "interleaved": int(op.pairs == "interleaved"),
+        "rotary_embedding_dim": partial,
+    }
+    result = g.node("RotaryEmbedding", x, *tables, **options)
+    # Attention may read packed heads: rotating these too makes the transposes unused.
+    packed = g.layouts.packed.get(x.name)
+    if packed is not None and heads.number is not None:
+        options["num_heads"] = heads.number
+        g.layouts.packed[result] = g.node("RotaryEmbedding", packed, *tables, **options)
+    return result
+
+
+def _emit_rotate_half(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+    middle = Dim.of((width.number or 0) // 2)
+    a, b = emit_slice(g, x, 3, 0, middle), emit_slice(g, x, 3, middle, width)
+    return g.node("Concat", *_emit_rotated_pair(g, a, b, c, s), axis=3)
+
+
+def _emit_rotate_interleaved(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+    stop, axis, step = [width.number or 0], [3], [2]
+    a = g.node("Slice", x, [0], stop, axis, step)
+    b = g.node("Slice", x, [1], stop, axis, step)
+    parts = [emit_unsqueeze(g, part, 4) for part in _emit_rotated_pair(g, a, b, c, s)]
+    pairs = g.node("Concat", *parts, axis=4)
+    return g.node("Reshape", pairs, [0, 0, 0, width.number or 0])
+
+
+def _emit_rotated_pair(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
+    """Emit `(a·c − b·s, b·c + a·s)`."""
+    first = g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s))
+    second = g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s))
+    return first, second

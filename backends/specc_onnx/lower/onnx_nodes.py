@@ -1,8 +1,13 @@
-"""Nested graphs of ONNX models, and markers that lowering writes for readers of models."""
+"""Build, name and traverse ONNX protos; markers that lowering writes for readers of models."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
-from onnx import GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from specc.ir.array import Array
+from specc.ir.types import Type
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 PROBABILITIES_OUTPUT_MODE = 3
 """`qk_matmul_output_mode` of the attention weights after softcap, mask and softmax."""
@@ -35,3 +40,100 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
             yield from iterate_node_inputs(inner)
         for result in body.output:
             yield result.name
+
+
+def make_unique_name(wish: str, taken: set[str]) -> str:
+    """Return `wish`, or `wish_2`, … if taken, by binary search, and add it to `taken`."""
+    name = wish
+    if name in taken:
+        low, high = 1, 2  # a used name, and one to try
+        while f"{wish}_{high}" in taken:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if f"{wish}_{middle}" in taken else (low, middle)
+        name = f"{wish}_{high}"
+    taken.add(name)
+    return name
+
+
+def make_node(
+    kind: str,
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    domain: str,
+    attributes: dict[str, Any],
+) -> NodeProto:
+    """Build a NodeProto field by field (several times faster than `onnx.helper.make_node`)."""
+    node = NodeProto(op_type=kind, name=name, input=inputs, output=outputs)
+    if domain:
+        node.domain = domain
+    for key in sorted(attributes):
+        node.attribute.append(_make_attribute(key, attributes[key]))
+    return node
+
+
+def _make_attribute(key: str, value: Any) -> AttributeProto:
+    if isinstance(value, bool | int):
+        return AttributeProto(name=key, type=AttributeProto.INT, i=int(value))
+    if isinstance(value, float):
+        return AttributeProto(name=key, type=AttributeProto.FLOAT, f=value)
+    if isinstance(value, str):
+        return AttributeProto(name=key, type=AttributeProto.STRING, s=value.encode())
+    if isinstance(value, GraphProto):
+        return AttributeProto(name=key, type=AttributeProto.GRAPH, g=value)
+    made: AttributeProto = helper.make_attribute(key, value)
+    return made
+
+
+def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
+    """Build a TensorProto that holds `array` (little-endian bytes), named after its values if they
+    are few, else after its shape.
+    """
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    few = array.size <= 8
+    content = str(array.tolist()).replace(" ", "") if few else "x".join(map(str, array.shape))
+    return TensorProto(
+        name=f"{dtype}:{content}",
+        data_type=ONNX_TYPE_CODES[dtype],
+        dims=array.shape,
+        raw_data=little.tobytes(),
+    )
+
+
+def make_value_info(name: str, type: Type) -> ValueInfoProto:
+    """Return a ValueInfoProto; a dynamic length is written as its formula."""
+    dims = [d.number if d.number is not None else str(d) for d in type.shape]
+    made: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
+    return made
+
+
+def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
+    """Return the nodes that `wanted` depends on."""
+    read, kept = set(wanted), []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(iterate_node_inputs(node))
+    return kept[::-1]
+
+
+class _IdentityKey:
+    """A hash key that compares graphs by identity, and keeps them alive so that ids are unique."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self.graph = graph
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _IdentityKey) and self.graph is other.graph
+
+    def __hash__(self) -> int:
+        return id(self.graph)
+
+
+def make_hashable(value: Any) -> Hashable:
+    """Return an attribute as a hash key; graphs are compared by identity."""
+    if isinstance(value, GraphProto):
+        return _IdentityKey(value)
+    return tuple(value) if isinstance(value, list) else value

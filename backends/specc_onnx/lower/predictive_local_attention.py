@@ -17,8 +17,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention import set_length_known
-from specc_onnx.lower.emitter import Emitter, make_branch
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.grid_slices import PositionSpan, recompute_slice, slice_positions
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
@@ -42,7 +41,7 @@ class NearKeys:
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
     """Return center and radius that a mask `[…, 1, k]` compares its keys with, or None."""
-    shape = mask.type.shape
+    shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
     return _match_window(g, mask.value, shape[-1])
@@ -124,8 +123,8 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
         placeholder = length if kind == "ReduceMin" else g.constant(0.0, "f32")
         end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, placeholder), radius))
         inside = g.node("Min", g.node("Max", end, 0.0), length)
-        span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "f32", "i64"), [0])
-    one, all_keys = g.vector(1), g.shape([keys])
+        span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "i64"), [0])
+    one, all_keys = [1], g.shape([keys])
     start = g.node("Min", span_ends["ReduceMin"], g.node("Sub", all_keys, one))
     stop = g.node("Add", g.node("Max", span_ends["ReduceMax"], start), one)
     stop = g.node("Min", stop, all_keys)
@@ -137,7 +136,7 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
     """Emit the minimum or maximum of a value and a placeholder, as f32[]."""
     x = g.values.tensors[value]
-    numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), [-1])
+    numbers = g.node("Reshape", emit_cast(g, x, "f32"), [-1])
     placeholder_value = (
         g.constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
     )
@@ -156,7 +155,7 @@ def emit_near_weights(
     keys = type.shape[-1]
     with g.outside("lengths"):
         many = g.node("Greater", g.dim(keys), MIN_KEYS)
-    number = Type("i64", (Dim.of(1),))
+    number = Type.of("i64", 1)
     types = [type, number, number, Type("bool", ())]
 
     def weigh_near() -> tuple[str, ...]:
@@ -166,13 +165,10 @@ def emit_near_weights(
 
     def emit_all_weights() -> tuple[str, ...]:
         made = _emit_all_key_weights(g, operands, emit_weights)
-        return made, g.vector(0), g.vector(0), g.constant(False, "bool")
+        return made, g.shape([0]), g.shape([0]), g.constant(False, "bool")
 
-    then = make_branch(g, "many", types, weigh_near, isolated=True)
-    otherwise = make_branch(g, "few", types, emit_all_weights, isolated=True)
-    result, start, stop, is_few_keys = g.nodes(
-        "If", 4, many, then_branch=then, else_branch=otherwise
-    )
+    branches = {"many": weigh_near, "few": emit_all_weights}
+    result, start, stop, is_few_keys = emit_if(g, many, types, branches, isolated=branches)
     g.layouts.near_keys[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), is_few_keys)
     return result
 
@@ -182,7 +178,7 @@ def _emit_few_key_weights(
 ) -> str:
     """Emit the weights of near keys only if these are few, else those of all keys."""
     type = g.site.types[0]
-    zero_starts = g.vector(*[0] * (type.rank - 1))
+    zero_starts = [0] * (type.rank - 1)
 
     def weigh_near() -> list[str]:
         with _set_near_count_known(g, near):
@@ -194,9 +190,8 @@ def _emit_few_key_weights(
     def emit_all_weights() -> list[str]:
         return [_emit_all_key_weights(g, operands, emit_weights)]
 
-    then = make_branch(g, "near", [type], weigh_near)
-    otherwise = make_branch(g, "all", [type], emit_all_weights, isolated=True)
-    return g.node("If", near.is_few_keys, then_branch=then, else_branch=otherwise)
+    branches = {"near": weigh_near, "all": emit_all_weights}
+    return emit_if(g, near.is_few_keys, [type], branches, isolated=["all"])[0]
 
 
 def _emit_all_key_weights(
@@ -208,7 +203,7 @@ def _emit_all_key_weights(
 
 def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
     """Recompute scores or mask for some or all keys in the innermost body."""
-    return recompute_slice(g, x, (None, x.type.rank - 1), (None, keys), recompute_single_axis=True)
+    return recompute_slice(g, x, (None, x.rank - 1), (None, keys), recompute_single_axis=True)
 
 
 def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
@@ -220,13 +215,12 @@ def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
     def add_near() -> list[str]:
         with _set_near_count_known(g, near):
-            is_few_keys = slice_positions(g, weights, (weights.type.rank - 1,), (near.keys,))
-            some = slice_positions(g, values, (values.type.rank - 2,), (near.keys,))
+            is_few_keys = slice_positions(g, weights, (weights.rank - 1,), (near.keys,))
+            some = slice_positions(g, values, (values.rank - 2,), (near.keys,))
             return [emit_matmul(g, is_few_keys, some)]
 
-    then = make_branch(g, "near", [type], add_near)
-    otherwise = make_branch(g, "all", [type], lambda: [emit_matmul(g, weights, values)])
-    return g.node("If", near.is_few_keys, then_branch=then, else_branch=otherwise)
+    branches = {"near": add_near, "all": lambda: [emit_matmul(g, weights, values)]}
+    return emit_if(g, near.is_few_keys, [type], branches)[0]
 
 
 def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:

@@ -7,14 +7,11 @@ Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops
-from specc.ir.dim import Dim
-from specc.ir.dim import multiply_dims as multiply_dims
+from specc.ir.dim import Dim, multiply_dims
 from specc.ir.ops.quantized import count_groups
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
 from specc_onnx.lower.nn import emit_unflatten
-from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
@@ -35,17 +32,17 @@ INT8_ACCURACY_LEVEL = 4
 """The accuracy level at which `MatMulNBits` quantizes activations per block."""
 
 
-@lower(ops.LinearQ)
+@lower
 def linear_q(
     op: ops.LinearQ, g: Emitter, x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None
 ) -> str:
     """Lower `x @ w.T + b` with quantized weights."""
-    shape = x.type.shape if x.type.rank > 1 else (Dim.of(1), *x.type.shape)
-    rows = make_typed_tensor(emit_reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
+    shape = x.shape if x.rank > 1 else (Dim.of(1), *x.shape)
+    rows = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
     product = _emit_quantized_product(op, g, rows, weights, scales, result_shape)
     product = product if bias is None else g.node("Add", product, bias)
-    return emit_reshape(g, product, result_shape, g.site.types[0].shape)
+    return emit_reshape(g, product, g.site.types[0].shape, before=result_shape)
 
 
 def _emit_quantized_product(
@@ -57,25 +54,25 @@ def _emit_quantized_product(
     result_shape: tuple[Dim, ...],
 ) -> str:
     """Emit `x @ w.T` with the fastest kernel that the target has for this quantization."""
-    dtype = rows.type.dtype
+    dtype = rows.dtype
     kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.block and op.layout == "rows" and g.target.quantized_operators and kernel:
         return _emit_matmul_nbits(op, g, rows, weights, scales, result_shape)
     # Per-tensor scales change the result, so they apply even without a kernel for the type.
     if op.rounding == "tensor":
         x, own = _emit_float32(g, rows), _emit_float32(g, scales)
-        return emit_cast(g, _emit_per_tensor_product(op, g, x, weights, own), "f32", dtype)
+        return emit_cast(g, _emit_per_tensor_product(op, g, x, weights, own), dtype, before="f32")
     if op.rounding == "row" and not op.block and kernel:
         x, own = _emit_float32(g, rows), _emit_float32(g, scales)
         return emit_cast(
-            g, _emit_integer_product(op, g, x, weights, own, result_shape), "f32", dtype
+            g, _emit_integer_product(op, g, x, weights, own, result_shape), dtype, before="f32"
         )
     return _emit_dequantized_product(op, g, rows, weights, scales)
 
 
 def _emit_float32(g: Emitter, x: Tensor) -> Tensor:
     """Cast a tensor to f32, the type in which activations are quantized."""
-    return make_typed_tensor(emit_cast(g, x.name, x.type.dtype, "f32"), "f32", x.type.shape)
+    return make_typed_tensor(emit_cast(g, x, "f32"), "f32", x.shape)
 
 
 def _emit_matmul_nbits(
@@ -90,13 +87,13 @@ def _emit_matmul_nbits(
         w,
         scales,
         domain=CONTRIB_DOMAIN,
-        K=x.type.shape[-1].number,
+        K=x.shape[-1].number,
         N=result_shape[-1].number,
         bits=op.bits,
         block_size=op.block,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies.open[-1].types[name] = make_typed_tensor(name, x.type.dtype, result_shape).type
+    g.bodies.open[-1].types[name] = make_typed_tensor(name, x.dtype, result_shape).type
     return name
 
 
@@ -111,7 +108,7 @@ def _emit_integer_product(
     zero_point = g.constant(0, "i8") if signed else g.constant(128, "u8")
     codes = g.node("QuantizeLinear", scaled_rows, 1.0, zero_point)
     if op.layout == "rows" and g.target.quantized_operators == "rows":
-        flat_codes = emit_flatten(g, codes, x.type.shape)
+        flat_codes = emit_flatten(g, Tensor(codes, x.type))
         unit_scale, no_zero_point = g.constant(1.0, "f32"), g.constant(0, "i8")
         given = (flat_codes, unit_scale, zero_point, w.name, unit_scale, no_zero_point)
         product = g.node("QGemm", *given, domain=CONTRIB_DOMAIN, transB=1)
@@ -123,7 +120,7 @@ def _emit_integer_product(
         if op.layout == "rows":
             is_transposed = g.node("Transpose", w, perm=[1, 0])
         product = g.node("MatMulInteger", codes, is_transposed, None if signed else zero_point)
-        sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
+        sums = emit_cast(g, product, "f32")
     return g.node("Mul", g.node("Mul", sums, scales), row_scales)
 
 
@@ -136,54 +133,54 @@ def _emit_per_tensor_product(
     if op.layout == "rows":
         is_transposed = g.node("Transpose", w, perm=[1, 0])
     product = g.node("MatMulInteger", codes, is_transposed, zero_point)
-    sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
+    sums = emit_cast(g, product, "f32")
     return g.node("Mul", sums, g.node("Mul", scale, scales))
 
 
 def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
     """Emit the scale of each row, and the rows divided by it, from -127 to 127."""
-    scale = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.type.dtype))
+    scale = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.dtype))
     return scale, g.node("Div", x, scale)
 
 
 def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each row, at least `MIN_ROW_MAXIMUM`."""
-    last, dtype = x.type.rank - 1, x.type.dtype
+    last, dtype = x.rank - 1, x.dtype
     maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x), last, keep=True)
     # Over an empty axis, ONNX Runtime's `ReduceMax` keeps the width instead of 1.
-    if not all(g.lengths.is_positive(d) for d in x.type.shape):
-        maximum = emit_slice(g, maximum, last, Dim.of(0), Dim.of(1))
+    if not all(g.lengths.is_positive(d) for d in x.shape):
+        maximum = emit_slice(g, maximum, last, 0, 1)
     return g.node("Max", maximum, g.constant(MIN_ROW_MAXIMUM, dtype))
 
 
 def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
     """Quantize and dequantize each row with its own scale."""
     scale, scaled = _emit_row_scales(g, x)
-    limits = g.constant(-128, x.type.dtype), g.constant(127, x.type.dtype)
+    limits = g.constant(-128, x.dtype), g.constant(127, x.dtype)
     codes = g.node("Clip", g.node("Round", scaled), *limits)
-    return make_typed_tensor(g.node("Mul", codes, scale), x.type.dtype, x.type.shape)
+    return make_typed_tensor(g.node("Mul", codes, scale), x.dtype, x.shape)
 
 
 def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
     """Quantize and dequantize each block of a row with its own scale."""
-    *lead, wide = x.type.shape
+    *lead, wide = x.shape
     count = count_groups(wide.number or 0, block)
     full = Dim.of(count * block)
-    name, dtype = x.name, x.type.dtype
+    name, dtype = x.name, x.dtype
     if full != wide:
         pads = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
         name = g.node("Pad", name, [*pads])
     shape = (*lead, Dim.of(count), Dim.of(block))
-    blocks = make_typed_tensor(emit_reshape(g, name, (*lead, full), shape), dtype, shape)
+    blocks = make_typed_tensor(emit_reshape(g, name, shape, before=(*lead, full)), dtype, shape)
     maximum = _emit_row_maximum(g, blocks)
     scale = g.node("Div", maximum, g.constant(127, dtype))
     # Like the kernel: multiplying by the reciprocal rounds differently from dividing.
     inverse_scale = g.node("Div", g.constant(127, dtype), maximum)
     codes = g.node("Round", g.node("Mul", blocks, inverse_scale))
-    rows = emit_reshape(g, g.node("Mul", codes, scale), shape, (*lead, full))
+    rows = emit_reshape(g, g.node("Mul", codes, scale), (*lead, full), before=shape)
     if full != wide:
-        rows = emit_slice(g, rows, len(lead), Dim.of(0), wide)
-    return make_typed_tensor(rows, dtype, x.type.shape)
+        rows = emit_slice(g, rows, len(lead), 0, wide)
+    return make_typed_tensor(rows, dtype, x.shape)
 
 
 def _emit_dequantized_product(
@@ -194,43 +191,43 @@ def _emit_dequantized_product(
         x = _emit_rounded_rows(g, x)
     elif op.rounding == "block":
         x = _emit_rounded_groups(g, x, op.block)
-    wide = x.type.shape[-1]
+    wide = x.shape[-1]
     matrix = _emit_dequantized_matrix(op, g, w, scales, wide)
     if op.layout == "rows":
         matrix = g.node("Transpose", matrix, perm=[1, 0])
     return g.node("MatMul", x, matrix)
 
 
-@lower(ops.EmbeddingQ)
+@lower
 def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor) -> str:
     """Gather rows, then dequantize them: the table stays quantized."""
-    numbers, rank = emit_checked_indices(g, ids), ids.type.rank
+    numbers, rank = emit_checked_indices(g, ids), ids.rank
     if g.target.quantized_operators == "weights" and op.block and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, numbers, table, scales)
     count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
-    flat = emit_reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
+    flat = emit_reshape(g, numbers, (count,), before=ids.shape) if rank != 1 else numbers
     is_transposed = op.layout == "columns"
     rows = _emit_picked_groups(g, table, flat, count, axis=1 if is_transposed else 0)
     # A token has one scale, or one per group if the table is stored by columns.
-    has_block_scales = is_transposed and scales.type.rank > 1
+    has_block_scales = is_transposed and scales.rank > 1
     row_scales = _emit_picked_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
     values = _emit_dequantized_matrix(op, g, rows, row_scales, op.width)
     if is_transposed:
         values = g.node("Transpose", values, perm=[1, 0])
-    return emit_reshape(g, values, (count, op.width), shape) if rank != 1 else values
+    return emit_reshape(g, values, shape, before=(count, op.width)) if rank != 1 else values
 
 
 def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
     """Gather the token positions of an axis of a quantized table."""
-    shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
-    return make_typed_tensor(g.node("Gather", x, places, axis=axis), x.type.dtype, shape)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return make_typed_tensor(g.node("Gather", x, places, axis=axis), x.dtype, shape)
 
 
 def _emit_gather_block_quantized(
     op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
     """Emit `GatherBlockQuantized`, without the padding of the last group."""
-    out, count, _ = table.type.shape
+    out, count, _ = table.shape
     flat = g.node("Reshape", table, [out.number or 0, -1])
     made = g.node(
         "GatherBlockQuantized",
@@ -245,23 +242,23 @@ def _emit_gather_block_quantized(
     )
     *lead, wide = g.site.types[0].shape
     full = count * op.block
-    g.bodies.open[-1].types[made] = Type(scales.type.dtype, (*lead, full))
-    return made if full == wide else emit_slice(g, made, len(lead), Dim.of(0), wide)
+    g.bodies.open[-1].types[made] = Type(scales.dtype, (*lead, full))
+    return made if full == wide else emit_slice(g, made, len(lead), 0, wide)
 
 
-@lower(ops.Quantize)
+@lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """Lower to Div, Round and Clip: `QuantizeLinear` has scales along one axis only."""
-    dtype = x.type.dtype
+    dtype = x.dtype
     units = g.node("Round", g.node("Div", x, scale))
     ends = g.constant(-128, dtype), g.constant(127, dtype)
-    return g.node("Cast", g.node("Clip", units, *ends), to=ONNX_TYPE_CODES["i8"])
+    return emit_cast(g, g.node("Clip", units, *ends), "i8")
 
 
-@lower(ops.Dequantize)
+@lower
 def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """Lower to a cast and `Mul`."""
-    numbers = g.node("Cast", x, to=ONNX_TYPE_CODES[scale.type.dtype])
+    numbers = emit_cast(g, x, scale.dtype)
     return g.node("Mul", numbers, scale)
 
 
@@ -269,9 +266,9 @@ def _emit_dequantized_matrix(
     op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
 ) -> str:
     """Dequantize a matrix in its stored layout."""
-    dtype, block = scales.type.dtype, op.block
+    dtype, block = scales.dtype, op.block
     if not block:
-        codes = g.node("Cast", w, to=ONNX_TYPE_CODES[dtype])
+        codes = emit_cast(g, w, dtype)
         # a scale per output: along the last axis if stored by columns, else along the first
         in_columns = op.layout == "columns"
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
@@ -280,31 +277,31 @@ def _emit_dequantized_matrix(
         return _emit_dequantized_columns(g, w, scales, wide, block)
     if op.bits == 4:
         w = _emit_unpacked_int4(g, w)
-    out, count = scales.type.shape
+    out, count = scales.shape
     shape = (out, count, Dim.of(block))
     # Group-wise codes are stored unsigned, with 0 in the middle of the range.
     zero_point = g.constant(float(2 ** (op.bits - 1)), dtype)
-    codes = g.node("Sub", g.node("Cast", w, to=ONNX_TYPE_CODES[dtype]), zero_point)
+    codes = g.node("Sub", emit_cast(g, w, dtype), zero_point)
     values = g.node("Mul", codes, emit_unsqueeze(g, scales.name, 2))
     full = count * block
-    flat = emit_reshape(g, values, shape, (out, full))
-    return flat if full == wide else emit_slice(g, flat, 1, Dim.of(0), wide)
+    flat = emit_reshape(g, values, (out, full), before=shape)
+    return flat if full == wide else emit_slice(g, flat, 1, 0, wide)
 
 
 def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
     """Dequantize a matrix with group-wise scales along its first axis."""
-    if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.type.dtype == "f32":
+    if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a weight outside the body that dequantizes it.
         with g.outside(g.site.scope, level=0):
             return g.node("DequantizeLinear", w, scales, axis=0, block_size=block)
     # Without group-wise `DequantizeLinear`: repeat each scale for the rows of its group.
     repeated = g.node("Expand", emit_unsqueeze(g, scales.name, 1), [1, block, 1])
-    count, out = scales.type.shape
+    count, out = scales.shape
     full = count * block
-    flat = emit_reshape(g, repeated, (count, Dim.of(block), out), (full, out))
+    flat = emit_reshape(g, repeated, (full, out), before=(count, Dim.of(block), out))
     if full != wide:
-        flat = emit_slice(g, flat, 0, Dim.of(0), wide)
-    return g.node("Mul", g.node("Cast", w, to=ONNX_TYPE_CODES[scales.type.dtype]), flat)
+        flat = emit_slice(g, flat, 0, 0, wide)
+    return g.node("Mul", emit_cast(g, w, scales.dtype), flat)
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
@@ -313,7 +310,8 @@ def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     sixteen = g.constant(16, "u8")
     high = g.node("Div", w, sixteen)
     low = g.node("Sub", w, g.node("Mul", high, sixteen))
-    *lead, bytes_ = w.type.shape
+    *lead, bytes_ = w.shape
     both = g.node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
     shape = (*lead, bytes_ * 2)
-    return make_typed_tensor(emit_reshape(g, both, (*lead, bytes_, Dim.of(2)), shape), "u8", shape)
+    name = emit_reshape(g, both, shape, before=(*lead, bytes_, Dim.of(2)))
+    return make_typed_tensor(name, "u8", shape)

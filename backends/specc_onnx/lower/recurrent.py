@@ -7,12 +7,12 @@ reorder weights have constant inputs only, so a runtime folds them when it loads
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
@@ -21,7 +21,6 @@ from specc_onnx.lower.tensor_helpers import (
     emit_full,
     emit_reduce,
     emit_unsqueeze,
-    emit_where,
     make_typed_tensor,
 )
 
@@ -52,30 +51,20 @@ class PackedSequence:
         """Return `[b, t, d]` as right-padded `[t, b, d]`, zeros at padding if `zero_padding`."""
         if known := _find_packed_operand(self, x):
             return known
-        name = self._zero_padding(x) if zero_padding and self.keep else x.name
-        packed = (
-            name
-            if self.is_right_padded
-            else _gather_positions(self.g, name, _emit_source_positions(self))
-        )
-        padded = self.pad_empty_axes(packed, x.type.shape)
-        return self.g.node("Transpose", padded, perm=[1, 0, 2])
-
-    def _zero_padding(self, x: Tensor) -> str:
-        """Emit `x` with zeros at padded positions."""
-        g = self.g
-        assert self.keep is not None
-        there = emit_unsqueeze(g, self.keep.name, 2)
-        return emit_where(g, x.type.dtype, there, x, g.constant(0.0, x.type.dtype))
+        g, name = self.g, x.name
+        if zero_padding and self.keep:
+            keep = emit_unsqueeze(g, self.keep.name, 2)
+            name = g.node("Where", keep, x, g.constant(0.0, x.dtype))
+        if not self.is_right_padded:
+            name = _gather_positions(g, name, _emit_source_positions(self))
+        return g.node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
 
     def unpack_sequence(self, out: str) -> str:
         """Return results at their original positions, with zeros at padding."""
         out = self.remove_placeholder(out, (self.batch, self.length))
-        return (
-            out
-            if self.is_right_padded
-            else _gather_positions(self.g, out, _emit_target_positions(self))
-        )
+        if self.is_right_padded:
+            return out
+        return _gather_positions(self.g, out, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
         """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on it)."""
@@ -87,12 +76,11 @@ class PackedSequence:
         ]
         if not any(may_be_empty):
             return x
-        zero = g.vector(0)
         ends = [
-            _emit_placeholder_count(g, d) if is_empty else zero
+            _emit_placeholder_count(g, d) if is_empty else [0]
             for d, is_empty in zip(shape, may_be_empty, strict=True)
         ]
-        return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *ends, axis=0))
+        return g.node("Pad", x, g.node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
         """Remove the positions that `pad_empty_axes` added; `shape` is the leading axes of `x`."""
@@ -106,7 +94,7 @@ class PackedSequence:
         """Emit the number of valid positions, i32[b]; None if all are valid."""
         if self.keep is None:
             return None
-        kept = emit_cast(self.g, self.keep.name, "bool", "i32")
+        kept = emit_cast(self.g, self.keep.name, "i32")
         return emit_reduce(self.g, "ReduceSum", kept, 1)
 
     def pad_lengths(self, lengths: str) -> str:
@@ -130,30 +118,23 @@ class PackedSequence:
             some = g.node("Greater", g.dim(self.length), 0)
         else:
             return end
-        before = start.name if start else g.constant(0.0, dtype)
-        return emit_where(g, dtype, some, end, before)
+        return g.node("Where", some, end, start or g.constant(0.0, dtype))
 
 
 def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
     """Return the time-major output of the previous layer, or of its two directions."""
-    g = sequence.g
-    mask, packed = g.layouts.recurrent.get(x.name, ("", ""))
-    if packed:
-        # Another mask moves positions differently.
-        return packed if mask == sequence.padding_mask else None
+    g, operands = sequence.g, [x]
     node = x.value.node if x.value else None
-    if node is None or node.op != ops.Concat(2):
+    if x.name not in g.layouts.recurrent and node is not None and node.op == ops.Concat(2):
+        operands = [g.values.tensors[a] for a in node.args if a in g.values.tensors]
+        if len(operands) < len(node.args):
+            return None
+    found = [g.layouts.recurrent.get(operand.name, ("", "")) for operand in operands]
+    # Another mask moves positions differently.
+    if any(mask != sequence.padding_mask for mask, _ in found):
         return None
-    directions = [
-        g.layouts.recurrent.get(g.values.tensors[a].name, ("", ""))
-        for a in node.args
-        if a in g.values.tensors
-    ]
-    if len(directions) < len(node.args):
-        return None
-    if any(mask != sequence.padding_mask or not packed for mask, packed in directions):
-        return None
-    return g.node("Concat", *(packed for _, packed in directions), axis=2)
+    packed = [name for _, name in found]
+    return packed[0] if len(packed) == 1 else g.node("Concat", *packed, axis=2)
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
@@ -167,21 +148,19 @@ def _emit_target_positions(sequence: PackedSequence) -> str:
     """
     g, keep = sequence.g, sequence.keep
     assert keep is not None
-    axis, one = g.constant(1, "i64"), g.constant(1, "i64")
-    valid = emit_cast(g, keep.name, "bool", "i64")
-    padded = emit_cast(g, g.node("Not", keep), "bool", "i64")
-    front = g.node("Sub", g.node("CumSum", valid, axis), one)
+    valid = emit_cast(g, keep, "i64")
+    padded = emit_cast(g, g.node("Not", keep), "i64")
+    front = g.node("Sub", g.node("CumSum", valid, 1), 1)
     count = g.node("ReduceSum", valid, [1], keepdims=True)
-    back = g.node("Add", g.node("Sub", g.node("CumSum", padded, axis), one), count)
+    back = g.node("Add", g.node("Sub", g.node("CumSum", padded, 1), 1), count)
     return g.node("Where", keep, front, back)
 
 
 def _emit_source_positions(sequence: PackedSequence) -> str:
     """Emit the source index of each position, the inverse of `_emit_target_positions`."""
     g, shape = sequence.g, (sequence.batch, sequence.length)
-    positions = emit_expand(
-        g, make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:]), shape
-    )
+    numbers = make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:])
+    positions = emit_expand(g, numbers, shape)
     # Each position is written exactly once, so the initial zeros do not matter.
     zeros = emit_full(g, 0, "i64", shape)
     return g.node("ScatterElements", zeros, _emit_target_positions(sequence), positions, axis=1)
@@ -214,8 +193,8 @@ def emit_ordered_weights(
         bias = None
         if any(biases):
             # ONNX concatenates both biases; zeros replace a missing one.
-            length = weights[0].type.shape[axis].number or 0
-            dtype = next(b.type.dtype for b in biases if b)
+            length = weights[0].shape[axis].number or 0
+            dtype = next(b.dtype for b in biases if b)
             zeros = g.constant([0.0] * length, dtype)
             parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
             bias = emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
@@ -228,7 +207,7 @@ def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int 
     count = len(cell.order)
     if count == 1:
         return weights.name
-    size = divide_dims_exactly(weights.type.shape[axis], count)
+    size = divide_dims_exactly(weights.shape[axis], count)
     sizes = g.shape([size] * count)
     parts = list(g.nodes("Split", count, weights, sizes, axis=axis))
     if cell.negated is not None:
@@ -243,71 +222,69 @@ LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2
 """Index of each of ONNX's gates in specc's order: input, forget, cell, output; reset, update, new;
 peepholes."""
 
-LayerOperands = tuple[Tensor | None, ...]
 
-
-@lower(ops.Rnn)
+@lower
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `RNN`."""
-    layer = _RecurrentLayer.build(g, op, args, GateOrder((0,)))
+    layer = _RecurrentLayer(g, op, args, GateOrder((0,)))
     # Not every runtime supports other activations.
     feature = "" if op.activation == "tanh" else "activation"
     return _emit_layer(layer, "RNN", feature, activations=[op.activation.capitalize()])
 
 
-@lower(ops.Gru)
+@lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `GRU`; an update gate for the new state negates its weights."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without another operator
     gates = GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
-    layer = _RecurrentLayer.build(g, op, args, gates)
+    layer = _RecurrentLayer(g, op, args, gates)
     return _emit_layer(layer, "GRU", feature, linear_before_reset=int(not feature))
 
 
-@lower(ops.Lstm)
+@lower
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `LSTM`, which has no projection."""
-    layer = _RecurrentLayer.build(g, op, args, GateOrder(LSTM_GATE_ORDER))
+    layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_layer(layer, "LSTM", "peepholes" if layer.operands.peepholes else "")
 
 
-@lower(ops.LstmQ)
+@lower
 def lstm_q(op: ops.LstmQ, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes all time steps as one tensor;
     padded ones are zeros, which do not change the scale.
     """
-    layer = _RecurrentLayer.build(g, op, args, GateOrder(LSTM_GATE_ORDER))
+    layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class _RecurrentLayer:
     """One layer with its operands; quantized weights are `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.LstmQ
-    args: LayerOperands
+    args: tuple[Tensor | None, ...]
     cell: GateOrder
-    operands: ops.RecurrentOperands[Tensor]
-    sequence: PackedSequence
 
-    @classmethod
-    def build(
-        cls, g: Emitter, op: RecurrentOp | ops.LstmQ, args: LayerOperands, cell: GateOrder
-    ) -> "_RecurrentLayer":
-        operands = ops.RecurrentOperands.from_operands(args, quantized=isinstance(op, ops.LstmQ))
-        sequence = PackedSequence(g, operands.keep, *operands.sequence.type.shape[:2])
-        return cls(g=g, op=op, args=args, cell=cell, operands=operands, sequence=sequence)
+    @cached_property
+    def operands(self) -> ops.RecurrentOperands[Tensor]:
+        """The operands by name."""
+        is_quantized = isinstance(self.op, ops.LstmQ)
+        return ops.RecurrentOperands.from_operands(self.args, quantized=is_quantized)
+
+    @property
+    def sequence(self) -> PackedSequence:
+        """The sequence with its padding mask."""
+        shape = self.operands.sequence.shape
+        return PackedSequence(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
         """Return whether ONNX's operator can compute the layer with this feature, "" for none."""
-        if self.operands.projection or self.operands.sequence.type.dtype not in FUSED_LAYER_DTYPES:
+        if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.sequence.keep else ""
-        return all(
-            not need or need in self.g.target.recurrent_features for need in (feature, lengths)
-        )
+        return {feature, lengths} - {""} <= self.g.target.recurrent_features
 
 
 def _emit_layer(
@@ -316,18 +293,20 @@ def _emit_layer(
     """Emit the operator `kind`, or a loop if the target lacks the operator or its `feature`."""
     if layer.is_fusible(feature):
         return _emit_fused_layer(layer, kind, **attributes)
-    return _lower_as_loop(layer)
+    op, scope = layer.op, layer.g.site.scope
+    assert not isinstance(op, ops.LstmQ), "quantization plans check that the target has LstmQ"
+    return lower_expansion(layer.g, layer.args, lambda b, x: expand_to_scan(b, op, x, scope))
 
 
 def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
     g, sequence, x = layer.g, layer.sequence, layer.operands
     lengths = sequence.emit_lengths()
-    counts = sequence.pad_lengths(lengths) if lengths else None
+    counts = lengths and sequence.pad_lengths(lengths)
     starts = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
     states = [
-        emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.type.shape), 0) if s else None
+        emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.shape), 0) if s else None
         for s in starts
     ]
     packed = sequence.pack_sequence(x.sequence, zero_padding=x.scales is not None)
@@ -335,12 +314,15 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     weights = emit_ordered_weights(
         g, layer.cell, (x.weights, x.state_weights), (x.bias, x.state_bias), axis
     )
+    # the cell gate has no peephole weights, [1, 3·h]
+    order = GateOrder(PEEPHOLE_ORDER)
+    peepholes = x.peepholes and emit_unsqueeze(g, emit_gates_in_order(g, x.peepholes, order), 0)
     hidden_states, *finals = g.nodes(
         kind,
         3 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 2,
-        *(packed, *weights, counts, *states, _emit_peepholes(layer), *_emit_scales(layer)),
+        *(packed, *weights, counts, *states, peepholes, *_emit_scales(layer)),
         domain=CONTRIB_DOMAIN if x.scales else "",
-        hidden_size=x.state_weights.type.shape[1 - axis].number,
+        hidden_size=x.state_weights.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )
@@ -348,20 +330,12 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     out = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer reads the time-major output, without transposes.
     g.layouts.recurrent[out] = sequence.padding_mask, stacked
-    unpadded = [
-        sequence.remove_placeholder(g.node("Squeeze", e, [0]), (sequence.batch,)) for e in finals
-    ]
-    ends = zip(unpadded, starts, strict=False)
-    dtype = x.sequence.type.dtype
-    return (out, *(sequence.select_final_state(e, s, lengths, dtype) for e, s in ends))
-
-
-def _emit_peepholes(layer: _RecurrentLayer) -> str | None:
-    """Emit peephole weights [1, 3·h] in ONNX's order; the cell gate has none."""
-    if layer.operands.peepholes is None:
-        return None
-    cell = GateOrder(PEEPHOLE_ORDER, layer.cell.negated)
-    return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.operands.peepholes, cell), 0)
+    results = [out]
+    for end, start in zip(finals, starts, strict=False):
+        state = sequence.remove_placeholder(g.node("Squeeze", end, [0]), (sequence.batch,))
+        dtype = x.sequence.dtype
+        results.append(sequence.select_final_state(state, start, lengths, dtype))
+    return tuple(results)
 
 
 def _emit_scales(layer: _RecurrentLayer) -> list[str]:
@@ -373,10 +347,3 @@ def _emit_scales(layer: _RecurrentLayer) -> list[str]:
         reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
         results += reordered, g.constant([0], "i8")
     return results
-
-
-def _lower_as_loop(layer: _RecurrentLayer) -> tuple[str, ...]:
-    """Lower the layer as an equivalent loop."""
-    op, scope = layer.op, layer.g.site.scope
-    assert not isinstance(op, ops.LstmQ), "quantization plans check that the target has LstmQ"
-    return lower_expansion(layer.g, layer.args, lambda b, x: expand_to_scan(b, op, x, scope))

@@ -15,8 +15,7 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import LoweringSite, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
 
 LoweredNames: TypeAlias = str | tuple[str, ...]
 LoweringRule: TypeAlias = Callable[..., LoweredNames]
@@ -42,14 +41,16 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         )
         nodes = g.bodies.open[-1].nodes
         before = len(nodes)
-        names = lower[node.op](
-            node.op, g, *(None if a is None else g.values.tensors[a] for a in node.args)
-        )
+        operands = (None if a is None else g.values.tensors[a] for a in node.args)
+        made = lower[node.op](node.op, g, *operands)
         if node.op.heavy:
             _add_doc_string(
                 nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.scope_prefix
             )
-        _record_results(g, results, (names,) if isinstance(names, str) else names)
+        names = (made,) if isinstance(made, str) else made
+        for result, name in zip(results, names, strict=True):
+            g.values.tensors[result] = Tensor(name, result.type, result)
+            g.bodies.open[-1].types[name] = result.type
     g.site = site
 
 
@@ -64,13 +65,7 @@ def lower_expansion(
     results = add_nodes(b, inputs)
     g.values.tensors.update((v, t) for v, t in zip(inputs, args, strict=True) if v and t)
     lower_nodes(g, b.finish("expansion", {f"y{n}": v for n, v in enumerate(results)}))
-    return tuple(g.values.tensors[v].name for v in results)
-
-
-def _record_results(g: Emitter, results: Sequence[Value], names: Sequence[str]) -> None:
-    for result, name in zip(results, names, strict=True):
-        g.values.tensors[result] = Tensor(name, result.type, result)
-        g.bodies.open[-1].types[name] = result.type
+    return tuple(g.list_names(results))
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, directory: str) -> None:
@@ -93,8 +88,7 @@ def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
     for node, _ in graph.nodes:
         match node.op, node.args:
             case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
-                ends = (start.number, stop.number)
-                begin, end = (-1 if n is None else n for n in ends)
+                begin, end = (-1 if d.number is None else d.number for d in (start, stop))
                 cuts[x, axis].add((begin, end))
     found: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for (x, axis), pieces in cuts.items():

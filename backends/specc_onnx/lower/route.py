@@ -16,12 +16,11 @@ from functools import partial
 from onnx import GraphProto
 
 from specc.ir import ops
-from specc.ir.dim import Dim, multiply_dims
+from specc.ir.dim import multiply_dims
 from specc.ir.ops.route import RouteOperands
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, emit_body_results, make_body_graph, make_branch
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.registry import lower, lower_nodes
@@ -44,7 +43,7 @@ MAX_INLINE_NODES = 24
 """Maximum number of nodes of an expert that is unrolled."""
 
 
-@lower(ops.Route)
+@lower
 def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
     """Emit the weighted sums of expert outputs."""
     (result_type,) = g.site.types
@@ -57,25 +56,22 @@ def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
         op=op,
         g=g,
         operands=routed,
-        rows=emit_flatten(g, routed.x.name, routed.x.type.shape),
-        gates=emit_flatten(g, routed.gates.name, routed.gates.type.shape),
+        rows=emit_flatten(g, routed.x),
+        gates=emit_flatten(g, routed.gates),
         ids=_emit_expert_ids(op, g, routed),
         sums=sums,
     )
     start = emit_full(g, 0, dtype, sums.shape)
     unrolled = _can_inline_experts(op, g, routed)
     total = experts.emit_unrolled(start) if unrolled else experts.emit_loop(start)
-    return emit_cast(
-        g, emit_reshape(g, total, sums.shape, result_type.shape), dtype, result_type.dtype
-    )
+    result = emit_reshape(g, total, result_type.shape, before=sums.shape)
+    return emit_cast(g, result, result_type.dtype, before=dtype)
 
 
 def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> bool:
     """Return whether there are few small experts with static weights."""
     stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow_weights.values()}
-    elements = sum(
-        multiply_dims(t.type.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked
-    )
+    elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
     count = op.experts.number
     return (
         count is not None
@@ -88,14 +84,14 @@ def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tenso
 
 def _emit_expert_ids(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> str:
     """Emit the expert ids of each token, i64[n, k]; the number of experts means no expert."""
-    no_expert, dtype = g.dim(op.experts), operands.ids.type.dtype
-    ids = emit_cast(g, emit_flatten(g, operands.ids.name, operands.ids.type.shape), dtype, "i64")
+    no_expert = g.dim(op.experts)
+    ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", before=operands.ids.dtype)
     is_valid = g.node("Less", ids, no_expert)
     negative = g.node("Less", ids, 0)
     is_valid = g.node("And", is_valid, g.node("Not", negative))
     if operands.keep is not None:
-        shape = operands.keep.type.shape
-        keep = emit_reshape(g, operands.keep.name, shape, (multiply_dims(shape), Dim.of(1)))
+        shape = operands.keep.shape
+        keep = emit_reshape(g, operands.keep, (multiply_dims(shape), 1))
         is_valid = g.node("And", is_valid, keep)
     return emit_where(g, "i64", is_valid, ids, no_expert)
 
@@ -117,7 +113,7 @@ class _ExpertEmitter:
     def emit_loop(self, start: str) -> str:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
-        used_mask = emit_slice(g, self._emit_used_experts(), 0, Dim.of(0), self.op.experts)
+        used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.experts)
         # ascending, so that a token's summation order does not depend on other tokens
         used_experts = g.node("Squeeze", g.node("NonZero", used_mask), [0])
         iterations = g.node("Size", used_experts)
@@ -151,11 +147,8 @@ class _ExpertEmitter:
             expert_weights = [each[number] for each in parts]
             is_used = g.node("Gather", self._emit_used_experts(), expert, axis=0)
             add_output = partial(self._add_expert_output, total, expert, expert_weights)
-            used_branch = make_branch(g, g.scoped_name("expert"), [self.sums], add_output)
-            unused_branch = make_branch(
-                g, g.scoped_name("nobody"), [self.sums], partial(list, [total])
-            )
-            total = g.node("If", is_used, then_branch=used_branch, else_branch=unused_branch)
+            branches = {"used": add_output, "unused": partial(tuple[str], [total])}
+            (total,) = emit_if(g, is_used, [self.sums], branches)
         return total
 
     def _emit_used_experts(self) -> str:
@@ -173,19 +166,19 @@ class _ExpertEmitter:
         g = self.g
         token_ids, token_gates = self._select_tokens(g.node("Equal", self.ids, expert))
         output = self._lower_expert(token_ids, expert_weights)
-        gate_dtype, dtype = self.operands.gates.type.dtype, self.sums.dtype
+        gate_dtype, dtype = self.operands.gates.dtype, self.sums.dtype
         added = g.node(
             "Mul",
-            emit_cast(g, output, gate_dtype, dtype),
-            emit_cast(g, token_gates, gate_dtype, dtype),
+            emit_cast(g, output, dtype, before=gate_dtype),
+            emit_cast(g, token_gates, dtype, before=gate_dtype),
         )
         rows = emit_unsqueeze(g, token_ids, 1)
         return g.nodes("ScatterND", 1, sums, rows, added, reduction="add")
 
     def _select_tokens(self, is_chosen: str) -> tuple[str, str]:
         """Return the distinct tokens routed to this expert, i64[m], and their gates [m, 1]."""
-        g, dtype = self.g, self.operands.gates.type.dtype
-        any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "bool", "i64"), 1)
+        g, dtype = self.g, self.operands.gates.dtype
+        any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "i64"), 1)
         found = g.node("NonZero", any_chosen)
         token_ids = g.node("Squeeze", found, [0])
         gates = emit_where(g, dtype, is_chosen, self.gates, g.constant(0, dtype))
@@ -217,12 +210,13 @@ class _ExpertEmitter:
         stored = g.values.narrow_weights.get(stacked.name)
         found = []
         with g.outside(g.site.scope, level=0):
-            ones = g.vector(*[1] * count)
-            names = g.nodes("Split", count, stored or stacked.name, ones, axis=0)
+            names = g.nodes("Split", count, stored or stacked, [1] * count, axis=0)
             for name in names:
                 part = g.node("Squeeze", name, [0])
                 if stored is not None:
-                    part = emit_cast(g, part, g.values.stored_types[stored].dtype, type.dtype)
+                    part = emit_cast(
+                        g, part, type.dtype, before=g.values.stored_types[stored].dtype
+                    )
                 found.append(Tensor(part, Type(type.dtype, type.shape[1:])))
         return found
 
@@ -232,5 +226,5 @@ class _ExpertEmitter:
         stored = g.values.narrow_weights.get(stacked.name)
         name = g.node("Gather", stored or stacked.name, expert, axis=0)
         if stored is not None:
-            name = emit_cast(g, name, g.values.stored_types[stored].dtype, type.dtype)
+            name = emit_cast(g, name, type.dtype, before=g.values.stored_types[stored].dtype)
         return Tensor(name, Type(type.dtype, type.shape[1:]))

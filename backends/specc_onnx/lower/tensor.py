@@ -1,18 +1,24 @@
-"""Lower elementwise ops, reductions and reshapes."""
+"""Lower elementwise ops, reductions, reshapes and `Einsum`.
 
+ONNX's `Einsum` is used only for a repeated axis in one term: with an empty axis it crashes ONNX
+Runtime 1.31. Other einsums become transposes and matrix products.
+"""
+
+import string
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, multiply_dims
 from specc_onnx.lower.elementwise import INTEGER_DTYPES, emit_float_to_integer, emit_integer_sum
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
     emit_checked_indices,
+    emit_checked_length,
     emit_full,
     emit_matmul,
     emit_reduce,
@@ -20,21 +26,20 @@ from specc_onnx.lower.tensor_helpers import (
     emit_slice,
     emit_unsqueeze,
     emit_where,
+    make_typed_tensor,
 )
 
 lower.add_rules(
     {
         ops.Constant: lambda op, g: g.constant(op.value, op.dtype),
         ops.Range: lambda op, g: emit_arange(g, op.length),
-        ops.Extent: lambda op, g, x: emit_arange(g, x.type.shape[op.axis]),
+        ops.Extent: lambda op, g, x: emit_arange(g, x.shape[op.axis]),
         ops.Size: lambda op, g: g.dim(op.length),
         ops.And: lambda op, g, left, right: g.node("And", left, right),
         ops.Or: lambda op, g, left, right: g.node("Or", left, right),
         ops.Not: lambda op, g, x: g.node("Not", x),
-        ops.Where: lambda op, g, condition, yes, no: emit_where(
-            g, yes.type.dtype, condition, yes, no
-        ),
-        ops.Split: lambda op, g, x: emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape),
+        ops.Where: lambda op, g, condition, yes, no: emit_where(g, yes.dtype, condition, yes, no),
+        ops.Split: lambda op, g, x: emit_reshape(g, x, g.site.types[0].shape),
         ops.Insert: lambda op, g, x: emit_unsqueeze(g, x.name, op.axis),
         ops.Squeeze: lambda op, g, x: g.node("Squeeze", x, [op.axis]),
         ops.Last: lambda op, g, x: g.node("Gather", x, -1, axis=op.axis),
@@ -54,30 +59,30 @@ COMPARE_OPERATORS = {
 }
 
 
-@lower(ops.Compare)
+@lower
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower to one operator; `ne` and `same_group` need several."""
     if op.fn == "same_group":
-        positive = g.node("Greater", left, g.constant(0, left.type.dtype))
+        positive = g.node("Greater", left, g.constant(0, left.dtype))
         return g.node("And", g.node("Equal", left, right), positive)
     result = g.node(COMPARE_OPERATORS[op.fn], left, right)
     return g.node("Not", result) if op.fn == "ne" else result
 
 
-@lower(ops.Cast)
+@lower
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """Lower to `Cast`; float to integer saturates."""
-    before = x.type.dtype
+    before = x.dtype
     # A weight stored in this type needs no cast.
     stored = g.values.narrow_weights.get(x.name)
     if stored is not None and g.values.stored_types[stored].dtype == op.to:
         return stored
     if op.to in INTEGER_DTYPES and before in FLOAT_DTYPES:
         return emit_float_to_integer(g, x.name, before, op.to)
-    return emit_cast(g, x.name, before, op.to)
+    return emit_cast(g, x, op.to)
 
 
-@lower(ops.Transpose)
+@lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for kernels."""
     result = g.node("Transpose", x, perm=list(op.order))
@@ -89,7 +94,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     return result
 
 
-@lower(ops.Merge)
+@lower
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     """Lower to a reshape; heads with a packed form are merged already."""
     node = x.value.node if x.value else None
@@ -99,18 +104,18 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
         assert inner is not None
         if (packed := g.layouts.packed.get(g.values.tensors[inner].name)) is not None:
             return packed
-    return emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape)
+    return emit_reshape(g, x, g.site.types[0].shape)
 
 
-@lower(ops.Expand)
+@lower
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
     """Expand an axis of length 1; ones elsewhere keep the shape."""
-    target = [Dim.of(1)] * x.type.rank
+    target = [Dim.of(1)] * x.rank
     target[op.axis] = op.length
     return x.name if op.length == 1 else g.node("Expand", x, g.shape(target))
 
 
-@lower(ops.Concat)
+@lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
     # a placeholder name: attention replaces it by the written buffer
@@ -121,17 +126,17 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     return g.node("Concat", *(p.name for p in parts), axis=op.axis)
 
 
-@lower(ops.Slice)
+@lower
 def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     """Lower to `Slice`, or to one `Split` for slices that partition an axis."""
-    if op.start == 0 and op.stop == x.type.shape[op.axis]:
+    if op.start == 0 and op.stop == x.shape[op.axis]:
         return x.name
     ends = g.facts.split_ends.get(x.value, {}).get(op.axis) if x.value else None
     if ends:
         return _emit_split_piece(op, g, x, ends)
-    length = x.type.shape[op.axis]
-    start = g.lengths.emit_length_check(g, g.shape([op.start]), op.start, op.stop - op.start)
-    stop = g.lengths.emit_length_check(g, g.shape([op.stop]), length - op.stop)
+    length = x.shape[op.axis]
+    start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
+    stop = emit_checked_length(g, op.stop, length - op.stop)
     return g.node("Slice", x, start, stop, [op.axis])
 
 
@@ -143,76 +148,172 @@ def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int])
     return pieces[begins.index(op.start.number or 0)]
 
 
-@lower(ops.Index)
+@lower
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` of one position."""
     if op.at.number is not None:
         return g.node("Gather", x, g.dim(op.at), axis=op.axis)
-    at = g.lengths.emit_length_check(g, g.shape([op.at]), op.at)
+    at = emit_checked_length(g, op.at, op.at)
     return g.node("Gather", x, g.node("Squeeze", at, [0]), axis=op.axis)
 
 
-@lower(ops.Gather)
+@lower
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
         return g.node("Gather", table, emit_checked_indices(g, ids), axis=0)
     # GatherND copies single elements: five times slower
-    if op.axis == table.type.rank - 1:
+    if op.axis == table.rank - 1:
         return g.node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
     numbers = emit_cast(
-        g, emit_checked_indices(g, ids), ids.type.dtype, "i64"
+        g, emit_checked_indices(g, ids), "i64", before=ids.dtype
     )  # GatherND takes no other
-    places = emit_unsqueeze(g, numbers, ids.type.rank)
+    places = emit_unsqueeze(g, numbers, ids.rank)
     return g.node("GatherND", table, places, batch_dims=op.axis)
 
 
-@lower(ops.Flip)
+@lower
 def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` with descending positions."""
-    length = x.type.shape[op.axis]
+    length = x.shape[op.axis]
     numbers = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
     return g.node("Gather", x, numbers, axis=op.axis)
 
 
-@lower(ops.Delay)
+@lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     """Prepend `by` positions and drop as many at the end, also of a shorter axis."""
     if op.by == 0:
         return x.name
-    shape = list(x.type.shape)
+    shape = list(x.shape)
     length, shape[op.axis] = shape[op.axis], Dim.of(op.by)
-    front = emit_full(g, op.first, x.type.dtype, shape)
+    front = emit_full(g, op.first, x.dtype, shape)
     longer = g.node("Concat", front, x, axis=op.axis)
-    return emit_slice(g, longer, op.axis, Dim.of(0), length)
+    return emit_slice(g, longer, op.axis, 0, length)
 
 
-@lower(ops.Reduce)
+@lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
     """Lower to a reduction; `any` and `all` count booleans, which is valid for empty axes."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
-    if op.fn == "sum" and x.type.dtype in INTEGER_DTYPES:
+    if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sum(g, x, op.axis)
     if op.fn in kinds:
         return emit_reduce(g, kinds[op.fn], x.name, op.axis)
     zero = g.constant(0, "i32")
     counted = x.name if op.fn == "any" else g.node("Not", x)
-    count = emit_reduce(g, "ReduceSum", emit_cast(g, counted, "bool", "i32"), op.axis)
+    count = emit_reduce(g, "ReduceSum", emit_cast(g, counted, "i32"), op.axis)
     return g.node("Greater" if op.fn == "any" else "Equal", count, zero)
 
 
-@lower(ops.ArgMax)
+@lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """Emit the first index of the maximum."""
-    if g.lacks("ArgMax", x.type.dtype):
+    if g.lacks("ArgMax", x.dtype):
         _, place = g.nodes("TopK", 2, x, [1], axis=op.axis)
         return g.node("Squeeze", place, [op.axis])
     return g.node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
 
 
-@lower(ops.OneHot)
+@lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     """Compare with position indices: an index out of range gives zeros."""
-    numbers = emit_cast(g, emit_arange(g, op.size), "i64", x.type.dtype)
-    same = g.node("Equal", emit_unsqueeze(g, x.name, x.type.rank), numbers)
-    return emit_cast(g, same, "bool", g.site.types[0].dtype)
+    numbers = emit_cast(g, emit_arange(g, op.size), x.dtype, before="i64")
+    same = g.node("Equal", emit_unsqueeze(g, x.name, x.rank), numbers)
+    return emit_cast(g, same, g.site.types[0].dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumTerm:
+    """An operand with its axes by name."""
+
+    tensor: Tensor
+    axes: tuple[str, ...]
+
+    def dims(self, names: Sequence[str]) -> list[Dim]:
+        """Return the lengths of the named axes."""
+        return [self.tensor.shape[self.axes.index(n)] for n in names]
+
+
+@lower
+def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
+    """Lower an einsum by contracting the operands from left to right."""
+    left, right = op.equation.split("->")
+    names = [tuple(term.split()) for term in left.split(",")]
+    out = tuple(right.split())
+    # `i i -> i` is not a matrix product.
+    if any(len(set(n)) < len(n) for n in names):
+        return _emit_einsum_operator(g, args, names, out)
+    terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
+    joined = terms[0]
+    for n, term in enumerate(terms[1:], start=1):
+        # An axis is summed as soon as neither a later operand nor the result has it.
+        later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
+        joined = _multiply_terms(g, joined, term, later)
+    joined = _sum_unshared_axes(g, joined, set(out))
+    return _transpose_term(g, joined, out).name
+
+
+def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -> EinsumTerm:
+    """Emit the product of two terms, summed over the shared axes that are not used later."""
+    a, b = (
+        _sum_unshared_axes(g, a, later | {*b.axes}),
+        _sum_unshared_axes(g, b, later | {*a.axes}),
+    )
+    # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` and `k` are rows and
+    # columns.
+    both = [n for n in a.axes if n in b.axes]
+    batch = [n for n in both if n in later]
+    inner = [n for n in both if n not in later]
+    rows = [n for n in a.axes if n not in b.axes]
+    columns = [n for n in b.axes if n not in a.axes]
+    left = _to_matrix(g, a, batch, rows, inner)
+    right = _to_matrix(g, b, batch, inner, columns)
+    made = emit_matmul(g, left, right)
+    flat = (*left.shape[:-1], right.shape[-1])
+    axes = (*batch, *rows, *columns)
+    shape = (*a.dims(batch), *a.dims(rows), *b.dims(columns))
+    name = emit_reshape(g, made, shape, before=flat)
+    return EinsumTerm(make_typed_tensor(name, a.tensor.dtype, shape), axes)
+
+
+def _to_matrix(
+    g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
+) -> Tensor:
+    """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
+    moved = _transpose_term(g, term, (*batch, *rows, *columns))
+    row_count, column_count = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
+    shape = (*term.dims(batch), row_count, column_count)
+    name = emit_reshape(g, moved, shape)
+    return make_typed_tensor(name, moved.dtype, shape)
+
+
+def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTerm:
+    """Sum a term over the axes that are not in `kept`."""
+    # From the last axis on, so that indices of earlier axes stay valid.
+    for axis in reversed(range(len(term.axes))):
+        if term.axes[axis] not in kept:
+            name = emit_reduce(g, "ReduceSum", term.tensor.name, axis)
+            axes = term.axes[:axis] + term.axes[axis + 1 :]
+            made = make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
+            term = EinsumTerm(made, axes)
+    return term
+
+
+def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor:
+    if tuple(axes) == term.axes:
+        return term.tensor
+    order = [term.axes.index(n) for n in axes]
+    name = g.node("Transpose", term.tensor, perm=order)
+    return make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
+
+
+def _emit_einsum_operator(
+    g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
+) -> str:
+    """Emit `Einsum`; the only operator that handles a repeated axis in one term (a diagonal)."""
+    every = dict.fromkeys(n for term in names for n in term)
+    letter = dict(zip(every, string.ascii_letters, strict=False))
+    *given, made = ["".join(letter[n] for n in term) for term in (*names, out)]
+    equation = f"{','.join(given)}->{made}"
+    return g.node("Einsum", *(a.name for a in args), equation=equation)

@@ -5,23 +5,30 @@ ONNX counts negative indices from the end; in the IR they are out of range.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from specc.ir import ops
-from specc.ir.dim import Dim, multiply_dims
+from specc.ir.dim import Dim, DimLike, multiply_dims
 from specc.ir.graph import Node, Value
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.emitter import Emitter, Operand
-from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.emitter import Emitter, Operand, Tensor
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 
-def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]) -> str:
-    """Emit a reshape from `before` to `after` that is valid for empty tensors too."""
+def emit_reshape(
+    g: Emitter, x: str | Tensor, after: Sequence[DimLike], *, before: Sequence[DimLike] = ()
+) -> str:
+    """Emit a reshape to `after` that is valid for empty tensors too; `before` is the shape of a
+    value that is given by name.
+    """
+    if isinstance(x, Tensor):
+        before, x = x.shape, x.name
     if tuple(before) == tuple(after):
         return x
-    written = _plan_target_shape(before, after)
+    written = _plan_target_shape(before, [Dim.of(d) for d in after])
     numbers = [n for n in written if n is not None]
     unknown = len(written) - len(numbers)
     # 0 copies an axis, so no actual length may be 0.
@@ -34,7 +41,7 @@ def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]
     return g.node("Reshape", x, g.shape(after), allowzero=1)
 
 
-def _plan_target_shape(before: Sequence[Dim], after: Sequence[Dim]) -> list[int | None]:
+def _plan_target_shape(before: Sequence[DimLike], after: Sequence[Dim]) -> list[int | None]:
     """Return the shape operand of `Reshape`: 0 copies a dynamic axis, None is a dynamic length."""
     stays = [axis < len(before) and before[axis] == d for axis, d in enumerate(after)]
     return [
@@ -43,37 +50,46 @@ def _plan_target_shape(before: Sequence[Dim], after: Sequence[Dim]) -> list[int 
     ]
 
 
-def emit_flatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
+def emit_flatten(g: Emitter, x: Tensor) -> str:
     """Emit `x` as `[n, d]`, with all axes but the last merged."""
-    if len(shape) == 2:
-        return x
-    return emit_reshape(g, x, shape, (multiply_dims(shape[:-1]), shape[-1]))
+    return emit_reshape(g, x, (multiply_dims(x.shape[:-1]), x.shape[-1]))
 
 
-def emit_expand(g: Emitter, x: Tensor, shape: Sequence[Dim]) -> str:
+def emit_expand(g: Emitter, x: Tensor, shape: Sequence[DimLike]) -> str:
     """Emit `x` broadcast to `shape`."""
-    if x.type.shape == tuple(shape):
+    if x.shape == tuple(shape):
         return x.name
     return g.node("Expand", x, g.shape(shape))
 
 
-def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[Dim]) -> str:
+def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[DimLike]) -> str:
     """Emit a tensor filled with `value`."""
     scalar = g.constant(value, dtype)
     return g.node("Expand", scalar, g.shape(shape)) if shape else scalar
 
 
-def emit_slice(g: Emitter, x: str, axis: int, start: Dim, stop: Dim) -> str:
+def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: DimLike) -> str:
     """Emit positions `start` to `stop` (exclusive) of an axis."""
     return g.node("Slice", x, g.shape([start]), g.shape([stop]), [axis])
 
 
-def emit_unsqueeze(g: Emitter, x: str, *axes: int) -> str:
+def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
+    """Emit a length, i64[1]; the model fails at run time if one of `nonnegative` is negative."""
+    return g.lengths.emit_length_check(g, g.shape([length]), *nonnegative)
+
+
+def emit_axis_length(g: Emitter, x: str | Tensor, axis: int) -> str:
+    """Emit the length of an axis, i64[1]."""
+    return g.node("Shape", x, start=axis, end=axis + 1)
+
+
+def emit_unsqueeze(g: Emitter, x: str | Tensor, *axes: int) -> str:
     """Emit `x` with new axes of length 1 at `axes` of the result."""
-    return g.node("Unsqueeze", x, [*axes]) if axes else x
+    name = x.name if isinstance(x, Tensor) else x
+    return g.node("Unsqueeze", name, [*axes]) if axes else name
 
 
-def emit_reduce(g: Emitter, kind: str, x: str, axis: int, keep: bool = False) -> str:
+def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keep: bool = False) -> str:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
     if kind == "ReduceSum" or g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
         return g.node(kind, x, [axis], keepdims=keep)
@@ -91,24 +107,21 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit `MatMul`; operands are expanded first where a broadcast axis may be empty."""
     names = []
     for one, other in ((x, y), (y, x)):
-        lead, beside = one.type.shape[:-2], other.type.shape[:-2]
-        padded = (*[Dim.of(1)] * (len(beside) - len(lead)), *lead)
-        counts = (*[Dim.of(1)] * (len(lead) - len(beside)), *beside)
-        full_size = tuple(c if p == 1 else p for p, c in zip(padded, counts, strict=True))
-        doubtful = [
-            c
-            for p, c in zip(padded, counts, strict=True)
-            if p == 1 != c and not g.lengths.is_positive(c)
-        ]
-        needed = doubtful and len(lead)
-        names.append(
-            emit_expand(g, one, (*full_size, *one.type.shape[-2:])) if needed else one.name
-        )
+        lead, lengths = one.shape[-3::-1], other.shape[-3::-1]
+        pairs = [*zip_longest(lead, lengths, fillvalue=Dim.of(1))][::-1]
+        doubtful = any(a == 1 != b and not g.lengths.is_positive(b) for a, b in pairs)
+        full = [b if a == 1 else a for a, b in pairs]
+        needed = lead and doubtful
+        names.append(emit_expand(g, one, (*full, *one.shape[-2:])) if needed else one.name)
     return g.node("MatMul", *names)
 
 
-def emit_cast(g: Emitter, x: str, before: str, after: str) -> str:
-    """Cast `x` to another element type."""
+def emit_cast(g: Emitter, x: str | Tensor, after: str, *, before: str = "") -> str:
+    """Cast `x` to another element type; `before` is the type of a value that is given by name, if
+    it may have that type already.
+    """
+    if isinstance(x, Tensor):
+        before, x = x.dtype, x.name
     return x if before == after else g.node("Cast", x, to=ONNX_TYPE_CODES[after])
 
 
@@ -119,14 +132,14 @@ def emit_arange(g: Emitter, length: Dim) -> str:
 
 def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, count: int = 1) -> str:
     """Emit `x` with zeros appended to an axis of fewer than `count` positions."""
-    length = x.type.shape[axis]
+    length = x.shape[axis]
     if g.lengths.get_lower_bound(length) >= count:
         return x.name
     short = g.node("Sub", [count], g.shape([length]))
     missing = g.node("Max", short, [0])
-    sides = [g.shape([d]) for d in x.type.shape]
+    sides = [g.shape([d]) for d in x.shape]
     sides[axis] = missing
-    zero = g.constant(0, x.type.dtype)
+    zero = g.constant(0, x.dtype)
     return g.node("Concat", x, g.node("Expand", zero, g.node("Concat", *sides, axis=0)), axis=axis)
 
 
@@ -143,9 +156,9 @@ def is_always_true(x: Tensor) -> bool:
     return False
 
 
-def make_typed_tensor(name: str, dtype: str, shape: Sequence[Dim]) -> Tensor:
+def make_typed_tensor(name: str, dtype: str, shape: Sequence[DimLike]) -> Tensor:
     """Return a tensor without an IR value."""
-    return Tensor(name, Type(dtype, tuple(shape)))
+    return Tensor(name, Type.of(dtype, *shape))
 
 
 MAX_SIGN_SEARCH_DEPTH = 48
@@ -165,28 +178,28 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
     """Emit indices with negative ones replaced by one that is out of range."""
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
-    dtype = ids.type.dtype
+    dtype = ids.dtype
     below = g.node("Less", ids, g.constant(0, dtype))
     return g.node("Where", below, g.constant(MAX_INTEGERS[dtype], dtype), ids)
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
     """Replace negative indices at padded positions by 0."""
-    zero = g.constant(0, ids.type.dtype)
+    zero = g.constant(0, ids.dtype)
     unread = g.node("And", g.node("Not", keep), g.node("Less", ids, zero))
     return g.node("Where", unread, zero, ids)
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
     """Return whether integers are nonnegative for all inputs."""
-    return SignAnalysis(g).are_nonnegative(value)
+    return SignAnalysis(g.lengths).are_nonnegative(value)
 
 
 @dataclass
 class SignAnalysis:
     """Search for integers that are nonnegative by the ops that compute them."""
 
-    g: Emitter
+    lengths: LengthResolver
     known: dict[Value, bool] = field(default_factory=dict)
     depth: int = 0
 
@@ -206,43 +219,41 @@ class SignAnalysis:
         return self.known[value]
 
     def _is_nonnegative_node(self, node: Node) -> bool:
-        known = self._is_nonnegative_leaf(node)
-        return self._has_nonnegative_operands(node) if known is None else known
-
-    def _is_nonnegative_leaf(self, node: Node) -> bool | None:
-        """Return whether a node without operands is nonnegative; None for other nodes."""
-        match node.op:
-            case ops.Constant(value=number):
-                return number >= 0
-            case ops.Size(length=length):
-                # a length such as `past - window` may be negative
-                lengths = self.g.lengths
-                return is_never_negative(length.substitute(lengths.facts), lengths.lower_bounds)
-        return None
-
-    def _has_nonnegative_operands(self, node: Node) -> bool:
-        """Return whether a node of nonnegative operands is nonnegative, overflow aside."""
+        """Return whether the results of a node are nonnegative, overflow aside."""
         match node:
+            case Node(ops.Constant(value=number)):
+                return number >= 0
+            case Node(ops.Size(length=length)):
+                # a length such as `past - window` may be negative
+                bounds = self.lengths.lower_bounds
+                return is_never_negative(length.substitute(self.lengths.facts), bounds)
             case Node(ops.Cast(), (Value() as x,)):
                 # float casts are not followed: -0.5 becomes 0, -1.5 does not
-                whole = x.type.dtype in MAX_INTEGERS and self.are_nonnegative(x)
-                return x.type.dtype == "bool" or whole
+                is_integer = x.type.dtype in MAX_INTEGERS
+                return x.type.dtype == "bool" or (is_integer and self.are_nonnegative(x))
             case Node(ops.Arith(fn="max"), (a, b)):
                 # one nonnegative operand suffices: `max(ids, 0)`
                 return self.are_nonnegative(a) or self.are_nonnegative(b)
-            case Node(ops.Arith(fn="mod"), (_, divisor)):
-                # a remainder has the sign of the divisor
-                return self.are_nonnegative(divisor)
             case Node(ops.Delay(first=first), args):
                 return first >= 0 and self.are_nonnegative(*args)
-            case Node(ops.Where(), (_, *chosen)):
-                return self.are_nonnegative(*chosen)
-            case Node(ops.Gather(), (x, _)):
-                # elements of a table, at any index
-                return self.are_nonnegative(x)
-        if isinstance(node.op, VALUE_PRESERVING_OPS):
-            return self.are_nonnegative(node.args[0])
-        return _is_sign_preserving(node) and self.are_nonnegative(*node.args)
+        return self.are_nonnegative(*_list_sign_sources(node))
+
+
+def _list_sign_sources(node: Node) -> Sequence[Value | None]:
+    """Return the operands of an op whose results are nonnegative if these are, [None] if it is
+    not known.
+    """
+    match node:
+        case Node(ops.Arith(fn="mod"), (_, divisor)):
+            # a remainder has the sign of the divisor
+            return [divisor]
+        case Node(ops.Where(), (_, *chosen)):
+            return chosen
+        case Node(ops.Arith(fn="add" | "mul" | "floordiv" | "min") | ops.Concat(), args):
+            return args
+        case Node(ops.Gather() | ops.Reduce(fn="sum") | ops.CumSum(), (x, *_)):
+            return [x]
+    return [node.args[0] if isinstance(node.op, VALUE_PRESERVING_OPS) else None]
 
 
 def is_position_id_source(value: Value) -> bool:
@@ -252,17 +263,4 @@ def is_position_id_source(value: Value) -> bool:
             return True
         case ops.Sort() | ops.TopK():
             return value.index == 1  # the first result holds values
-    return False
-
-
-def _is_sign_preserving(node: Node) -> bool:
-    """Return whether an op maps nonnegative operands to nonnegative results."""
-    match node.op:
-        case (
-            ops.Arith(fn="add" | "mul" | "floordiv" | "min")
-            | ops.Reduce(fn="sum")
-            | ops.Concat()
-            | ops.CumSum()
-        ):
-            return True
     return False

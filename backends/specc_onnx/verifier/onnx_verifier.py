@@ -28,7 +28,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from specc.analysis.length_limits import find_length_limits
 from specc.ir.types import ShapeError
 from specc_onnx.emit.onnx_graph import BuiltModel
-from specc_onnx.lower.emitter import make_value_info
+from specc_onnx.lower.onnx_nodes import make_value_info
 from specc_onnx.ort_session import open_ort_model_bytes
 from specc_onnx.verifier.onnx_value_types import (
     InferredTypes,

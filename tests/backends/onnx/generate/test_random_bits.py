@@ -22,9 +22,9 @@ STEPS = (0, 1, 2, 511, 100_000)
 def draw(g: Emitter) -> Sequence[tuple[str, str]]:
     """The keys of rows, and one uniform of each."""
     keys = onnx_sampling.emit_substream_key(
-        g, onnx_sampling.emit_stream_key(g, "seed", "sample"), emit_cast(g, "rows", "i64", "u64")
+        g, onnx_sampling.emit_stream_key(g, "seed", "sample"), emit_cast(g, "rows", "u64")
     )
-    at_step = onnx_sampling.emit_substream_key(g, keys, emit_cast(g, "step", "i64", "u64"))
+    at_step = onnx_sampling.emit_substream_key(g, keys, emit_cast(g, "step", "u64"))
     return [(keys, "u64"), (onnx_sampling.emit_uniform(g, at_step), "f32")]
 
 

@@ -99,7 +99,7 @@ def test_a_block_that_looks_at_the_wrong_keys_is_seen(
 
     def wrong(*args: Any) -> PositionSpan:
         span, g = right(*args), args[0]
-        start, stop = (g.node("Add", e, g.vector(2)) for e in (span.start, span.stop))
+        start, stop = (g.node("Add", e, [2]) for e in (span.start, span.stop))
         return PositionSpan(start, stop, span.length)
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)

@@ -232,10 +232,8 @@ def test_a_block_that_looks_at_one_key_too_few_is_seen(monkeypatch: pytest.Monke
     def wrong(*args: Any) -> blocked_attention.PositionSpan:
         span = right(*args)
         g = args[0]
-        later = g.node("Add", span.start, g.vector(1))
-        return blocked_attention.PositionSpan(
-            later, g.node("Add", span.stop, g.vector(1)), span.length
-        )
+        later = g.node("Add", span.start, [1])
+        return blocked_attention.PositionSpan(later, g.node("Add", span.stop, [1]), span.length)
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):

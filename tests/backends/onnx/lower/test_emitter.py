@@ -5,8 +5,8 @@ are written once, where they are one.
 from onnx import GraphProto
 
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, make_unique_name
-from specc_onnx.lower.emitter_state import NameTable
+from specc_onnx.lower.emitter import Emitter, NameTable
+from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import get_target
 
 

@@ -68,8 +68,8 @@ def test_rows_that_are_not_the_near_ones_are_seen(monkeypatch: pytest.MonkeyPatc
 
     def wrong(*args: Any) -> predictive_local_attention.NearKeys:
         near, g = right(*args), args[0]
-        begin = g.node("Add", near.keys.start, g.vector(3))
-        begin = g.node("Min", begin, g.node("Sub", near.keys.stop, g.vector(1)))
+        begin = g.node("Add", near.keys.start, [3])
+        begin = g.node("Min", begin, g.node("Sub", near.keys.stop, [1]))
         return predictive_local_attention.NearKeys(
             PositionSpan(begin, near.keys.stop, predictive_local_attention.NEAR_KEYS_DIM),
             near.is_few_keys,
