@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 
 from specc.analysis.value_ranges import get_viewed_op
 from specc.diagnostics.source import Span
@@ -198,11 +199,13 @@ MAX_WINDOW_LENGTH = 2**24
 """The maximum length of a window."""
 
 
-MAX_THRESHOLD = 4096
-"""Larger constants are not distances between positions, but minus infinity or a RoPE base."""
+MAX_FLOAT_THRESHOLD = 4096
+"""Larger floating-point operands are not distances between positions, but minus infinity or a RoPE
+base.
+"""
 
-MAX_STRIDE = 64
-"""Maximum number of input positions per mask position."""
+STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
+"""Numbers of input positions per mask position that are tried."""
 
 _POSITION_KEEPING_OPS = (
     *(ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not),
@@ -211,60 +214,96 @@ _POSITION_KEEPING_OPS = (
 """Ops whose results are computed from position ids if an operand is."""
 
 
-def find_position_constants(graph: Graph) -> dict[str, int]:
-    """Return for each symbol the length from which constants matter that positions along its
-    axes are compared or combined with, or that a length of it is clipped by.
+@dataclass(frozen=True, order=True)
+class LengthThreshold:
+    """A constant of a mask matters from `length` positions on, which are `stride` for each position
+    of the mask.
+    """
+
+    length: int
+    stride: int = 1
+
+    def beyond(self, positions: int) -> int:
+        """Return the length with so many positions of the mask beyond the constant."""
+        return self.length + positions * self.stride
+
+
+def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
+    """Return for each symbol the lengths, ascending, from which constants matter that positions
+    along its axes are compared or combined with, or that a length of it is clipped by.
 
     `abs(i - j) < 8` over an axis `n` gives 8 for `n`: shorter sequences do not tell
     `8` from `9`. Over an axis `n // 4` it gives 32.
     """
-    found: dict[str, int] = {}
+    found: dict[str, set[LengthThreshold]] = {}
+    equations = graph.length_equations
 
-    def add(lengths: frozenset[Dim], number: float) -> None:
-        if 1 < abs(number) <= MAX_THRESHOLD:
-            size = int(-(-abs(number) // 1))
-            for length in lengths:
-                for symbol in length.symbols():
-                    reached = _find_reaching_length(length, symbol, size)
-                    found[symbol] = max(found.get(symbol, 0), reached)
+    def add(length: Dim, number: int, share: int = 1) -> None:
+        for symbol, threshold in thresholds_of(length.substitute(equations), number).items():
+            longer = LengthThreshold(threshold.length * share, threshold.stride * share)
+            found.setdefault(symbol, set()).add(longer)
 
-    positions: dict[Value, frozenset[Dim]] = {}
+    positions: dict[Value, frozenset[_Positions]] = {}
     for node, results in iterate_nested_nodes(graph):
-        lengths = _find_position_lengths(node, positions)
-        if lengths:
-            positions |= dict.fromkeys(results, lengths)
+        counted = _find_positions(node, positions)
+        if counted:
+            positions |= dict.fromkeys(results, counted)
             for number in _iterate_constants(node):
-                add(lengths, number)
+                for each in counted:
+                    add(each.length, number, each.share)
         for length in (d for r in results for d in r.type.shape):
             for clipped in _iterate_clip_bounds(length):
-                add(frozenset((length,)), clipped)
+                if _is_threshold(clipped, MAX_WINDOW_LENGTH):
+                    add(length, clipped)
     known = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
-    return {s: n for s, n in found.items() if s in known}
+    return {s: sorted(found[s]) for s in found if s in known}
 
 
-def _find_reaching_length(length: Dim, symbol: str, number: int) -> int:
-    """Return a multiple of `number` at which a length with this symbol reaches it, the other
-    symbols being small; `number` if it does not.
+def thresholds_of(length: Dim, number: int) -> dict[str, LengthThreshold]:
+    """Return for each symbol of a length from where on the length is above `number`."""
+    strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
+    return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
+
+
+def _is_threshold(number: float, most: int) -> bool:
+    return 1 < abs(number) <= most
+
+
+def _find_stride(length: Dim, symbol: str, number: int) -> int:
+    """Return the positions of the symbol for each of a length, the other symbols being small; 1 if
+    the length does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
-    for factor in range(1, MAX_STRIDE + 1):
+    for stride in STRIDES:
         with suppress(DimError):  # a length that is not divisible
-            if length.evaluate({**small, symbol: number * factor}) >= number:
-                return number * factor
-    return number
+            if length.evaluate({**small, symbol: number * stride}) >= number:
+                return stride
+    return 1
 
 
-def _find_position_lengths(node: Node, known: dict[Value, frozenset[Dim]]) -> frozenset[Dim]:
-    """Return the lengths of the axes whose positions the results of a node count."""
+COUNT_SHARE = 4
+"""Positions of an axis for each that a mask or a special id marks, at least."""
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """Positions along an axis of this length, of which one in `share` is counted."""
+
+    length: Dim
+    share: int = 1
+
+
+def _find_positions(node: Node, known: dict[Value, frozenset[_Positions]]) -> frozenset[_Positions]:
+    """Return the axes whose positions the results of a node count."""
     match node.op:
         case ops.Range(length=length):
-            return frozenset((length,))
+            return frozenset((_Positions(length),))
         case ops.Extent(axis=axis):
             x = node.args[0]
-            return frozenset((x.type.shape[axis],)) if x else frozenset()
+            return frozenset((_Positions(x.type.shape[axis]),)) if x else frozenset()
         case ops.CumSum(axis=axis) | ops.Reduce(fn="sum", axis=axis) if _is_count(node.first):
-            assert node.first is not None
-            return frozenset((node.first.type.shape[axis],))
+            length = node.operand().type.shape[axis]
+            return frozenset((_Positions(length, COUNT_SHARE),))
     if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
         return frozenset().union(*(known.get(a, frozenset()) for a in node.args if a))
     return frozenset()
@@ -278,13 +317,16 @@ def _is_count(value: Value | None) -> bool:
     return mask is not None and mask.type.dtype == "bool"
 
 
-def _iterate_constants(node: Node) -> Iterator[float]:
-    """Yield the constant operands of a sum, product or comparison."""
-    if isinstance(node.op, ops.Arith | ops.Compare):
-        for value in node.args:
-            match get_viewed_op(value, ops.Cast):
-                case ops.Constant(value=number):
-                    yield float(number)
+def _iterate_constants(node: Node) -> Iterator[int]:
+    """Yield the constant operands of a sum, product or comparison, as distances of positions."""
+    if not isinstance(node.op, ops.Arith | ops.Compare):
+        return
+    whole = isinstance(node.op, ops.Compare) or node.operand().type.dtype in ("i64", "i32")
+    most = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
+    for value in node.args:
+        match get_viewed_op(value, ops.Cast):
+            case ops.Constant(value=number) if _is_threshold(number, most):
+                yield ceil(abs(number))
 
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:

@@ -78,7 +78,8 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
     "strict": Option(
         BOOLEAN_OPTION,
         "",
-        "exit status 5 if a graph was not compared, or a branch or loop body not executed",
+        "exit status 5 if a graph was not compared, a branch or loop body not executed, or long "
+        "sequences too expensive",
     ),
     "per_layer": Option(
         BOOLEAN_OPTION, "", "with --baseline: also for each block with quantized weights"
@@ -175,9 +176,9 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 if no round executed a subgraph, or a graph was not compared."""
+    """Raise E0933 if no round executed a subgraph or had a length, or a graph was not compared."""
     for round in verify_results.rounds:
-        if not (round.compared or round.uncovered):
+        if not (round.compared or round.missing):
             raise_error(
                 "E0933",
                 f"graph `{round.graph}` was not compared"
@@ -185,15 +186,19 @@ def _check_coverage(verify_results: VerifyResults) -> None:
                 else "nothing was compared",
                 notes=[round.note.removeprefix("not compared, because ")],
             )
-    missing = [name for round in verify_results.rounds for name in round.uncovered]
-    if missing:
-        count = "1 subgraph was" if len(missing) == 1 else f"{len(missing)} subgraphs were"
-        raise_error(
-            "E0933",
-            f"{count} executed in no round",
-            notes=[", ".join(missing)],
-            helps=["verify a smaller model of the same spec, or try another `--seed`"],
-        )
+    missing = [name for round in verify_results.rounds for name in round.missing]
+    if not missing:
+        return
+    number = sum(len(round.uncovered) for round in verify_results.rounds)
+    count = "1 subgraph was" if number == 1 else f"{number} subgraphs were"
+    raise_error(
+        "E0933",
+        f"{count} executed in no round" if number else "long sequences were compared in no round",
+        notes=[", ".join(missing)],
+        helps=["verify a smaller model of the same spec, or try another `--seed`"]
+        if number
+        else ["verify a smaller model of the same spec, with fewer layers or a smaller window"],
+    )
 
 
 def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:

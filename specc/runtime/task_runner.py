@@ -104,7 +104,9 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         results = model.run(**_make_arrays(model, task, batch) | further)
     else:
         each = [_make_arrays(model, task, replace(batch, rows=[row])) for row in batch.rows]
-        results = _stack_results([model.run(**arrays) for arrays in each])
+        # texts are on the first axis, the choices of one text on the second
+        axis = graph.inputs[task.text].type.rank - 2
+        results = _stack_results([model.run(**arrays) for arrays in each], axis)
     padded_left = model.input_signature.pads_left(task.text)
     scored = TaskResults(
         task=task,
@@ -120,25 +122,24 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 def _can_batch(model: LoadedModel, task: Task, batch: _Batch) -> bool:
     """Return whether the texts fit into one batch: the model masks padding, or they have one
-    length. The choices of a prompt always do.
+    length.
     """
-    graph = model.manifest.graph
     one_length = len({len(row.ids) for row in batch.rows}) <= 1
-    masked = bool(find_mask_input(graph, task.text))
-    return one_length or masked or graph.inputs[task.text].type.rank != 2
+    return one_length or bool(find_mask_input(model.manifest.graph, task.text))
 
 
-def _stack_results(each: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return results of single texts as those of a batch, padded with zeros."""
+def _stack_results(each: Sequence[Mapping[str, Array]], axis: int) -> dict[str, Array]:
+    """Concatenate results of single texts along `axis`; other axes are padded with zeros."""
     found: dict[str, Array] = {}
     for name in each[0]:
         arrays = [results[name] for results in each]
-        shape = np.max([array.shape for array in arrays], axis=0)
-        stacked = np.zeros((len(arrays), *shape[1:]), arrays[0].dtype)
-        for number, array in enumerate(arrays):
-            inside = tuple(slice(length) for length in array.shape[1:])
-            stacked[number][inside] = array[0]
-        found[name] = stacked
+        longest = np.max([array.shape for array in arrays], axis=0)
+        room = [
+            [(0, 0 if at == axis else longest[at] - length) for at, length in enumerate(a.shape)]
+            for a in arrays
+        ]
+        padded = [np.pad(a, width) for a, width in zip(arrays, room, strict=True)]
+        found[name] = np.concatenate(padded, axis)
     return found
 
 

@@ -1,40 +1,28 @@
 """Coverage of `specc verify`: executed branches and loop bodies, inputs that reach the others."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from specc.analysis.length_limits import (
-    find_length_limits,
-    find_min_lengths,
-    find_position_constants,
-)
-from specc.analysis.linear_recurrence import match_linear_recurrence
-from specc.analysis.local_attention import plan_local_attention
 from specc.backend import Computation, Session, Subgraphs, TensorSlot
 from specc.io.memory_check import get_free_memory
-from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import BOOLEAN_DENSITIES, DEFAULT_DENSITY, sizes_for
-from specc.transforms.chunk_scan import CHUNK_LENGTH
+from specc.verification.length_coverage import (
+    POSITIONS_BEYOND_THRESHOLD,
+    SHORT_AXIS_LENGTH,
+    Sizes,
+    long_sizes,
+    sizes_near,
+)
 
-POSITIONS_BEYOND_THRESHOLD = 9
-"""Number of positions above a threshold in a long round."""
-SHORT_AXIS_LENGTH = 2
-"""Length of the other axes in a long round."""
 MIXED_BATCH_SIZE = 5
 """Batch size for conditions that depend on differences between batch elements."""
-MAX_SMALL_CONSTANT = 64
-"""Constants up to this are tried if a round above the largest constant is too expensive."""
-
 SHORT_ROUNDS = 12
 """Number of rounds of minimum length, for conditions on input values."""
-
-Sizes = Mapping[str, int]
 
 
 @dataclass
@@ -110,54 +98,6 @@ class _Counted:
         return results
 
 
-def _find_block_thresholds(graph: Graph) -> dict[str, int]:
-    """Return the lengths, by symbol, above which an attention is computed in blocks, or a
-    recurrence in chunks.
-    """
-    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
-    found: dict[str, int] = {}
-    for node, _ in graph.nodes:
-        local = plan_local_attention(node, padded)
-        rows = node.args[0].type.shape[2].name if local and node.args[0] else None
-        if local and rows and local.above < most.get(rows, local.above + 1):
-            found[rows] = max(found.get(rows, 0), local.above)
-        if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
-            chunked = node.op.get_first_scanned(node).type.shape[node.op.axis].name
-            if chunked and most.get(chunked, CHUNK_LENGTH + 1) > CHUNK_LENGTH:
-                found[chunked] = max(found.get(chunked, 0), CHUNK_LENGTH)
-    return found
-
-
-def long_sizes(
-    graph: Graph, is_affordable: Callable[[Sizes], bool], most: Sizes | None = None
-) -> Iterator[dict[str, int]]:
-    """Yield lengths above the constants of masks and caches, with attention computed at
-    once, then above the lengths from which it is computed in blocks as well. The other
-    axes are short. Of lengths that are not affordable smaller ones are tried.
-    """
-    blocks, numbers = _find_block_thresholds(graph), find_position_constants(graph)
-    at_once = {
-        s: min(n + POSITIONS_BEYOND_THRESHOLD, blocks.get(s, n + POSITIONS_BEYOND_THRESHOLD))
-        for s, n in numbers.items()
-    }
-    in_blocks = {
-        s: max(blocks.get(s, 0), numbers.get(s, 0)) + POSITIONS_BEYOND_THRESHOLD
-        for s in sorted(blocks.keys() | numbers.keys())
-    }
-    only_blocks = {s: n + POSITIONS_BEYOND_THRESHOLD for s, n in blocks.items()}
-    small = {s: n for s, n in at_once.items() if numbers[s] <= MAX_SMALL_CONSTANT}
-    tried = list[dict[str, int]]()
-    for choices in ((at_once, small), (in_blocks, only_blocks) if blocks else ()):
-        wanted = (_with(graph, lengths, SHORT_AXIS_LENGTH, most) for lengths in choices if lengths)
-        for sizes in wanted:
-            if sizes and is_affordable(sizes):
-                if sizes not in tried:
-                    tried.append(sizes)
-                    yield sizes
-                break
-
-
 def candidate_sizes(
     graph: Graph, constants: tuple[int, ...], most: Sizes | None = None
 ) -> Iterator[tuple[dict[str, int], float]]:
@@ -180,35 +120,18 @@ def _lengths(
     usual = sizes_for(graph, 2, most)
     yield usual
     for symbol in usual:
-        yield from _found(_with(graph, {symbol: 0}, SHORT_AXIS_LENGTH, most), symbol)
+        yield from _found(sizes_near(graph, {symbol: 0}, SHORT_AXIS_LENGTH, most), symbol)
     yield from long_sizes(graph, lambda _: True, most)
     for constant in constants:
         for others in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE):
             for symbol in usual:
                 one = {symbol: constant + POSITIONS_BEYOND_THRESHOLD}
-                yield from _found(_with(graph, one, others, most), "")
+                yield from _found(sizes_near(graph, one, others, most), "")
     for constant in constants:
         all_of_them = dict.fromkeys(usual, constant + POSITIONS_BEYOND_THRESHOLD)
-        yield from _found(_with(graph, all_of_them, SHORT_AXIS_LENGTH, most), "")
+        yield from _found(sizes_near(graph, all_of_them, SHORT_AXIS_LENGTH, most), "")
 
 
 def _found(sizes: dict[str, int] | None, empty: str) -> Iterator[dict[str, int]]:
     if sizes is not None and not (empty and sizes[empty]):
         yield sizes
-
-
-def _with(graph: Graph, wanted: Sizes, others: int, most: Sizes | None) -> dict[str, int] | None:
-    """Return valid lengths of the graph, near the wanted ones and `others`."""
-    bounds = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
-    least, taken = sizes_for(graph, 0, most), find_min_lengths(graph)
-    sizes = {}
-    for symbol, fewest in least.items():
-        length = wanted.get(symbol, max(fewest, others))
-        ends = [b[symbol] for b in (bounds, most or {}) if symbol in b]
-        floor = (
-            fewest
-            if wanted.get(symbol) != 0
-            else max(graph.min_lengths.get(symbol, 0), taken.get(symbol, 0))
-        )
-        sizes[symbol] = max(floor, min([length, *ends]))
-    return find_valid_lengths(graph, sizes, bounds)

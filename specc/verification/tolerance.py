@@ -134,8 +134,8 @@ class VerificationRound:
 
     `agrees` is None if undecided: nothing was `compared`, or rounding decides. `worst` is the
     largest difference of the `results`, relative to the maximum of that result. `note` ends the
-    line. `uncovered` are the branches and loop bodies that no round executed; set after the last
-    round.
+    line. `uncovered` are the branches and loop bodies that no round executed, `skipped_lengths` the
+    lengths that are too long for the reference; set after the last round.
     """
 
     graph: str = ""
@@ -146,11 +146,19 @@ class VerificationRound:
     worst: float = 0.0
     note: str = ""
     uncovered: tuple[str, ...] = ()
+    skipped_lengths: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What no round covered, in words."""
+        skipped = " and ".join(self.skipped_lengths)
+        lengths = f"lengths {skipped}, too long for the float64 reference"
+        return (*self.uncovered, *([lengths] if skipped else []))
 
     def __str__(self) -> str:
         graph = f"{self.graph}: " if self.graph else ""
-        if self.uncovered:
-            return f"{graph}not covered: {', '.join(self.uncovered)}"
+        if self.missing:
+            return f"{graph}not covered: {', '.join(self.missing)}"
         lengths = f"{format_lengths(self.sizes)}: " if self.compared else ""
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
@@ -173,7 +181,17 @@ class VerificationRound:
             "max_error": self.worst,
             "note": self.note.lstrip("; ,"),
             "uncovered_subgraphs": list(self.uncovered),
+            "skipped_lengths": list(self.skipped_lengths),
         }
+
+
+def uncovered_round(
+    uncovered: tuple[str, ...], skipped_lengths: tuple[str, ...]
+) -> VerificationRound:
+    """Return the entry after the last round, which says what no round covered."""
+    return VerificationRound(
+        compared=False, agrees=None, uncovered=uncovered, skipped_lengths=skipped_lengths
+    )
 
 
 def format_lengths(sizes: Mapping[str, int]) -> str:

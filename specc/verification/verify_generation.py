@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 
 from specc import backend
+from specc.analysis.length_limits import find_length_limits
 from specc.backend import Session, TensorSlot
 from specc.decode.beam_search import search_beams
 from specc.decode.decode_loop import decode_steps
@@ -20,6 +21,7 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import BOOLEAN_DENSITIES, random_inputs, sizes_for
 from specc.runtime.standalone_generator import run_standalone
 from specc.runtime.steppers import FullForwardStepper
+from specc.verification.length_coverage import find_skipped_lengths, is_affordable, long_sizes
 from specc.verification.rounding_errors import (
     HalfRounding,
     RoundingErrors,
@@ -33,6 +35,7 @@ from specc.verification.tolerance import (
     compare_result,
     format_lengths,
     is_explained,
+    uncovered_round,
 )
 
 MAX_TOKENS = 8
@@ -55,17 +58,35 @@ def iterate_generated_rounds(
     for name, value in graph.parameters.items():
         # Only the lengths of such a parameter are read: any other dependence shows in the tokens.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
-    coverage = Coverage.of(model)
+    coverage, most = Coverage.of(model), _find_max_prompt(writer, graph)
     rng = np.random.default_rng(seed)
-    for turn in range(rounds):
-        sizes = sizes_for(graph, turn)
+    compared = [*_choose_sizes(writer, graph, rounds, most)]
+    for turn, sizes in enumerate(compared):
         asked = _sample_inputs(
             writer, graph, sizes, rng, BOOLEAN_DENSITIES[turn % len(BOOLEAN_DENSITIES)]
         )
         _run_counting_copy(coverage, asked)
         yield _compare_tokens(_Decode(asked, graph, weights), sizes)
-    if coverage.missing:
-        yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
+    skipped = find_skipped_lengths(graph, compared, most)
+    if coverage.missing or skipped:
+        yield uncovered_round(coverage.missing, skipped)
+
+
+def _find_max_prompt(writer: Generator, graph: Graph) -> dict[str, int]:
+    """Return the maximum length of a prompt that leaves room for `MAX_TOKENS`, by its symbol."""
+    symbols = graph.inputs[writer.input_signature.growing].type.shape[1].symbols()
+    limits = find_length_limits(graph)
+    return {s: max(limits[s].most - MAX_TOKENS, 1) for s in symbols if s in limits}
+
+
+def _choose_sizes(
+    writer: Generator, graph: Graph, rounds: int, most: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """Yield the lengths of every round, then those above the constants of masks and caches."""
+    yield from (sizes_for(graph, turn) for turn in range(rounds))
+    settings = writer.chosen({"max_tokens": MAX_TOKENS})
+    repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
+    yield from long_sizes(graph, lambda sizes: is_affordable(sizes, graph, repeats), most)
 
 
 def _sample_inputs(

@@ -3,35 +3,24 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import islice
 from typing import NoReturn
 
 import numpy as np
 
 from specc import backend
-from specc.analysis.cost import count_multiply_adds
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
 from specc.artifact.package_index import is_package_directory, read_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.open_model import OpenedModel
-from specc.runtime.random_inputs import (
-    BOOLEAN_DENSITIES,
-    DEFAULT_DENSITY,
-    DrawInputs,
-    StepInputs,
-    random_inputs,
-    sample_step_inputs,
-    sizes_for,
-    states_by_name,
-)
+from specc.runtime.random_inputs import DrawInputs, StepInputs, sample_step_inputs, states_by_name
+from specc.verification.length_coverage import find_skipped_lengths
+from specc.verification.planned_rounds import planned_inputs
 from specc.verification.quantization_error import reference_cache_values
 from specc.verification.quantized_matmul_check import QuantizedProducts
 from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
@@ -43,7 +32,7 @@ from specc.verification.rounding_errors import (
     make_rounding_sample,
     rounding_bounds,
 )
-from specc.verification.subgraph_coverage import Coverage, candidate_sizes, long_sizes
+from specc.verification.subgraph_coverage import Coverage
 from specc.verification.tolerance import (
     MAX_INFORMATIVE_BOUND,
     RELATIVE_TOLERANCE,
@@ -53,13 +42,9 @@ from specc.verification.tolerance import (
     format_lengths,
     is_informative,
     largest_value,
+    uncovered_round,
 )
 from specc.verification.verify_generation import iterate_generated_rounds
-
-MAX_WORK = 2_000_000_000
-"""Maximum float64 multiply-adds of a long round: about a second."""
-MAX_ROUNDS = 200
-"""Maximum number of rounds that try to execute further subgraphs."""
 
 
 def iterate_rounds(
@@ -74,8 +59,8 @@ def iterate_rounds(
 
     A model with quantized weights is compared without activation quantization, with its dequantized
     weights; and each of its products with an integer one, E0855. More rounds follow for branches
-    and loop bodies not executed yet; the last names those left. E0932 at the end if rounding
-    decides a result in half of the rounds or more.
+    and loop bodies not executed yet; the last names those left, and lengths that are too
+    expensive. E0932 at the end if rounding decides a result in half of the rounds or more.
 
     `draw` replaces random inputs, `most` bounds lengths that the graph does not.
     """
@@ -86,42 +71,15 @@ def iterate_rounds(
     # The reference holds another copy of the stored weights.
     check_free_memory(str(model.path), room.stored, room.stored, room.numbers)
     comparison, coverage = _Comparison.of(model), Coverage.of(model)
+    compared = []
     for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):
         yield comparison.compare_round(sizes, inputs)
-    if coverage.missing:
-        yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
+        compared.append(sizes)
+    skipped = find_skipped_lengths(comparison.graph, compared, most)
+    if coverage.missing or skipped:
+        yield uncovered_round(coverage.missing, skipped)
     if undecided := comparison.find_undecided_results():
         _fail_undecided(undecided)
-
-
-def planned_inputs(
-    model: LoadedModel,
-    coverage: Coverage,
-    seed: int = 0,
-    rounds: int = 3,
-    draw: DrawInputs | None = None,
-    most: Mapping[str, int] | None = None,
-) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
-    """Yield lengths and inputs of each round: the planned lengths, short ones with dense and
-    sparse masks if there are branches, then those that execute a subgraph for the first time.
-    """
-    graph, draw = model.manifest.graph, draw or random_inputs
-    rng = np.random.default_rng(seed)
-    planned = [(sizes, DEFAULT_DENSITY) for sizes in _all_sizes(graph, rounds, most)]
-    if coverage.subgraphs.names:
-        planned += [(sizes_for(graph, rounds - 1, most), d) for d in BOOLEAN_DENSITIES[1:]]
-    for sizes, density in planned:
-        inputs = draw(graph, sizes, rng, density)
-        coverage.run(inputs)
-        yield sizes, inputs
-    further = candidate_sizes(graph, coverage.subgraphs.constants, most)
-    affordable = ((s, d) for s, d in further if _is_worth_comparing(s, graph))
-    for sizes, density in islice(affordable, MAX_ROUNDS):
-        if coverage.session is None or not coverage.missing:
-            break
-        inputs = draw(graph, sizes, rng, density)
-        if coverage.run(inputs):
-            yield sizes, inputs
 
 
 @dataclass(kw_only=True)
@@ -213,31 +171,6 @@ def _format_share(want: Array, bound: Array) -> float:
     """Return the maximum bound relative to the maximum value."""
     most = float(bound.max(initial=0))
     return most if want.dtype.kind in "iub" else most / largest_value(want)
-
-
-def _all_sizes(
-    graph: Graph, rounds: int, most: Mapping[str, int] | None
-) -> Iterator[dict[str, int]]:
-    """Yield the lengths of every round; then lengths above the constants of masks, caches and
-    blocks, if float64 is fast enough.
-    """
-    yield from (sizes_for(graph, turn, most) for turn in range(rounds))
-    yield from long_sizes(graph, lambda sizes: _is_worth_comparing(sizes, graph), most)
-
-
-def _is_worth_comparing(sizes: Mapping[str, int], graph: Graph) -> bool:
-    """Return whether the reference computes these lengths in about a second."""
-    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
-    try:
-        return _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK
-    except DimError:
-        return False
-
-
-@lru_cache(maxsize=8)
-def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the multiply-adds of a graph. Cached: it is evaluated at many lengths."""
-    return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _in_half(

@@ -190,3 +190,18 @@ def test_errors(
     path = model_for(task, directory)
     assert main(["run", path, *words]) != 0
     assert f"error[{code}]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_choices_of_a_model_without_a_padding_mask(seed: int, directory: Path) -> None:
+    """Every choice has the logits that it has alone, however long the others are."""
+    rng = np.random.default_rng(seed)
+    words = ["the", "quick", "brown", "fox", "jumps", "lazy", "dog"]
+    config = {**SMALL, "model_type": "fnet", "architectures": ["FNetForMultipleChoice"]}
+    specc.compile(str(checkpoint(directory / "ck", config)), "m.onnx", init=seed)
+    model = specc.load("m.onnx")
+    texts = [" ".join(rng.choice(words, rng.integers(1, 8))) for _ in range(1 + seed)]
+    found = model.run(text="what jumps?", choices=texts)
+    alone = [model.run(text="what jumps?", choices=[text])["logits"] for text in texts]
+    np.testing.assert_allclose(found["logits"], np.concatenate(alone, axis=1), atol=1e-6)
+    assert {p["label"] for p in found.predictions[0]} == set(texts)

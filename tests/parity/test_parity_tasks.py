@@ -84,7 +84,13 @@ UNMASKED = TextCheckpoint("FNet", "wordpiece", {"type_vocab_size": 2}, segments=
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
 @pytest.mark.parametrize(
-    "check", ["test_text_classification", "test_token_classification", "test_question_answering"]
+    "check",
+    [
+        "test_text_classification",
+        "test_token_classification",
+        "test_question_answering",
+        "test_multiple_choice",
+    ],
 )
 def test_lists_of_a_model_without_a_mask(check: str, tmp_path: Path) -> None:
     globals()[check](UNMASKED, tmp_path)

@@ -1,5 +1,5 @@
 """Mutants of compiled models, and whether `specc verify` detects them: constants ±1, comparisons
-with and without equality, `And` for `Or`, negated conditions of branches.
+with and without equality, `And` for `Or`, negated conditions of branches, swapped operands.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.verification.planned_rounds import planned_inputs
 from specc.verification.rounding_errors import (
     Sample,
     is_rounding_difference,
@@ -26,7 +27,6 @@ from specc.verification.rounding_errors import (
 )
 from specc.verification.subgraph_coverage import Coverage
 from specc.verification.tolerance import compare_result
-from specc.verification.verify_model import planned_inputs
 from specc_onnx.denormals import flush_denormals
 
 SWAPS = {
@@ -37,6 +37,12 @@ SWAPS = {
     "And": "Or",
     "Or": "And",
 }
+OPERANDS = {
+    **dict.fromkeys(("Sub", "Div", "Mod", "Pow", "MatMul", "Concat"), (0, 1)),
+    **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), (0, 1)),
+    "Where": (1, 2),
+}
+"""Operands that a mutant swaps, of operators that do not commute."""
 INTEGER_TYPES = (TensorProto.INT64, TensorProto.INT32)
 MAX_ELEMENTS = 8
 """Maximum number of elements of a mutated constant."""
@@ -46,8 +52,8 @@ MAX_ELEMENTS = 8
 class ModelMutant:
     """A change of a model.
 
-    `graph` and `node` are indices, `node` is -1 for initializers; `place` is an element, or an
-    initializer and an element.
+    `graph` and `node` are indices, `node` is -1 for initializers; `place` is an element, an
+    initializer and an element, or two operands.
     """
 
     kind: str
@@ -66,7 +72,10 @@ class ModelMutant:
             _add(graph.initializer[number], place, self.by)
             return made
         node = graph.node[self.node]
-        if node.op_type in SWAPS:
+        if len(self.place) == 2:
+            a, b = self.place
+            node.input[a], node.input[b] = node.input[b], node.input[a]
+        elif node.op_type in SWAPS:
             node.op_type = SWAPS[node.op_type]
         elif node.op_type == "Constant":
             _add(_tensor(node), self.place[0], self.by)
@@ -89,6 +98,12 @@ def iterate_model_mutants(model: ModelProto) -> list[ModelMutant]:
                 for place, by in _changes(tensor)
             ]
         for n, node in enumerate(graph.node):
+            if (
+                node.op_type in OPERANDS
+                and len({node.input[k] for k in OPERANDS[node.op_type]}) > 1
+            ):
+                kind = f"swapped operands of {node.op_type} `{node.name}`"
+                found.append(ModelMutant(kind, g, n, OPERANDS[node.op_type]))
             if node.op_type in SWAPS:
                 kind = f"{SWAPS[node.op_type]} for {node.op_type} `{node.name}`"
                 found.append(ModelMutant(kind, g, n))
@@ -161,8 +176,8 @@ class MutantJudge:
         return False
 
     def difference(self, mutant: ModelMutant, tries: int = 8) -> Mapping[str, int] | None:
-        """Return lengths up to 400 at which the mutant gives other outputs for valid inputs; None
-        if none are found.
+        """Return lengths up to 400 at which the mutant gives other outputs for valid inputs, some
+        of them large; None if none are found.
         """
         session = _open(mutant.of(self.model))
         rng = np.random.default_rng(7)
@@ -176,6 +191,8 @@ class MutantJudge:
             if found is None:
                 continue
             inputs = random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])
+            if n % 4 == 3:
+                inputs = {k: v * 30 if v.dtype == np.float32 else v for k, v in inputs.items()}
             with suppress(
                 Exception
             ):  # inputs that the model rejects, such as an index out of range

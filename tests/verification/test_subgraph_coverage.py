@@ -103,7 +103,7 @@ def test_what_no_round_executes_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long sequences are too much work for the reference."""
-    monkeypatch.setattr("specc.verification.verify_model.MAX_WORK", 1000)
+    monkeypatch.setattr("specc.verification.length_coverage.MAX_WORK", 1000)
     path = compiled(HEAD + BLOCKED["additive attention"], tmp_path)
     assert cli.main(["verify", str(path)]) == 0
     assert "not covered: then_branch of If" in capsys.readouterr().out

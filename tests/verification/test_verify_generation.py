@@ -45,7 +45,7 @@ def test_tokens_are_those_of_the_reference(
     path = compiled(spec, strategy, tmp_path)
     assert cli.main(["verify", str(path), "--strict"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 3
+    assert len(said) >= 3
     assert all(f"tokens by {strategy} decoding" in line for line in said)
 
 

@@ -41,6 +41,40 @@ graph g(ids: int[batch, n], keep: keep[batch, n] right) -> (y: float[batch, n, 8
   return x, sum(z, axis=2)
 }
 """
+DECISIONS = {
+    "more special ids than there are values for": """specc 1
+model m
+dims batch >= 1, n >= 1
+graph g(ids: int[batch, n]) -> (y: float[batch, n, 4]) {
+  is_image = ids == 7
+  index = cumsum(is_image) - 1
+  x = embedding(ids, size=9, dim=4) @ e
+  return where(insert(is_image & index < 12, axis=2), 2.0 * x, x)
+}
+""",
+    "a series of which nothing is observed": """specc 1
+model m
+dims batch >= 1, n >= 1
+graph g(x: float[batch, n], observed: bool[batch, n]) -> (y: float[batch]) {
+  return sum(where(observed, x, 0.0), axis=1) / max(sum(float(observed), axis=1), 1.0)
+}
+""",
+    "values beyond a bound": """specc 1
+model m
+dims batch >= 1
+graph g(x: float[batch, 6]) -> (y: float[batch, 6], z: bool[batch, 6]) {
+  return min(linear(x, out=6) @ a, 12.0), x < -20.0
+}
+""",
+    "the nearest of several vectors": """specc 1
+model m
+dims batch >= 1, n >= 1
+graph g(x: float[batch, n, 4]) -> (y: int[batch, n]) {
+  x = x + 0.0015 * (sin(x) - cos(x))
+  return argmax(linear(x, out=3) @ a, axis=2)
+}
+""",
+}
 SAMPLE, MANY = 8, 60
 """Mutants of a spec, chosen at random."""
 
@@ -69,6 +103,16 @@ def test_mutants_of_special_ids_counts_and_divisible_lengths_are_killed(tmp_path
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
     assert not find_survivors(path, 200)[2]
+
+
+@pytest.mark.parametrize("case", DECISIONS)
+def test_mutants_of_rare_decisions_are_killed(case: str, tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(DECISIONS[case])
+    path = tmp_path / "m.onnx"
+    specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
+    judged, equivalent, missed = find_survivors(path, 200)
+    assert not missed
+    assert judged > len(equivalent)
 
 
 @pytest.mark.parametrize("spec", ["llama", "t5", "luong_local_p"])

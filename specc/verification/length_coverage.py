@@ -1,0 +1,172 @@
+"""Lengths of `specc verify` above the constants of masks and caches, and those that are skipped."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+from specc.analysis.cost import count_multiply_adds
+from specc.analysis.length_limits import (
+    LengthThreshold,
+    find_length_limits,
+    find_length_thresholds,
+    find_min_lengths,
+    thresholds_of,
+)
+from specc.analysis.linear_recurrence import match_linear_recurrence
+from specc.analysis.local_attention import plan_local_attention
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, sum_dims
+from specc.ir.graph import Graph
+from specc.ir.length_constraints import find_valid_lengths
+from specc.runtime.random_inputs import sizes_for
+from specc.transforms.chunk_scan import CHUNK_LENGTH
+
+POSITIONS_BEYOND_THRESHOLD = 9
+"""Number of positions above a threshold in a long round."""
+SHORT_AXIS_LENGTH = 2
+"""Length of the other axes in a long round."""
+
+MAX_WORK = 2_000_000_000
+"""Maximum float64 multiply-adds of a long round: about a second."""
+MAX_CONSTANT = 8192
+"""Maximum constant of a mask: float32 sums over more positions may differ by more than the
+tolerance.
+"""
+
+Sizes: TypeAlias = Mapping[str, int]
+Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
+"""Ascending thresholds of lengths, by symbol."""
+
+
+def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
+    """Return whether the reference computes these lengths, `repeats` times, in about a second."""
+    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
+    try:
+        return repeats * _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK
+    except DimError:
+        return False
+
+
+@lru_cache(maxsize=8)
+def _sum_multiply_adds(graph: Graph) -> Dim:
+    """Return the multiply-adds of a graph. Cached: it is evaluated at many lengths."""
+    return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
+
+
+def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
+    """Return the lengths, by symbol, above which an attention is computed in blocks, or a
+    recurrence in chunks.
+    """
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    found: dict[str, set[LengthThreshold]] = {}
+
+    def add(length: Dim, number: int) -> None:
+        for symbol, threshold in thresholds_of(length, number).items():
+            found.setdefault(symbol, set()).add(threshold)
+
+    for node, _ in graph.nodes:
+        if local := plan_local_attention(node, padded):
+            add(node.operand().type.shape[2], local.above)
+        if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
+            add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
+    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    below = {
+        s: [t for t in sorted(f) if t.length < most.get(s, t.length + 1)] for s, f in found.items()
+    }
+    return {symbol: thresholds for symbol, thresholds in below.items() if thresholds}
+
+
+def long_sizes(
+    graph: Graph, is_affordable: Callable[[Sizes], bool], most: Sizes | None = None
+) -> Iterator[dict[str, int]]:
+    """Yield lengths above the constants of masks and caches, with attention computed at once, then
+    above the lengths from which it is computed in blocks as well. The other axes are short.
+
+    Where all constants together are not affordable, the largest affordable one of each symbol is
+    used.
+    """
+    constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
+    tried = list[dict[str, int]]()
+    for choices in _choose_lengths(constants, blocks):
+        for lengths in choices:
+            sizes = sizes_near(graph, lengths, SHORT_AXIS_LENGTH, most)
+            if sizes is None or not is_affordable(sizes):
+                continue
+            if sizes not in tried:
+                tried.append(sizes)
+                yield sizes
+            break
+
+
+def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
+    """Yield alternatives in order of preference, the first of which that is affordable is used."""
+
+    def at_once(symbol: str, threshold: LengthThreshold) -> int:
+        length = threshold.beyond(POSITIONS_BEYOND_THRESHOLD)
+        return min([length, *(b.length for b in blocks.get(symbol, ()))])
+
+    def in_blocks(symbol: str, threshold: LengthThreshold) -> int:
+        return threshold.beyond(POSITIONS_BEYOND_THRESHOLD)
+
+    constants = _limit_thresholds(constants)
+    every = {
+        s: sorted([*constants.get(s, ()), *blocks.get(s, ())])
+        for s in sorted({*constants, *blocks})
+    }
+    for thresholds, length_of in ((constants, at_once), (every, in_blocks))[: 1 + bool(blocks)]:
+        if not thresholds:
+            continue
+        whole = {s: length_of(s, found[-1]) for s, found in thresholds.items()}
+        each = {s: [{s: length_of(s, t)} for t in reversed(f)] for s, f in thresholds.items()}
+        yield [whole]
+        yield from ([whole, *alone] for alone in each.values())
+
+
+def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
+    """Return the thresholds of constants up to `MAX_CONSTANT`."""
+    limited = {
+        s: [t for t in found if t.length <= MAX_CONSTANT * t.stride]
+        for s, found in thresholds.items()
+    }
+    return {s: found for s, found in limited.items() if found}
+
+
+def find_skipped_lengths(
+    graph: Graph, compared: Iterable[Sizes], most: Sizes | None = None
+) -> tuple[str, ...]:
+    """Return the lengths above thresholds that a graph takes, and none of the `compared` has."""
+    longest: dict[str, int] = {}
+    for sizes in compared:
+        for symbol, length in sizes.items():
+            longest[symbol] = max(longest.get(symbol, 0), length)
+    found = []
+    constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
+    for symbol in sorted({*constants, *blocks} & longest.keys()):
+        for threshold in sorted([*constants.get(symbol, ()), *blocks.get(symbol, ())]):
+            least = threshold.beyond(1)
+            if longest[symbol] >= least:
+                continue
+            near = sizes_near(graph, {symbol: least}, SHORT_AXIS_LENGTH, most)
+            if near is not None and near[symbol] >= least:
+                found.append(f"{symbol} above {threshold.length}")
+                break
+    return tuple(found)
+
+
+def sizes_near(
+    graph: Graph, wanted: Sizes, others: int, most: Sizes | None
+) -> dict[str, int] | None:
+    """Return valid lengths of the graph, near the wanted ones and `others`."""
+    bounds = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    least, taken = sizes_for(graph, 0, most), find_min_lengths(graph)
+    sizes = {}
+    for symbol, fewest in least.items():
+        length = wanted.get(symbol, max(fewest, others))
+        ends = [b[symbol] for b in (bounds, most or {}) if symbol in b]
+        floor = (
+            fewest
+            if wanted.get(symbol) != 0
+            else max(graph.min_lengths.get(symbol, 0), taken.get(symbol, 0))
+        )
+        sizes[symbol] = max(floor, min([length, *ends]))
+    return find_valid_lengths(graph, sizes, bounds)

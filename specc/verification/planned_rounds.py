@@ -1,0 +1,134 @@
+"""Rounds of `specc verify`: their lengths and random inputs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from specc.analysis.value_ranges import get_viewed_op
+from specc.ir import ops
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.ir.length_constraints import iterate_nested_nodes
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.random_inputs import (
+    BOOLEAN_DENSITIES,
+    DEFAULT_DENSITY,
+    DrawInputs,
+    random_inputs,
+    sizes_for,
+)
+from specc.verification.length_coverage import is_affordable, long_sizes, sizes_near
+from specc.verification.rounding_errors import half_format_of
+from specc.verification.subgraph_coverage import Coverage, candidate_sizes
+
+MAX_ROUNDS = 200
+"""Maximum number of rounds that try to execute further subgraphs."""
+MANY_POSITIONS = (40, 20)
+"""Lengths of all axes in rounds for decisions, from the preferred one on: few of many values are
+close enough to a decision to show a difference.
+"""
+BOUNDS = (2.0, 64.0)
+"""Constants of this size bound values, as 6 in `relu6`; larger ones are infinite for their use."""
+BEYOND_BOUND = 2.0
+"""The floating-point inputs of a round are this multiple of the largest bound."""
+
+
+@dataclass(frozen=True)
+class _PlannedRound:
+    """Lengths, the density of booleans and the scale of floating-point inputs."""
+
+    sizes: dict[str, int]
+    density: float = DEFAULT_DENSITY
+    scale: float = 1.0
+
+
+def planned_inputs(
+    model: LoadedModel,
+    coverage: Coverage,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: DrawInputs | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
+    """Yield lengths and inputs of each round: the planned ones, then those that execute a subgraph
+    for the first time.
+    """
+    graph, given = model.manifest.graph, draw or random_inputs
+    rng = np.random.default_rng(seed)
+    planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, most)]
+    usual = sizes_for(graph, rounds - 1, most)
+    if coverage.subgraphs.names or _has_boolean_input(graph):
+        planned += [_PlannedRound(usual, density) for density in BOOLEAN_DENSITIES[1:]]
+    if draw is None:
+        planned += _plan_decisions(graph, usual, most)
+    for each in planned:
+        inputs = _scale_floats(given(graph, each.sizes, rng, each.density), each.scale)
+        coverage.run(inputs)
+        yield each.sizes, inputs
+    further = candidate_sizes(graph, coverage.subgraphs.constants, most)
+    affordable = ((s, d) for s, d in further if is_affordable(s, graph))
+    for sizes, density in islice(affordable, MAX_ROUNDS):
+        if coverage.session is None or not coverage.missing:
+            break
+        inputs = given(graph, sizes, rng, density)
+        if coverage.run(inputs):
+            yield sizes, inputs
+
+
+def _plan_lengths(
+    graph: Graph, rounds: int, most: Mapping[str, int] | None
+) -> Iterator[dict[str, int]]:
+    """Yield the lengths of every round; then lengths above the constants of masks, caches and
+    blocks, if float64 is fast enough.
+    """
+    yield from (sizes_for(graph, turn, most) for turn in range(rounds))
+    yield from long_sizes(graph, lambda sizes: is_affordable(sizes, graph), most)
+
+
+def _plan_decisions(
+    graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
+) -> Iterator[_PlannedRound]:
+    """Yield a round of many positions if results are integers, and one of large inputs if values
+    are compared with constants or bounded by them.
+    """
+    near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
+    many = next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
+    if any(value.type.dtype in ("i64", "i32") for value in graph.outputs.values()):
+        yield _PlannedRound(many)
+    if not half_format_of(graph) and (bound := _find_largest_bound(graph)):
+        yield _PlannedRound(many, scale=BEYOND_BOUND * bound)
+
+
+def _has_boolean_input(graph: Graph) -> bool:
+    """Return whether an input is boolean and no padding mask."""
+    inputs = graph.inputs.items()
+    return any(v.type.dtype == "bool" and not graph.input_facts[n].keep for n, v in inputs)
+
+
+def _find_largest_bound(graph: Graph) -> float:
+    """Return the largest constant that floating-point values are bounded by or compared with; 0 if
+    there is none.
+    """
+    found = 0.0
+    for node, _ in iterate_nested_nodes(graph):
+        match node.op:
+            case ops.Compare() | ops.Arith(fn="min" | "max"):
+                for value in node.args:
+                    match get_viewed_op(value, ops.Cast):
+                        case ops.Constant(value=float(number)) if (
+                            BOUNDS[0] < abs(number) <= BOUNDS[1]
+                        ):
+                            found = max(found, abs(number))
+    return found
+
+
+def _scale_floats(inputs: dict[str, Array], scale: float) -> dict[str, Array]:
+    """Return inputs with the floating-point ones multiplied."""
+    if scale == 1.0:
+        return inputs
+    return {
+        name: (value * scale).astype(value.dtype) if value.dtype.kind == "f" else value
+        for name, value in inputs.items()
+    }
