@@ -8,6 +8,7 @@ from specc.syntax.dsl.expression_printer import (
     MAX_LINE_WIDTH,
     SECTION_BREAK,
     SPACE_BREAK,
+    TARGET_BREAK,
     Pieces,
     break_lines,
     join_pieces,
@@ -207,7 +208,7 @@ def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Piec
 
 LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Let: lambda n: [
-        *join_with_commas(map(layout_target, n.targets)),
+        *join_with_commas(map(layout_target, n.targets), gap=TARGET_BREAK),
         " = ",
         *layout_expression(n.value),
     ],

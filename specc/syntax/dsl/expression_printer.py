@@ -12,6 +12,8 @@ CONTINUATION_INDENT = 4
 
 BRACKET_DEPTH_PENALTY = 30
 """Unused columns that are worth avoiding a break inside one more bracket."""
+ITEM_PENALTY = 60
+"""Unused columns that are worth avoiding a break inside an item of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class LineBreak:
 SPACE_BREAK = LineBreak(" ")
 SECTION_BREAK = LineBreak(" ", 80)
 """A break between the parts of a header: before `->` and `where`."""
+TARGET_BREAK = LineBreak(" ", -MAX_LINE_WIDTH)
+"""A break between the targets of an assignment."""
 
 Pieces = list[str | LineBreak]
 
@@ -199,12 +203,14 @@ def layout_call(expr: ast.Call) -> Pieces:
 def join_with_commas(
     parts: Iterable[Pieces], between: str = ",", gap: LineBreak = SPACE_BREAK
 ) -> Pieces:
-    """Join parts with commas and line breaks."""
+    """Join parts with commas and line breaks; a break within a part is less likely."""
     out: Pieces = []
     for n, part in enumerate(parts):
         if n:
             out += [between, gap]
-        out += part
+        out += [
+            p if isinstance(p, str) else LineBreak(p.flat, p.bonus - ITEM_PENALTY) for p in part
+        ]
     return out
 
 
