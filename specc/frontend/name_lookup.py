@@ -174,7 +174,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
     if inner not in module.items:
         helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
         title = f"`{module.path}` has no block or graph called `{inner}`"
-        others = [Label(use.span, "used here")] if use.span and use.alternatives else []
+        others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
         raise_error("E0204", title, name.span, helps=helps, others=others)
     found = _make_function_value(module.items[inner], module, there, name.span)
     if isinstance(found, BlockFunction) and use.has_own_config:

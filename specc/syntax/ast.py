@@ -383,26 +383,25 @@ class DimName(SpannedNode):
 class Use(CommentedNode):
     """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
 
-    `use "llama" | "mistral" as text from "text_config" under language_model`: the file, or one
-    of its `alternatives`, with a config of its own (under one of the keys `sources` of
-    config.json) and with weights of its own (below the path `under`).
+    `use "llama" | "mistral" as text from "text_config" under language_model`: one of several
+    files, with a config of its own (under one of the keys `sources` of config.json) and with
+    weights of its own (below the path `under`).
     """
 
-    path: str
+    paths: tuple[str, ...]
     name: str
-    alternatives: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     under: WeightName | None = None
 
     @property
     def has_own_config(self) -> bool:
         """Return whether the used spec has a config and weights of its own."""
-        return bool(self.alternatives or self.sources or self.under)
+        return bool(self.paths[1:] or self.sources or self.under)
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The path of the file, and those of its alternatives."""
-        return (self.path, *self.alternatives)
+    def path(self) -> str:
+        """The path of the file, or of the first alternative."""
+        return self.paths[0]
 
 
 @dataclass(frozen=True, slots=True)

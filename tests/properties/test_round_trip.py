@@ -335,9 +335,8 @@ rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
     builds(
         ast.Use,
-        path=texts,
         name=names,
-        alternatives=st.lists(texts, max_size=2).map(tuple),
+        paths=st.lists(texts, min_size=1, max_size=3).map(tuple),
         sources=st.lists(texts, max_size=2).map(tuple),
         under=st.none() | paths,
         comments=remarks,

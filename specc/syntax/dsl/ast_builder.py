@@ -183,9 +183,9 @@ FLAG_FIELDS = ("reverse", "optional")
 class NodeRule(Generic[N]):
     """A callback that builds a node from its children, in the order of `fields`.
 
-    `*name` takes all further children, `{name}` the body between braces, which may begin with a
-    description (field `doc`). An absent child leaves the default of its field. `unique` is as in
-    `TupleRule`.
+    `a+b` are the fields of a child that is a tuple, `*name` takes all further children, `{name}`
+    the body between braces, which may begin with a description (field `doc`). An absent child
+    leaves the default of its field. `unique` is as in `TupleRule`.
     """
 
     def __init__(
@@ -205,7 +205,9 @@ class NodeRule(Generic[N]):
         head, rest = children[:size], drop_absent_options(children[size:])
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
-            if child is not None:
+            if isinstance(child, tuple) and "+" in name:
+                values |= zip(name.split("+"), child, strict=True)
+            elif child is not None:
                 values[name] = b.convert_child(child) if name not in FLAG_FIELDS else True
                 if name == "name" and self.has_name_span and isinstance(child, Token):
                     values["name_span"] = b.span(child)
@@ -215,11 +217,12 @@ class NodeRule(Generic[N]):
             if isinstance(inner[0], Token) and inner[0].kind == "STRING":
                 values["doc"] = b.unescape_string(inner[0])
             body = b.build_body(opener, inner)
-            values |= {self.body: body.children, "end": body.end}
-            values["comments"] = ast.Comments(trailing=body.trailing)
+            values |= zip((self.body, "end", "trailing"), body, strict=True)
             rest = body.children
         elif self.rest:
             values[self.rest] = tuple(map(b.convert_child, rest))
         if self.unique:
             b.report_duplicates(self.unique, rest)
+        if isinstance(trailing := values.pop("trailing", None), str):
+            values["comments"] = ast.Comments(trailing=trailing)
         return self.kind(**values)

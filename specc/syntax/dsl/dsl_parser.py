@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NoReturn, TypeVar, cast
 
-import specc.syntax.dsl.expression_rules  # noqa: F401 — registers callbacks
+import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.dsl import lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
+from specc.syntax.dsl.grammar_rules import DefinitionHeader, RepeatHeader, ScanHeader
 from specc.syntax.dsl.lalr import LalrTable, ParseRun, load_lalr_table
 from specc.syntax.dsl.lexer import (
     Fragment,
@@ -19,7 +20,6 @@ from specc.syntax.dsl.lexer import (
     make_file_fragment,
     tokenize_fragment,
 )
-from specc.syntax.dsl.statement_rules import DefinitionHeader, RepeatHeader, ScanHeader
 from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 

@@ -337,10 +337,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
         for kind in ast.DEFINITION_KINDS
     },
     "use": Form(
-        ast.Use,
-        [Key("use", FILES, "path alternatives", "the file"), *USE_KEYS],
-        "as",
-        multiline=False,
+        ast.Use, [Key("use", FILES, "paths", "the file"), *USE_KEYS], "as", multiline=False
     ),
     "require": REQUIRE_FORM,
 }
@@ -348,7 +345,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
 
 USE_ENTRY = Form(
     ast.Use,
-    [Key("file", FILES, "path alternatives", "the file"), *USE_KEYS],
+    [Key("file", FILES, "paths", "the file"), *USE_KEYS],
     "file as",
     description="`use`",
     multiline=False,

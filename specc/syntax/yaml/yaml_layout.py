@@ -88,19 +88,21 @@ def escape_yaml_character(character: str) -> str:
     )
 
 
-def format_yaml_flow(value: YamlValue) -> str | None:
-    """Format a value on one line, or return None if comments or the layout prevent it."""
+def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None:
+    """Format a value on one line, or return None if comments or the layout prevent it. If
+    `is_forced`, omit comments.
+    """
     if isinstance(value, str):
         return format_yaml_scalar(value, flow=True)
-    if value.end or value.multiline:  # a comment needs the rest of a line
+    if (value.end or value.multiline) and not is_forced:  # a comment needs the rest of a line
         return None
     entries: Sequence[YamlPair | YamlItem] = (
         value.pairs if isinstance(value, YamlMap) else value.items
     )
     parts: list[str] = []
     for entry in entries:
-        inner = format_yaml_flow(entry.value)
-        if inner is None or entry.comments != NO_COMMENTS:
+        inner = format_yaml_flow(entry.value, is_forced=is_forced)
+        if inner is None or (entry.comments != NO_COMMENTS and not is_forced):
             return None
         if isinstance(entry, YamlPair):
             inner = f"{format_yaml_scalar(entry.key, flow=True)}: {inner}"

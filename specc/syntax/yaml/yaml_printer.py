@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import yaml
-
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source
 from specc.syntax import ast
@@ -20,6 +18,7 @@ from specc.syntax.yaml.yaml_keys import (
     USE_ENTRY,
     WEIGHT_RULE_FORMS,
     find_form,
+    statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_layout import (
     YamlItem,
@@ -28,11 +27,13 @@ from specc.syntax.yaml.yaml_layout import (
     YamlPair,
     YamlValue,
     expression_to_yaml,
+    format_yaml_flow,
     make_multiline_list,
     make_yaml_list,
     print_yaml_block,
     texts_to_yaml,
 )
+from specc.syntax.yaml.yaml_values import EQUATIONS
 
 
 def print_yaml(file: ast.File) -> str:
@@ -45,11 +46,8 @@ def print_yaml(file: ast.File) -> str:
     optional = (("doc", file.doc), ("extends", file.extends))
     head += [YamlPair(key, text) for key, text in optional if text]
     out += print_yaml_block(YamlMap(head), 0)
-    first, middle, last = partition_items(file.items)
     previous: ast.Item | None = None
-    for run in [*first, middle, *last]:
-        if not run:
-            continue
+    for run, pair in convert_runs(file.items):
         if (
             previous is None
             or run[0].comments.blank_line_before
@@ -57,9 +55,7 @@ def print_yaml(file: ast.File) -> str:
             or is_spaced_item(previous)
         ):
             out.append("")
-        out += print_yaml_block(
-            YamlMap([items_to_yaml(run) if run is middle else run_to_yaml(run)]), 0
-        )
+        out += print_yaml_block(YamlMap([pair]), 0)
         previous = run[-1]
     if file.end:
         out += ["", *print_comment_lines(file.end, 0)]
@@ -122,6 +118,17 @@ def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, 
         used.add(get_top_key(remaining[-1][0]))
         last.insert(0, remaining.pop())
     return first, [item for run in remaining for item in run], last
+
+
+def convert_runs(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, YamlPair]]:
+    """Yield the items of each top-level key, and the key with its value."""
+    first, middle, last = partition_items(items)
+    for run in first:
+        yield run, run_to_yaml(run)
+    if middle:
+        yield middle, items_to_yaml(middle)
+    for run in last:
+        yield run, run_to_yaml(run)
 
 
 def run_to_yaml(run: ItemRun) -> YamlPair:
@@ -262,92 +269,70 @@ def rewrite_as_yaml(piece: str, *, in_map: bool = True) -> str:
     if in_map and (named := WEIGHTS_PIECE.fullmatch(piece)):
         name = named[1].strip('"')
         return f"weights: {name}"
-    for text, select in _embed_in_specs(piece):
+    for text, convert in _embed_in_specs(piece):
         try:
             file = parse_dsl(Source("advice", text))
         except Failed:
             continue
         # a string literal alone would become the docstring of the file or block
         is_docstring = any(isinstance(i, ast.Block) and not i.body for i in file.items)
-        if is_docstring or not (file.items or file.extends):
-            continue
-        root = yaml.compose(print_yaml(file))
-        assert root is not None  # every spec has a name
-        return _print_flow(select(root))
+        if not is_docstring and (file.items or file.extends):
+            return _print_flow(convert(file))
     return piece
 
 
-NodeSelector = Callable[[yaml.Node], yaml.Node]
+FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
-def _embed_in_specs(piece: str) -> Iterator[tuple[str, NodeSelector]]:
-    """Yield whole specs that may contain a fragment, with a selector into their YAML."""
+def _embed_in_specs(piece: str) -> Iterator[tuple[str, FileConverter]]:
+    """Yield whole specs that may contain a fragment, with the conversion of the fragment."""
     text = piece.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
     head = 'specc 1\nmodel m "d"\n'  # with a docstring, so that the fragment is none
-    yield f"{head}{text}\n", _select_item
+    yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(piece):
-        yield f"{head}config {{ {text} }}\n", lambda n: _select_value(n, "config")
+        yield f"{head}config {{ {text} }}\n", _convert_section
     if piece.startswith("show "):
-        yield f"{head}reading {{ {text} }}\n", lambda n: _select_value(n, "reading")
+        yield f"{head}reading {{ {text} }}\n", _convert_section
     if piece.startswith("where "):
-        yield (
-            f"{head}graph g() -> float[] {text} {EMPTY_BODY}\n",
-            lambda n: _select_pair(
-                _select_value(_select_first(_select_value(n, "items")), "where"), "where"
-            ),
-        )
+        yield f"{head}graph g() -> float[] {text} {EMPTY_BODY}\n", _convert_where
     for body in (text, f"{text} {EMPTY_BODY}"):
-        yield f"{head}block f() -> float[] {{ {body} }}\n", _select_statement
+        yield f"{head}block f() -> float[] {{ {body} }}\n", _convert_statement
 
 
-def _select_item(root: yaml.Node) -> yaml.Node:
-    """Return the only item of a file; for `items:` its entry."""
-    assert isinstance(root, yaml.MappingNode)  # as `print_yaml` writes it
-    pairs = [p for p in root.value if p[0].value not in ("specc", "model", "doc")]
-    if len(pairs) == 1 and pairs[0][0].value == "items":
-        return yaml.SequenceNode("tag:yaml.org,2002:seq", pairs[0][1].value)
-    return yaml.MappingNode("tag:yaml.org,2002:map", pairs)
+def _convert_items(file: ast.File) -> YamlMap | YamlList:
+    """Convert the items of a file; those of `items:` to a list."""
+    pairs = [YamlPair("extends", file.extends)] if file.extends else []
+    pairs += [pair for _, pair in convert_runs(file.items)]
+    only = pairs[0].value
+    return only if pairs[0].key == "items" and isinstance(only, YamlList) else YamlMap(pairs)
 
 
-def _select_statement(root: yaml.Node) -> yaml.Node:
-    return _select_first(_select_value(_select_first(_select_value(root, "items")), "do"))
+def _convert_section(file: ast.File) -> YamlMap | YamlList:
+    return SECTION_CONVERTERS[type(file.items[0])](file.items[0])
 
 
-def _select_value(node: yaml.Node, key: str) -> yaml.Node:
-    assert isinstance(node, yaml.MappingNode)  # as `print_yaml` writes it
-    found: yaml.Node = next(v for k, v in node.value if k.value == key)
-    return found
+def _convert_where(file: ast.File) -> YamlMap:
+    (graph,) = file.items
+    assert isinstance(graph, ast.Block)
+    return YamlMap([YamlPair("where", EQUATIONS.to_yaml(graph.where) or "")])
 
 
-def _select_first(node: yaml.Node) -> yaml.Node:
-    found: yaml.Node = node.value[0]
-    return found
+def _convert_statement(file: ast.File) -> YamlMap:
+    (block,) = file.items
+    assert isinstance(block, ast.Block)
+    statement = statement_to_yaml(block.body[0]).value
+    assert isinstance(statement, YamlMap)
+    return statement
 
 
-def _select_pair(node: yaml.Node, key: str) -> yaml.Node:
-    name = yaml.ScalarNode("tag:yaml.org,2002:str", key)
-    return yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)])
-
-
-def _print_flow(node: yaml.Node) -> str:
-    """Print a node on one line, without the braces of a single entry."""
-    _set_flow_style(node)
-    text = yaml.serialize(node, width=10_000, allow_unicode=True).strip()
-    text = text.removesuffix("\n...").strip()
-    if isinstance(node, yaml.SequenceNode):
+def _print_flow(value: YamlMap | YamlList) -> str:
+    """Print a value on one line, without the braces of a single entry."""
+    text = format_yaml_flow(value, is_forced=True) or ""
+    if isinstance(value, YamlList):
         text = "- " + text[1:-1]
-    elif isinstance(node, yaml.MappingNode) and len(node.value) == 1:
+    elif len(value.pairs) == 1:
         text = text[1:-1]
     text = text.replace(f", {PLACEHOLDER}: {PLACEHOLDER}}}", f", {PLACEHOLDER}}}")  # settings
     for empty in (f"[{{{PLACEHOLDER}: {PLACEHOLDER}}}]", f"{{{PLACEHOLDER}: {PLACEHOLDER}}}"):
         text = text.replace(empty, "[…]" if empty[0] == "[" else "{…}")
     return text.replace(PLACEHOLDER, "…")
-
-
-def _set_flow_style(node: yaml.Node) -> None:
-    """Set flow style on nested lists and maps."""
-    if isinstance(node, yaml.CollectionNode):
-        node.flow_style = True
-        for inner in node.value:
-            for part in inner if isinstance(inner, tuple) else (inner,):
-                _set_flow_style(part)

@@ -1,11 +1,14 @@
 """`YamlReader`, which checks kinds and keys of YAML nodes and reports errors; extents of nodes
-with their comments.
+with their comments; scalars as fragments of the DSL.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Children
 from typing import TypeVar
+
+import yaml
 
 from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Failed, Label
 from specc.diagnostics.source import Source, Span
@@ -14,7 +17,7 @@ from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl import lexer
 from specc.syntax.dsl.dsl_parser import cap_diagnostics
-from specc.syntax.dsl.lexer import Comment
+from specc.syntax.dsl.lexer import Comment, Fragment
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,
@@ -237,3 +240,47 @@ def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
             break
         end = position = comment.end
     return end
+
+
+HEX_ESCAPE = r"\\(?:x(?P<x>..)|u(?P<u>.{4})|U(?P<U>.{8}))"
+QUOTED_CHARACTERS = {
+    "'": re.compile(r"''|.", re.DOTALL),
+    '"': re.compile(rf"{HEX_ESCAPE}|\\(?P<letter>.)|.", re.DOTALL),
+}
+"""The source of one character, by quote."""
+
+
+def scalar_to_fragment(node: YamlScalar) -> Fragment:
+    """Return the text of a scalar with the file offset of each character."""
+    source, span = node.span.source, node.span
+    raw = span.text
+    # most scalars: characters and offsets correspond
+    if not node.style and raw == node.value:
+        return Fragment(source, node.value, span.start, is_yaml_scalar=True)
+    offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
+    if offsets is None:  # folded over lines: point to all of it
+        places = (*[span.start] * len(node.value), span.end)
+    else:
+        places = tuple(span.start + n for n in offsets)
+    return Fragment(source, node.value, offsets=places, is_yaml_scalar=True)
+
+
+def map_quoted_offsets(raw: str, value: str) -> list[int] | None:
+    r"""Return the offsets in `'it''s'` or `"a\tb"` of the characters of the value and of the
+    closing quote; None if they do not correspond one to one.
+    """
+    offsets: list[int] = []
+    for match in QUOTED_CHARACTERS[raw[0]].finditer(raw, 1, len(raw) - 1):
+        if _unescape_quoted(match) != value[len(offsets) : len(offsets) + 1]:
+            return None
+        offsets.append(match.start())
+    return [*offsets, len(raw) - 1] if len(offsets) == len(value) else None
+
+
+def _unescape_quoted(match: re.Match[str]) -> str:
+    """Return the character of a match; "" for an escaped line break."""
+    groups = match.groupdict()
+    if letter := groups.get("letter"):
+        return str(yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.get(letter, ""))
+    code = groups.get("x") or groups.get("u") or groups.get("U")
+    return chr(int(code, 16)) if code else match.group()[0]

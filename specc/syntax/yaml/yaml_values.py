@@ -37,9 +37,8 @@ from specc.syntax.yaml.yaml_nodes import (
     YamlScalar,
     YamlSequence,
     is_empty_node,
-    scalar_to_fragment,
 )
-from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span
+from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span, scalar_to_fragment
 
 MISSING_NAME = ast.Name("_")
 MISSING_TYPE = ast.TypeName(name="_")
@@ -111,13 +110,6 @@ def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
             return parse_yaml_call(reader, node)
         case _:
             return parse_yaml_fragment(reader, node, EXPR, "a value") or MISSING_NAME
-
-
-def parse_yaml_optional(
-    reader: YamlReader, entries: dict[str, YamlEntry], key: str
-) -> ast.Expr | None:
-    """Parse the value of a key that may be absent."""
-    return parse_yaml_expression(reader, entries[key].value) if key in entries else None
 
 
 def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
@@ -214,12 +206,6 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
     return text == "true"
 
 
-def parse_files(reader: YamlReader, entry: YamlEntry, what: str) -> Several:
-    """Parse the file of a `use`, and its alternatives."""
-    path, *alternatives = reader.read_strings(entry.value, what) or ("",)
-    return Several((path, tuple(alternatives)))
-
-
 def make_head_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
@@ -298,7 +284,7 @@ TEXTS = ValueKind(
     lambda r, e, what: r.read_strings(e.value, what),
     lambda texts: texts_to_yaml(texts) if texts else None,
 )
-FILES = ValueKind(parse_files, lambda path, alternatives: texts_to_yaml((path, *alternatives)))
+FILES = ValueKind(lambda r, e, what: r.read_strings(e.value, what) or ("",), texts_to_yaml)
 NAME = ValueKind(lambda r, e, what: parse_yaml_name(r, e.value, what), str)
 BLOCK_NAME = ValueKind(
     lambda r, e, what: Several((parse_yaml_name(r, e.value, what), e.value.span)),

@@ -1,12 +1,16 @@
-"""Build statements, items, sections and the file from grammar rules."""
+"""Build the syntax tree from grammar rules: expressions, types, statements, items and the file."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeAlias
 
 from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import format_suggestion
 from specc.syntax import ast
-from specc.syntax.comments import CommentedBody, attach_file_comments, move_header_comment
+from specc.syntax.comments import attach_file_comments, move_header_comment
 from specc.syntax.dsl.ast_builder import (
+    FOREIGN_LITERALS,
+    LITERAL_WORDS,
     RULE_CALLBACKS,
     AstBuilder,
     NodeRule,
@@ -16,6 +20,131 @@ from specc.syntax.dsl.ast_builder import (
 )
 from specc.syntax.dsl.lexer import Token
 
+Argument: TypeAlias = ast.Expr | ast.Option
+
+RULE_CALLBACKS |= {
+    "number": NodeRule(ast.NumberLiteral, "text"),
+    "text": NodeRule(ast.TextLiteral, "value"),
+    "quoted_path": NodeRule(ast.WeightName, "text"),
+    "option": NodeRule(ast.Option, "name value"),
+    "record_entry": NodeRule(ast.Option, "name value"),
+    "index": NodeRule(ast.Index, "base *items"),
+    "slice": NodeRule(ast.Slice, "start stop step"),
+    "rest": NodeRule(ast.EllipsisDims),
+    "unary": NodeRule(ast.Unary, "op operand"),
+    "choice": NodeRule(ast.Conditional, "then condition otherwise"),
+    "list_of": NodeRule(ast.ListLiteral, "*items"),
+    "list_for": NodeRule(ast.ListComprehension, "item variable iterable"),
+    "list_type": NodeRule(ast.TypeName, "element_type optional", name="list"),
+    "pair_type": NodeRule(ast.TypeName, "element_type optional", name="pair"),
+    "dims_of": TupleRule(),
+    "types": TupleRule(),
+    "exprs": TupleRule(),
+    **dict.fromkeys(
+        ("name", "field_name", "type_name", "component", "soft", "hard", "comparison"),
+        lambda b, span, child: child,
+    ),
+    "dotted": lambda b, span, *parts: ast.Name(".".join(t.text for t in parts), span=span),
+    "dotted_path": lambda b, span, *parts: ast.WeightName(
+        ".".join(t.text for t in parts), span=span
+    ),
+    # parentheses are not a node, but belong to the underlined span
+    "group": lambda b, span, inner: replace(inner, span=span),
+    "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
+    **dict.fromkeys(
+        ("binary", "power"),
+        lambda b, span, left, op, right: ast.Binary(
+            op.text, left, right, span=span, op_span=b.span(op)
+        ),
+    ),
+    "chain_first": lambda b, span, left, op, right: ast.Compare(
+        (op.text,), (left, right), span=span
+    ),
+    # `0 <= i < n` is one node with two operators, not a comparison of a boolean
+    "chain_more": lambda b, span, chain, op, right: ast.Compare(
+        (*chain.ops, op.text), (*chain.operands, right), span=span
+    ),
+    "plain_type": lambda b, span, name, dims, optional: ast.TypeName(
+        name=name.text, dims=dims, optional=optional is not None, span=span
+    ),
+    "sided_type": lambda b, span, kind, side: (
+        kind if side is None else replace(kind, side=side.text, span=span)
+    ),
+}
+
+
+@register_rule("title")
+@register_rule("word")
+def _title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
+    text = b.unescape_string(token) if token.kind == "STRING" else token.text
+    return ast.TextLiteral(text, span=span)
+
+
+@register_rule("reference")
+def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
+    lower = name.path.lower()
+    # `True`, `NULL`, `yes`: `AstBuilder.check_bound_name` lets nothing have these names
+    literal = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
+    if literal != name.path:
+        b.report_error(
+            "E0105",
+            f"`{name.path}` is not a value here; {format_suggestion(literal)}",
+            span,
+            f"write `{literal}`",
+            "the literals are `true`, `false` and `none`",
+        )
+    return name
+
+
+@register_rule("call")
+def _call(b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None) -> ast.Call:
+    present: tuple[Argument, ...] = drop_absent_options(arguments)
+    args = tuple(a for a in present if not isinstance(a, ast.Option))
+    options = tuple(a for a in present if isinstance(a, ast.Option))
+    b.report_duplicates("the option", options)
+    for before, after in pairwise(present):
+        is_late = isinstance(before, ast.Option) and not isinstance(after, ast.Option)
+        if is_late and after.span is not None:
+            b.report_error(
+                "E0119",
+                "an input after an option",
+                after.span,
+                "this has no name",
+                "inputs come first, options (`name=value`) after them",
+            )
+            break
+    return ast.Call(function, args, options, span=span)
+
+
+@register_rule("record_of")
+def _record_of(
+    b: AstBuilder, span: Span, *children: ast.Option | Token | None
+) -> ast.RecordLiteral:
+    # the tokens are the braces
+    fields = tuple(f for f in children if isinstance(f, ast.Option))
+    b.report_duplicates("the field", fields)
+    return ast.RecordLiteral(fields, span=span)
+
+
+@register_rule("choice_type")
+def _choice_type(
+    b: AstBuilder, span: Span, *children: ast.TextLiteral | Token | None
+) -> ast.TypeName:
+    titles = [t for t in children if isinstance(t, ast.TextLiteral)]
+    b.report_duplicates("the choice", titles)
+    optional = isinstance(children[-1], Token)  # the `?`, else None
+    names = tuple(t.value for t in titles)
+    return ast.TypeName(name="choice", optional=optional, names=names, span=span)
+
+
+@register_rule("record_type")
+def _record_type(b: AstBuilder, span: Span, *children: ast.Field | Token | None) -> ast.TypeName:
+    fields = tuple(f for f in children if isinstance(f, ast.Field))
+    b.report_duplicates("the field", fields)
+    optional = isinstance(children[-1], Token)  # the `?`, else None
+    return ast.TypeName(name="record", optional=optional, fields=fields, span=span)
+
+
 RepeatHeader: TypeAlias = tuple[str, ast.Expr]
 """`i in layers`."""
 ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
@@ -23,8 +152,7 @@ ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
 """A name, its parameters (None without parentheses), and the span of the name."""
 
-REPEAT = NodeRule(ast.Repeat, "variable iterable under collect {body}")
-SCAN = NodeRule(ast.Scan, "variables sequences along carry collect reverse keep until {body}")
+SCAN = NodeRule(ast.Scan, "variables+sequences along carry collect reverse keep until {body}")
 CONFIG = NodeRule(ast.Config, "{entries}")
 FIELD = NodeRule(ast.Field, "name type sources default doc")
 READING = NodeRule(ast.Reading, "{entries}")
@@ -34,7 +162,11 @@ RULE_CALLBACKS |= {
     "let": NodeRule(ast.Let, "targets value"),
     "targets": TupleRule("the name"),
     "names": TupleRule("the name"),
+    "repeat": NodeRule(ast.Repeat, "variable+iterable under collect {body}"),
     "repeat_head": TupleRule(),
+    "when": NodeRule(ast.When, "condition body+end+trailing otherwise+else_end"),
+    # the tree has no place for a comment after `else {`
+    "otherwise": lambda b, span, body: move_header_comment(body),
     "return": NodeRule(ast.Return, "values"),
     "require": NodeRule(ast.Require, "condition because"),
     # config
@@ -43,6 +175,7 @@ RULE_CALLBACKS |= {
     "unread": NodeRule(ast.IgnoredKeys, "*keys"),
     # blocks, graphs and definitions
     "dims": NodeRule(ast.Dims, "*names", "the length"),
+    "use": NodeRule(ast.Use, "paths name sources under"),
     "files": TupleRule(),
     "keys": TupleRule(),
     "block": NodeRule(ast.Block, "name params results {body}", kind="block"),
@@ -72,10 +205,10 @@ RULE_CALLBACKS |= {
     "target": lambda b, span, name, kind: ast.Target(
         b.check_bound_name(name), None if kind == ast.TypeName(name="_") else kind, span=span
     ),
-    "repeat": lambda b, span, head, *children: REPEAT(b, span, *head, *children),
     "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
     "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
     "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_options(names)),
+    "definition": NodeRule(ast.Definition, "kind name+params+name_span doc value"),
     "definition_head": lambda b, span, name, params: (
         b.check_bound_name(name),
         params,
@@ -96,10 +229,10 @@ RULE_CALLBACKS |= {
 
 
 @register_rule("scan")
-def _scan(b: AstBuilder, span: Span, head: ScanHeader | None, *children: object) -> ast.Scan:
-    node = SCAN(b, span, *(head or (None, None)), *children)
+def _scan(b: AstBuilder, span: Span, *children: object) -> ast.Scan:
+    node = SCAN(b, span, *children)
     location = node.until.span if node.until else span
-    if head is None and location is not None:
+    if not node.variables and location is not None:
         b.report_error(
             "E0728",
             "this loop has no bound",
@@ -125,46 +258,6 @@ def _scan_head(
     return variables, sequences
 
 
-Statements: TypeAlias = CommentedBody[ast.Statement]
-
-
-@register_rule("when")
-def _when(
-    b: AstBuilder, span: Span, condition: ast.Expr, body: Statements, otherwise: Statements | None
-) -> ast.When:
-    # the tree has no place for a comment after `else {`
-    else_body, else_end = move_header_comment(otherwise) if otherwise else ((), ())
-    return ast.When(
-        condition=condition,
-        body=body.children,
-        otherwise=else_body,
-        comments=ast.Comments(trailing=body.trailing),
-        end=body.end,
-        else_end=else_end,
-        span=span,
-    )
-
-
-@register_rule("use")
-def _use(
-    b: AstBuilder,
-    span: Span,
-    files: tuple[str, ...],
-    name: Token,
-    keys: tuple[str, ...] | None,
-    under: ast.WeightName | None,
-) -> ast.Use:
-    path, *alternatives = files
-    return ast.Use(
-        path=path,
-        name=b.check_bound_name(name),
-        alternatives=tuple(alternatives),
-        sources=keys or (),
-        under=under,
-        span=span,
-    )
-
-
 @register_rule("dim_name")
 def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimName:
     minimum = 0
@@ -175,27 +268,6 @@ def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> as
             "E0108", "the minimum length is not an integer", b.span(bound), "here", "write `>= 1`"
         )
     return ast.DimName(b.check_bound_name(name), minimum, span=span)
-
-
-@register_rule("definition")
-def _definition(
-    b: AstBuilder,
-    span: Span,
-    kind: Token,
-    head: DefinitionHeader,
-    doc: Token | None,
-    value: ast.Expr,
-) -> ast.Definition:
-    name, params, name_span = head
-    return ast.Definition(
-        kind=kind.text,
-        name=name,
-        params=params,
-        value=value,
-        doc=b.unescape_string(doc) if doc else "",
-        span=span,
-        name_span=name_span,
-    )
 
 
 @register_rule("config")
