@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias, get_args
+from typing import TypeAlias, TypeVar, dataclass_transform, get_args
 
 from specc.diagnostics.source import Span
 
@@ -14,7 +14,16 @@ def span_field() -> OptionalSpan:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+C = TypeVar("C")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def node(cls: type[C]) -> type[C]:
+    """Make a class of the tree an immutable dataclass with slots."""
+    return dataclass(frozen=True, slots=True)(cls)
+
+
+@node
 class Comments:
     """Comments of a statement: those on the lines above it, and the trailing one. Each is the
     text after `#`, stripped. `blank_line_before` is layout, not content: the source has a blank
@@ -53,28 +62,28 @@ class CommentedBlock(CommentedNode):
 # --- expressions ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class NumberLiteral(SpannedNode):
     """`1e-5`: a number in source form."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class TextLiteral(SpannedNode):
     """`"clip.vocab"`: the characters between the quotes, escapes resolved."""
 
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Name(SpannedNode):
     """`x`, `config.vision.width`, also `true`, `false`, `none`: a dotted name."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Option(SpannedNode):
     """`out=d` in a call."""
 
@@ -83,14 +92,14 @@ class Option(SpannedNode):
     name_span: OptionalSpan = span_field()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class WeightName(SpannedNode):
     """`@ encoder.layers.{i}`: where the weights of a call live. `text` has its `{…}` unresolved."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Call(SpannedNode):
     """`linear(x, out=d) @ q_proj`."""
 
@@ -100,7 +109,7 @@ class Call(SpannedNode):
     weights: WeightName | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Slice(SpannedNode):
     """`a:b`, `:`, `1:`, `a:b:s` inside an index."""
 
@@ -109,7 +118,7 @@ class Slice(SpannedNode):
     step: "Expr | None" = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Index(SpannedNode):
     """`x[:, 0]`."""
 
@@ -117,7 +126,7 @@ class Index(SpannedNode):
     items: tuple["Expr | Slice | EllipsisDims", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Unary(SpannedNode):
     """`-x`, `not x`. `op` is `-` or `not`."""
 
@@ -125,7 +134,7 @@ class Unary(SpannedNode):
     operand: "Expr"
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Binary(SpannedNode):
     """`a + b`. `op` is one of `+ - * / // % ** & |`."""
 
@@ -135,7 +144,7 @@ class Binary(SpannedNode):
     op_span: OptionalSpan = span_field()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Compare(SpannedNode):
     """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` is between `operands[n]` and `[n + 1]`.
     Each op is one of `== != <= >= < > in`.
@@ -145,7 +154,7 @@ class Compare(SpannedNode):
     operands: tuple["Expr", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Conditional(SpannedNode):
     """`a if c else b`."""
 
@@ -154,14 +163,14 @@ class Conditional(SpannedNode):
     otherwise: "Expr"
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class ListLiteral(SpannedNode):
     """`[a, b]`."""
 
     items: tuple["Expr", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class ListComprehension(SpannedNode):
     """`[f(i) for i in n]`."""
 
@@ -170,7 +179,7 @@ class ListComprehension(SpannedNode):
     iterable: "Expr"
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class RecordLiteral(SpannedNode):
     """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
     instance's values.
@@ -179,7 +188,7 @@ class RecordLiteral(SpannedNode):
     fields: tuple[Option, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class EllipsisDims(SpannedNode):
     """`...`: any leading dims, in a type or an index."""
 
@@ -221,7 +230,7 @@ class TypeName(SpannedNode):
     element_type: "TypeName | None" = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class BlockParameter(SpannedNode):
     """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a
     block, or a result.
@@ -235,7 +244,7 @@ class BlockParameter(SpannedNode):
 # --- statements -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Target(SpannedNode):
     """`x: float[batch, n]` on the left of `=`. `_` skips a result."""
 
@@ -243,7 +252,7 @@ class Target(SpannedNode):
     type: TypeName | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Let(CommentedNode):
     """`a, b = f(x)`."""
 
@@ -293,14 +302,14 @@ class When(CommentedBlock):
     else_end: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Return(CommentedNode):
     """`return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Require(CommentedNode):
     """`require d % heads == 0, "heads must divide the width"`."""
 
@@ -329,7 +338,7 @@ class Field(CommentedNode):
     doc: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Expect(CommentedNode):
     """`expect "model_type" in (vit, deit)`: the config.json files that this spec supports."""
 
@@ -337,7 +346,7 @@ class Expect(CommentedNode):
     values: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class IgnoredKeys(CommentedNode):
     """`ignore "initializer_range", "use_cache"`: keys of config.json that do not affect the
     model.
@@ -346,7 +355,7 @@ class IgnoredKeys(CommentedNode):
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Assign(CommentedNode):
     """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
 
@@ -357,21 +366,21 @@ class Assign(CommentedNode):
 ConfigEntry: TypeAlias = Field | Expect | IgnoredKeys | Assign
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Config(CommentedBlock):
     """`config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Dims(CommentedNode):
     """`dims batch, src, tgt >= 1`: run-time lengths; a bound may follow a name."""
 
     names: tuple["DimName", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class DimName(SpannedNode):
     """One dynamic length, at least `least` (default 0)."""
 
@@ -404,7 +413,7 @@ class Use(CommentedNode):
         return self.paths[0]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Equation(SpannedNode):
     """`total = past + seq` after `where`."""
 
@@ -451,7 +460,7 @@ class Definition(CommentedNode):
     name_span: OptionalSpan = span_field()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class DefinitionParameter(SpannedNode):
     """A parameter of a definition."""
 
@@ -460,7 +469,7 @@ class DefinitionParameter(SpannedNode):
     default: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class InputReading(CommentedNode):
     """`pixels = image(size=[8, 8])` in `reading`: the preprocessing of an input."""
 
@@ -468,7 +477,7 @@ class InputReading(CommentedNode):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class ResultDisplay(CommentedNode):
     """`show logits = choice(labels, top=3)` in `reading`: the postprocessing of a result."""
 
@@ -479,21 +488,21 @@ class ResultDisplay(CommentedNode):
 ReadingEntry: TypeAlias = InputReading | ResultDisplay
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Reading(CommentedBlock):
     """`reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class WeightsFrom(CommentedNode):
     """`from "digits.safetensors"`: the weights file of this spec."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Tie(CommentedNode):
     """`tie lm_head.weight = wte.weight when tied`: use `source` if the file has no tensor
     `name`.
@@ -504,7 +513,7 @@ class Tie(CommentedNode):
     condition: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Load(CommentedNode):
     """`load a.weight = transpose(b.weight)`: the expression that computes a parameter from
     tensors of the file.
@@ -517,7 +526,7 @@ class Load(CommentedNode):
     condition: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Ignore(CommentedNode):
     """`ignore "layers.{i}.attn.bias"`: unused tensors of the file; `*` matches anything."""
 
@@ -525,7 +534,7 @@ class Ignore(CommentedNode):
     condition: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Share(CommentedNode):
     """`share encoder.layer when tied`: all calls with weights at this path share them."""
 
@@ -536,14 +545,14 @@ class Share(CommentedNode):
 WeightRule: TypeAlias = WeightsFrom | Tie | Load | Ignore | Share
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Weights(CommentedBlock):
     """`weights { … }`."""
 
     rules: tuple[WeightRule, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Setting(CommentedNode):
     """`stop = eos` in `generate`."""
 
@@ -561,7 +570,7 @@ class Generate(CommentedBlock):
     settings: tuple[Setting, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Stream(CommentedNode):
     """`stream logits of sound`: a result computed while the input streams in."""
 
@@ -569,7 +578,7 @@ class Stream(CommentedNode):
     input_name: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class QuantizeEntry(CommentedNode):
     """`int4 = ["*.mlp.*"]` in `quantize`: a setting with its value, or with patterns of weight
     names. A single value is the same as a list of one.
@@ -579,7 +588,7 @@ class QuantizeEntry(CommentedNode):
     values: tuple[TextLiteral, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Quantize(CommentedBlock):
     """`quantize { default = int8  exclude = ["lm_head"] }`: which weights are quantized."""
 
