@@ -41,14 +41,15 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
     """Return the completions of each command."""
     found = {}
     for name, parser in commands.items():
-        options: dict[str, tuple[str, CompletionChoice | None]] = {}
-        arguments: list[CompletionChoice] = []
-        for action in parser._actions:
-            help_text = format_plain_help(action.help or "")
-            if not action.option_strings:
-                arguments.append(_build_choice(action))
-            for option in action.option_strings:
-                options[option] = help_text, None if action.nargs == 0 else _build_choice(action)
+        options = {
+            option: (
+                format_plain_help(action.help or ""),
+                None if action.nargs == 0 else _build_choice(action),
+            )
+            for action in parser._actions
+            for option in action.option_strings
+        }
+        arguments = [_build_choice(a) for a in parser._actions if not a.option_strings]
         found[name] = CommandCompletion(
             format_plain_help(parser.description or ""), options, _merge_choices(arguments)
         )
@@ -65,17 +66,6 @@ def format_plain_help(text: str) -> str:
     """Return a help text on one line, without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
-
-
-def render_completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
-    """Return the completion script of a shell."""
-    return {"bash": render_bash_script, "zsh": render_zsh_script, "fish": render_fish_script}[
-        shell
-    ](commands)
-
-
-COMPLETE_COMMAND = "$(specc _complete {} 2>/dev/null)"
-SPEC_OF = {"bash": '"${COMP_WORDS[2]}"', "zsh": '"${words[3]}"'}
 
 
 def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
@@ -124,14 +114,10 @@ def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
 def _bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.words)}'"
     if choice.dynamic_kind:
-        words = f'words="{COMPLETE_COMMAND.format(_format_dynamic_kind(choice, "bash"))}"'
+        # config keys need the spec on the command line
+        of = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
+        words = f'words="$(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)"'
     return words + ("; files=1" if choice.files else "")
-
-
-def _format_dynamic_kind(choice: CompletionChoice, shell: str) -> str:
-    """Return the arguments of `specc _complete`; config keys need the spec on the command line."""
-    of = f" {SPEC_OF[shell]}" if choice.dynamic_kind == "set" else ""
-    return f"{choice.dynamic_kind}{of}"
 
 
 def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
@@ -221,12 +207,21 @@ def _fish_words(choice: CompletionChoice) -> str:
     return f" -a '(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)'"
 
 
-WORD_KINDS = ("specs", "codes", "set")
+SCRIPT_RENDERERS = {
+    "bash": render_bash_script,
+    "zsh": render_zsh_script,
+    "fish": render_fish_script,
+}
+
+
+def render_completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
+    """Return the completion script of a shell."""
+    return SCRIPT_RENDERERS[shell](commands)
 
 
 def add_complete_arguments(parser: ArgumentParser) -> None:
-    """Declare the options of `specc complete`."""
-    parser.add_argument("kind", choices=WORD_KINDS)
+    """Declare the options of `specc _complete`."""
+    parser.add_argument("kind", choices=[*COMPLETED_KINDS.values()])
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
 
 
@@ -251,18 +246,15 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
     return [f"{name}=" for name in fields]
 
 
-SHELLS = ("bash", "zsh", "fish")
-
-
 def add_completion_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc completion`."""
     parser.epilog = "docs/command-line.md describes the installation."
-    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    parser.add_argument("shell", choices=[*SCRIPT_RENDERERS], help="the shell")
 
 
 def run_completion(args: Namespace) -> int:
-    """Print the script, made of what the commands declare now."""
-    # imported here: `whole_parsers` imports this module
+    """Print the script, built from the declared options of all commands."""
+    # imported here, since `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
     print(

@@ -57,12 +57,19 @@ def add_new_arguments(parser: ArgumentParser) -> None:
 
 def run_new(args: Namespace) -> int:
     """Write the spec, and print the next command."""
-    names, path = args.words[:-1], args.words[-1]
+    *names, path = args.words
     if len(names) != (0 if args.directory else 1):
-        _raise_wrong_arguments(bool(args.directory))
+        wanted = (
+            "one file with --from-checkpoint" if args.directory else "a built-in spec and a file"
+        )
+        raise_error(
+            "E0407",
+            f"`specc new` takes {wanted}",
+            helps=["specc new vit my.yaml", "specc new my.yaml --from-checkpoint checkpoint/"],
+        )
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work
     yaml = not path.lower().endswith(".specc")
-    name = spec_name(Path(path).stem)
+    name = make_spec_name(Path(path).stem)
     above = (SCHEMA_MODELINE,) if yaml and not args.no_schema else ()
     sign = ": " if yaml else " = "
     draft = None
@@ -111,7 +118,7 @@ def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
     }
 
 
-def spec_name(stem: str) -> str:
+def make_spec_name(stem: str) -> str:
     """Convert a file name to a valid spec name."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", stem)
     return plain if plain[:1].isalpha() else f"my_{plain}"
@@ -126,7 +133,7 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
 
 
 def _print_draft(draft: SpecDraft) -> None:
-    """Print a draft's sources, and the unplaced config keys."""
+    """Print the sources of a draft, and the unmapped config keys and tensors."""
     print_done(
         f"graph: {draft.graph}; {draft.values} values of config.json differ from the defaults"
     )
@@ -134,18 +141,6 @@ def _print_draft(draft: SpecDraft) -> None:
         print_done(
             "no spec supports models of this type; this draft uses the most similar one, review it"
         )
-    if draft.unmapped:
-        print_done("not placed:")
-    for line in draft.unmapped:
-        print_done(f"  {escape_text(line)}")
-    if not draft.unmapped:
-        print_done("every key and every tensor has its place")
-
-
-def _raise_wrong_arguments(drafting: bool) -> None:
-    wanted = "one file with --from-checkpoint" if drafting else "a built-in spec and a file"
-    raise_error(
-        "E0407",
-        f"`specc new` takes {wanted}",
-        helps=["specc new vit my.yaml", "specc new my.yaml --from-checkpoint checkpoint/"],
-    )
+    unmapped = [f"  {escape_text(line)}" for line in draft.unmapped]
+    heading = "unmapped keys and tensors:" if unmapped else "every key and tensor is mapped"
+    print_done("\n".join([heading, *unmapped]))

@@ -153,8 +153,10 @@ def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
             print(f"{score}{text}")
 
 
-Facts: TypeAlias = Any
+Prediction: TypeAlias = Any
 """A prediction as plain JSON."""
+Cells: TypeAlias = tuple[str, ...]
+"""A printed line, by column."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",
@@ -214,13 +216,20 @@ def _print_results(predictions: Predictions, *, compare: bool) -> None:
         print(*lines, sep="\n", end="\n" if lines else "")
 
 
-def format_predictions(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
+def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator[str]:
     """Yield the lines of predictions, numbered by input if there are several."""
-    write: Callable[[Facts], Iterator[str]] = TASK_FORMATTERS.get(task, _label_lines)
+    list_cells = TASK_CELLS.get(task, _list_label_cells)
     width = len(str(len(predictions) - 1))
-    for number, one in enumerate(predictions):
+    for number, prediction in enumerate(predictions):
         lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
-        for line in [*write(one)] or ["(no results)"]:
+        # several masked tokens have a list of candidates each
+        is_nested = isinstance(prediction, list) and isinstance([*prediction, ""][0], list)
+        lines = [
+            line
+            for part in (prediction if is_nested else [prediction])
+            for line in align_columns(list_cells(part))
+        ]
+        for line in lines or ["(no results)"]:
             yield lead + line
             lead = " " * len(lead)
 
@@ -230,47 +239,41 @@ def _format_score(value: float) -> str:
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
-def _label_lines(ranked: Sequence[Facts]) -> Iterator[str]:
-    yield from align_columns([(escape_text(r["label"]), _format_score(r["score"])) for r in ranked])
+def _list_label_cells(labels: Sequence[Prediction]) -> list[Cells]:
+    return [(escape_text(r["label"]), _format_score(r["score"])) for r in labels]
 
 
-def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
-    rows = [
+def _list_entity_cells(entities: Sequence[Prediction]) -> list[Cells]:
+    return [
         (
             escape_text(str(s.get("entity_group", s.get("entity")))),
             _format_score(s["score"]),
             f"{s['start']}-{s['end']}",
             escape_text(s["word"]),
         )
-        for s in spans
+        for s in entities
     ]
-    yield from align_columns(rows)
 
 
-def _answer_lines(found: Facts) -> Iterator[str]:
+def _list_answer_cells(found: Prediction) -> list[Cells]:
     answers = [found] if isinstance(found, Mapping) else found
-    rows = [
+    return [
         (_format_score(a["score"]), f"{a['start']}-{a['end']}", escape_text(a["answer"]))
         for a in answers
     ]
-    yield from align_columns(rows)
 
 
-def _candidate_lines(found: Sequence[Facts]) -> Iterator[str]:
-    each = found if found and isinstance(found[0], list) else [found]
-    for some in each:
-        yield from align_columns(
-            [
-                (escape_text(c["token_str"]), _format_score(c["score"]), escape_text(c["sequence"]))
-                for c in some
-            ]
-        )
+def _list_candidate_cells(candidates: Sequence[Prediction]) -> list[Cells]:
+    return [
+        (escape_text(c["token_str"]), _format_score(c["score"]), escape_text(c["sequence"]))
+        for c in candidates
+    ]
 
 
-def _vector_lines(vector: Sequence[float]) -> Iterator[str]:
+def _list_vector_cells(vector: Sequence[float]) -> list[Cells]:
     values = "  ".join(f"{v:.4g}" for v in vector[:MAX_VALUES])
     more = f"  … ({len(vector)} values)" if len(vector) > MAX_VALUES else ""
-    yield f"[{values}{more}]"
+    return [(f"[{values}{more}]",)]
 
 
 def _cosine_lines(table: Array) -> Iterator[str]:
@@ -279,9 +282,10 @@ def _cosine_lines(table: Array) -> Iterator[str]:
         yield "  ".join(f"{value:7.4f}" for value in row)
 
 
-TASK_FORMATTERS: Mapping[str, Callable[[Facts], Iterator[str]]] = {
-    "token-classification": _span_lines,
-    "question-answering": _answer_lines,
-    "fill-mask": _candidate_lines,
-    "sentence-similarity": _vector_lines,
+TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
+    "token-classification": _list_entity_cells,
+    "question-answering": _list_answer_cells,
+    "fill-mask": _list_candidate_cells,
+    "sentence-similarity": _list_vector_cells,
 }
+"""The printed columns of a prediction by task; labels with scores for all other tasks."""

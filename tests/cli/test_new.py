@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.new import spec_name
+from specc.cli.new import make_spec_name
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.draft_spec import draft_spec
@@ -101,9 +101,9 @@ def test_the_file_is_written_with_what_editors_need(
     [("my", "my"), ("7b", "my_7b"), ("a-b c", "a_b_c"), ("", "my_"), ("\x1b", "my__")],
 )
 def test_a_file_gives_a_name_that_a_spec_may_have(stem: str, name: str) -> None:
-    assert spec_name(stem) == name
+    assert make_spec_name(stem) == name
     assert open_spec_argument(
-        print_yaml(write_instance(SpecInstance(name=spec_name(stem), extends="xor")))
+        print_yaml(write_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
     )
 
 
