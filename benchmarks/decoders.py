@@ -1,8 +1,7 @@
-"""Programs that write text, timed token by token: what each does is behind one
-function.
+"""Time text generation token by token, in several runtimes.
 
-A `Writer` reads prompts i64[batch, n], writes `count` tokens, always the most probable,
-and says when it had each.
+A `Writer` reads prompts i64[batch, n], generates `count` tokens greedily and returns when it had
+each. Those of encoder-decoders have a fixed source.
 """
 
 import json
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -286,12 +285,107 @@ def exported(checkpoint: Path, out: Path, opset: int) -> str:
     """`torch.onnx.export(dynamo=True)` with past, in a process of its own; gives what
     it says where it cannot.
     """
-    return _failing(
-        [sys.executable, str(HERE / "export_past.py"), str(checkpoint), str(out), str(opset)]
-    )
+    command = [sys.executable, str(HERE / "torch_export.py"), "past"]
+    return _failing([*command, str(checkpoint), str(out), str(opset)])
 
 
 def _failing(command: Sequence[str]) -> str:
     """The last line that a command says when it fails, else nothing."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+INPUT_NAMES = {"input_ids": "source", "input_features": "input_features"}
+"""Names of transformers and of the specs."""
+
+
+def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
+    """A package of ours through the Python API."""
+    import specc
+
+    model = specc.load(package, threads=THREADS).writer
+    names = set(model.input_signature.graph.inputs)
+    # a spec may have the name transformers has, or its own
+    known = {(n if n in names else INPUT_NAMES[n]): v for n, v in given.items() if n in INPUT_NAMES}
+
+    def start(ids: Ints) -> tuple[Ints, Step]:
+        prepared = model.input_signature.prepared({**known, model.input_signature.growing: ids})
+        step = model.stepper(prepared).step
+        return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
+
+    return traced(start)
+
+
+def translate_whole(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
+    """One graph without caches: each token is computed with the source and all before it."""
+    session = opened(path)
+    taken = {i.name for i in session.get_inputs()}
+    known = {n: v for n, v in given.items() if n in taken}
+
+    def start(ids: Ints) -> tuple[Ints, Step]:
+        text = ids
+
+        def best() -> Ints:
+            logits = session.run(None, {**known, "decoder_input_ids": text})[0]
+            return logits[:, -1].argmax(1)
+
+        def step(tokens: Ints) -> Ints:
+            nonlocal text
+            text = np.concatenate([text, tokens[:, None]], axis=1)
+            return best()
+
+        return best(), step
+
+    return traced(start)
+
+
+class _BoundGraph:
+    """A graph whose values stay with the runtime, by names that other graphs call them."""
+
+    def __init__(self, path: Path) -> None:
+        self.session = opened(path)
+        self.inputs = [i.name for i in self.session.get_inputs()]
+        self.outputs = [o.name for o in self.session.get_outputs()]
+
+    def run(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Results by the names under which they are given to the next graph."""
+        binding = self.session.io_binding()
+        for name in self.inputs:
+            binding.bind_ortvalue_input(name, known[name])
+        for name in self.outputs:
+            binding.bind_output(name)
+        self.session.run_with_iobinding(binding)
+        names = [n.replace("present", "past_key_values") for n in self.outputs]
+        return dict(zip(names, binding.get_outputs(), strict=True))
+
+
+def translate_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+    """Encoder, first step and later steps, as Optimum writes and names them."""
+    parts = ("encoder_model", "decoder_model", "decoder_with_past_model")
+    encoder, first, later = (_BoundGraph(_at(directory, part)) for part in parts)
+    hold = onnxruntime.OrtValue.ortvalue_from_numpy
+
+    def start(ids: Ints) -> tuple[Ints, Step]:
+        known = {name: hold(v) for name, v in given.items()}
+        known["encoder_hidden_states"] = next(iter(encoder.run(known).values()))
+        if "attention_mask" in known:
+            known["encoder_attention_mask"] = known["attention_mask"]
+
+        def run(graph: _BoundGraph, tokens: Ints) -> Ints:
+            # keys and values of the source come from the first step and stay
+            known.update(graph.run({**known, "input_ids": hold(tokens)}))
+            logits: np.ndarray = known["logits"].numpy()
+            return logits[:, -1].argmax(1)
+
+        return run(first, ids), lambda tokens: run(later, tokens[:, None])
+
+    return traced(start)
+
+
+def _at(directory: Path, part: str) -> Path:
+    """ValueError where the folder has other parts."""
+    path = directory / f"{part}.onnx"
+    if not path.exists():
+        graphs = sorted(str(p.relative_to(directory)) for p in directory.rglob("*.onnx"))
+        raise ValueError(f"the benchmark does not support {' and '.join(graphs)}")
+    return path

@@ -18,7 +18,6 @@ import measure
 import numpy as np
 import onnxruntime
 import published
-import translators
 from decoders import Trace, Writer
 
 import specc
@@ -64,7 +63,7 @@ def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 
 def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
-    return [str(HERE / "export_family.py"), name, str(checkpoint), str(out / "model.onnx")]
+    return [str(HERE / "torch_export.py"), "family", name, str(checkpoint), str(out / "model.onnx")]
 
 
 def _optimum(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
@@ -145,7 +144,7 @@ def _versions() -> Iterator[str]:
 
 def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
     """What each tool made of a family; those that fail are remarked."""
-    checkpoint = published.save(name, directory / name.replace(" ", "-"), quick)
+    checkpoint = published.save_family(name, directory / name.replace(" ", "-"), quick)
     found: dict[str, Made] = {}
     for tool, how in TOOLS.items():
         if not how.there:
@@ -164,7 +163,7 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
             said = _reason(str(error)).replace(str(directory), "…")
             remarks.append(f"{tool} does not support {name}: {said}")
             continue
-        size = _moved(checkpoint, before, out) if tool == LINKED else _size(out)
+        size = _moved(checkpoint, before, out) if tool == LINKED else measure.size_of(out)
         found[tool] = Made(cost, out, size)
     return found
 
@@ -177,7 +176,7 @@ def _moved(checkpoint: Path, before: Set[Path], out: Path) -> int:
     out.mkdir()
     for path in set(checkpoint.iterdir()) - before:
         path.rename(out / path.name)
-    return _size(out)
+    return measure.size_of(out)
 
 
 def _reason(said: str) -> str:
@@ -212,7 +211,7 @@ def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
         best = min(others, key=lambda t: others[t].seconds)
         copied, linked = (others[best].seconds / tools[t].cost.seconds for t in (OURS, LINKED))  # fmt: skip
         share = tools[OURS].cost.megabytes / others[best].megabytes
-        word = _word(copied >= GOAL_TIME and share <= GOAL_MEMORY)
+        word = measure.yes_or_no(copied >= GOAL_TIME and share <= GOAL_MEMORY)
         yield f"| {name} | {best} | {copied:.1f} | {linked:.1f} | {share:.2f} | {word} |"
     yield ""
 
@@ -254,7 +253,7 @@ def _readers(
         except (RuntimeError, StopIteration) as error:
             remarks.append(f"the {name} model of {tool} does not run: {_line(error)}")
     for batch in BATCHES:
-        given = published.inputs(name, PROMPT, batch)
+        given = published.make_family_inputs(name, PROMPT, batch)
         calls = dict(_running_calls(f"{name}, {batch}", graphs, given, remarks))
         exact = calls[OURS]()
         times = measure.in_turn(calls, rounds)
@@ -263,7 +262,7 @@ def _readers(
             told = [""] * 3
             if tool != OURS:
                 apart = _apart(calls[tool](), exact)
-                told = [str(ratio), _word(ratio.no_worse), apart]
+                told = [str(ratio), measure.yes_or_no(ratio.no_worse), apart]
             yield (
                 f"| {name}, {batch} | {tool} | {statistics.median(took) * 1e3:.1f} | "
                 f"{told[0]} | | | {told[1]} | {told[2]} |"
@@ -325,7 +324,7 @@ def _writers(
 ) -> Iterator[str]:
     writers: dict[str, Writer] = {}
     translates = published.FAMILIES[name].kind == "translates"
-    given = published.inputs(name, PROMPT, 1)
+    given = published.make_family_inputs(name, PROMPT, 1)
     for tool, one in tools.items():
         try:
             maker = _translator if translates else _decoder
@@ -342,7 +341,7 @@ def _writers(
         told = ["", "", ""]
         if tool != OURS:
             found = [measure.ratio(d[OURS], d[tool]) for d in (first, steps)]
-            told = [*map(str, found), _word(all(r.no_worse for r in found))]
+            told = [*map(str, found), measure.yes_or_no(all(r.no_worse for r in found))]
         same = "tokens" if np.array_equal(xs[0].tokens, traces[OURS][0].tokens) else "no"  # fmt: skip
         yield (
             f"| {name} | {tool} | {statistics.median(first[tool]) * 1e3:.1f} | {told[0]} | "
@@ -363,10 +362,10 @@ def _decoder(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Wri
 
 def _translator(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     if tool == OURS:
-        return translators.of_specc(directory, given)
+        return decoders.translate_specc(directory, given)
     if tool == "torch.onnx":
-        return translators.of_whole(directory / "model.onnx", given)
-    return translators.of_three(directory, given)
+        return decoders.translate_whole(directory / "model.onnx", given)
+    return decoders.translate_three(directory, given)
 
 
 def _in_turn(writers: Mapping[str, Writer], ids: np.ndarray, rounds: int) -> dict[str, list[Trace]]:
@@ -383,11 +382,3 @@ def _apart(x: np.ndarray, y: np.ndarray) -> str:
 
 def _line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
-
-
-def _size(directory: Path) -> int:
-    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
-
-
-def _word(yes: bool) -> str:
-    return "yes" if yes else "no"

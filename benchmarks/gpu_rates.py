@@ -14,8 +14,8 @@ from typing import Any
 
 import decoders
 import generation
-import models
 import numpy as np
+import published
 import torch
 import transformers
 
@@ -229,8 +229,8 @@ def _short(error: Exception) -> str:
 def encoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """The table of one encoder: milliseconds a batch."""
     checkpoint = directory / f"{name}-weights"
-    models.save(name, checkpoint)
-    wanted = models.MODELS[name]
+    published.save_model(name, checkpoint)
+    wanted = published.MODELS[name]
     lengths = wanted.shapes[0][1:]
     yield f"### {name}, {' × '.join(map(str, lengths)) or 'one image'}\n"
     yield "| | width | batch | ms | a second | specc's time / its |"
@@ -262,7 +262,7 @@ def _encoders(
     out = directory / f"{name}-{dtype}.onnx"
     width = [] if dtype == "f32" else ["--dtype", dtype]
     main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
-    wanted = models.MODELS[name]
+    wanted = published.MODELS[name]
     session = specc.load(out, execution_provider=plan.provider).scoring.runtime
 
     def ours(shape: tuple[int, ...]) -> Callable[[], object]:
@@ -271,12 +271,12 @@ def _encoders(
         return lambda: session.tensors(held)
 
     yield "specc", ours
-    model = models.published(name, checkpoint).to(plan.device, TORCH[dtype])
+    model = published.load_published_model(name, checkpoint).to(plan.device, TORCH[dtype])
     compiled = torch.compile(model, mode="reduce-overhead")
 
     def theirs(call: Any) -> Call:
         def of(shape: tuple[int, ...]) -> Callable[[], object]:
-            given = [t.to(plan.device) for t in models.tensors(name, shape)]
+            given = [t.to(plan.device) for t in published.make_tensors(name, shape)]
             given = [t.to(TORCH[dtype]) if t.is_floating_point() else t for t in given]
 
             def run() -> object:

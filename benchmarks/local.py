@@ -108,22 +108,22 @@ def _memory(path: Path, length: int) -> str:
 def _long_text(directory: Path, rounds: int) -> Iterator[str]:
     """GPT-2 small over a text of 1 023 tokens, all logits."""
     import decoders
-    import models
+    import published
     import torch
 
     torch.set_num_threads(2)
     checkpoint = directory / "gpt2"
     if not checkpoint.exists():
-        models.save("gpt2", checkpoint)
+        published.save_model("gpt2", checkpoint)
     ours, theirs = checkpoint / "ours.onnx", directory / "gpt2-theirs.onnx"
     command = ["-m", "specc", "compile", "gpt2", "--weights", str(checkpoint)]
     measure.of_process([sys.executable, *command, "-o", str(ours)])
-    export = str(Path(__file__).with_name("export.py"))
-    measure.of_process([sys.executable, export, "gpt2", str(checkpoint), str(theirs)])
-    given = models.MODELS["gpt2"].inputs((1, TEXT))
+    export = [sys.executable, str(Path(__file__).with_name("torch_export.py")), "logits"]
+    measure.of_process([*export, "gpt2", str(checkpoint), str(theirs)])
+    given = published.MODELS["gpt2"].inputs((1, TEXT))
     loaded, session = specc.load(ours, threads=2).whole, decoders.opened(theirs)
-    eager = models.published("gpt2", checkpoint)
-    tensors = models.tensors("gpt2", (1, TEXT))
+    eager = published.load_published_model("gpt2", checkpoint)
+    tensors = published.make_tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]
     other = {
         name: value.astype(np.int64) for name, value in zip(names, given.values(), strict=True)

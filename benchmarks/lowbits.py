@@ -19,7 +19,7 @@ import onnxruntime
 import torch
 import transformers
 from decoders import Writer
-from sections import Goal, goals
+from measure import Goal, goals
 
 import specc
 
@@ -213,11 +213,11 @@ def _writers(
         out = directory / f"{name}-{kind}"
         # the time does not hang on how numbers of 4 bits are chosen
         specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_options(kind))
-        writers[kind], sizes[kind] = decoders.of_specc(out), _size(out)
+        writers[kind], sizes[kind] = decoders.of_specc(out), measure.size_of(out)
     out = directory / f"{name}-ctranslate2"
     try:
         writers[CTRANSLATE2] = decoders.of_ctranslate2(checkpoint, out, "int8")
-        sizes[CTRANSLATE2] = _size(out)
+        sizes[CTRANSLATE2] = measure.size_of(out)
     except ImportError:
         remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
     python = generation.genai_python()
@@ -230,7 +230,7 @@ def _writers(
             told = said.replace(str(checkpoint), name)
             remarks.append(f"{peer} does not support {name}: {told}")
         else:
-            writers[peer], sizes[peer] = decoders.OfGenai(python, out), _size(out)
+            writers[peer], sizes[peer] = decoders.OfGenai(python, out), measure.size_of(out)
     return writers, sizes, remarks
 
 
@@ -280,7 +280,7 @@ def _model(
     out = directory / f"{reader.spec}-{kind}"
     if not out.exists():
         specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
-    return specc.load(out / "m.onnx", threads=decoders.THREADS).whole, _size(out)
+    return specc.load(out / "m.onnx", threads=decoders.THREADS).whole, measure.size_of(out)
 
 
 def _dynamic(
@@ -308,7 +308,7 @@ def _dynamic(
     session = onnxruntime.InferenceSession(str(out / "m.onnx"), options)
     names = {i.name for i in session.get_inputs()}
     given = {n: v for n, v in prepared.items() if n in names}
-    return lambda: session.run([reader.result], given)[0], _size(out)
+    return lambda: session.run([reader.result], given)[0], measure.size_of(out)
 
 
 def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callable[[], Any]:
@@ -349,7 +349,3 @@ def _faster(times: Mapping[str, list[float]], name: str) -> str:
     if name == "float32":
         return ""
     return str(measure.ratio(times["float32"], times[name]))
-
-
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -1,18 +1,19 @@
-"""Timing that survives a noisy machine: things to compare take turns in one run.
+"""Timing that survives a noisy machine, the page of results, and its table of goals.
 
-Each time is taken after 80 ms of rest, in which a runtime's spinning threads go to
-sleep, and one untimed call of the same function. "No worse" means that the bootstrap 95
-% interval of the ratio reaches 1.0 or below.
+Functions to compare take turns in one run. Each time is taken after 80 ms of rest, in which the
+spinning threads of a runtime go to sleep, and one untimed call. "No worse" means that the
+bootstrap 95 % interval of the ratio reaches 1.0 or below.
 """
 
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -133,3 +134,56 @@ def machine() -> str:
         f"{len(os.sched_getaffinity(0))} cores, {memory() / 1e9:.0f} GB; Python "
         f"{python_version()}, {versions}"
     )
+
+
+MARK = re.compile(r"^<!-- (\w+) -->\n", re.MULTILINE)
+"""Stands before a section and says its part; readers of the page do not see it."""
+
+
+def replaced(page: str, sections: Mapping[str, str], order: Iterable[str]) -> str:
+    """The page with some sections in place of those of former runs. Parts that `order`
+    does not have, and what stands before the first mark, are gone.
+    """
+    pieces = MARK.split(page)[1:]
+    known = dict(zip(pieces[::2], pieces[1::2], strict=True)) | dict(sections)
+    found = [f"<!-- {n} -->\n{known[n].strip()}\n" for n in order if n in known]
+    return "# Results\n\n" + "\n".join(found)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was promised of a number, and what it is."""
+
+    title: str
+    wanted: float
+    found: float
+    at_most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the number is as it should be."""
+        if self.at_most:
+            return self.found <= self.wanted
+        return self.found >= self.wanted
+
+    def __str__(self) -> str:
+        side = "at most" if self.at_most else "at least"
+        word = "reached" if self.reached else "not reached"
+        return f"| {self.title} | {side} {self.wanted:.3g} | {self.found:.3g} | {word} |"
+
+
+def goals(given: Iterable[Goal]) -> Iterator[str]:
+    """A table of them, if there are any."""
+    lines = [str(goal) for goal in given]
+    if lines:
+        yield from ("| goal | | measured | |", "|---|---|---|---|", *lines, "")
+
+
+def yes_or_no(value: bool) -> str:
+    """Format a boolean for a table."""
+    return "yes" if value else "no"
+
+
+def size_of(directory: Path) -> int:
+    """Return the bytes of the files in a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -1,6 +1,4 @@
-"""The published models that every compiler is given: random weights at real sizes, in a
-folder as a hub would have it.
-"""
+"""Checkpoints of published architectures with random weights at real size."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,13 +11,100 @@ import numpy as np
 import torch
 import transformers
 
+
+@dataclass(frozen=True)
+class Published:
+    """A model of transformers with its config, the built-in spec, and input shapes to time."""
+
+    spec: str
+    model: Any
+    config: Any
+    shapes: tuple[tuple[int, ...], ...]
+    output: str
+
+    def inputs(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Make inputs by the names of the spec."""
+        rng = np.random.default_rng(0)
+        if self.spec == "vit":
+            return {"pixel_values": rng.normal(size=(shape[0], 3, 224, 224)).astype(np.float32)}
+        ids = rng.integers(5, 1000, shape)
+        given = {"input_ids": ids, "attention_mask": np.ones(shape, bool)}
+        return given | (
+            {"token_type_ids": np.zeros(shape, np.int64)} if self.spec == "bert" else {}
+        )
+
+
+MODELS = {
+    "bert": Published(
+        "bert",
+        transformers.BertForPreTraining,
+        transformers.BertConfig(),
+        ((1, 128), (8, 128)),
+        "prediction_logits",
+    ),
+    "vit": Published(
+        "vit",
+        transformers.ViTForImageClassification,
+        transformers.ViTConfig(num_labels=1000),
+        ((1,), (8,)),
+        "logits",
+    ),
+    "gpt2": Published(
+        "gpt2",
+        transformers.GPT2LMHeadModel,
+        transformers.GPT2Config(use_cache=False),
+        ((1, 128),),
+        "logits",
+    ),
+}
+"""BERT-base with its pre-training heads, ViT-base of 224 × 224 pixels, GPT-2 small."""
+
+
+def save_model(name: str, directory: Path) -> None:
+    """Save a checkpoint directory."""
+    torch.manual_seed(0)
+    made = MODELS[name].model(MODELS[name].config)
+    made.eval().save_pretrained(directory, safe_serialization=True)
+
+
+def load_published_model(name: str, directory: Path) -> Any:
+    """Load a checkpoint with the fused attention of PyTorch, as an exporter takes it."""
+    found = MODELS[name].model.from_pretrained(directory, attn_implementation="sdpa")
+    return LogitsOnly(name, found).eval()
+
+
+class LogitsOnly(torch.nn.Module):
+    """A model as a function of tensors to one tensor, which an exporter can trace."""
+
+    def __init__(self, name: str, model: Any) -> None:
+        super().__init__()
+        self.name, self.model = name, model
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        """Return the compared logits."""
+        if self.name == "vit":
+            return self.model(pixel_values=given[0]).logits
+        if self.name == "gpt2":
+            return self.model(input_ids=given[0], attention_mask=given[1]).logits
+        found = self.model(input_ids=given[0], attention_mask=given[1], token_type_ids=given[2])
+        return found.prediction_logits
+
+
+def make_tensors(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """Make the same inputs for PyTorch."""
+    given = MODELS[name].inputs(shape)
+    return tuple(
+        torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v) for v in given.values()
+    )
+
+
 TINY_VOCAB = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A model of transformers, its config at real size and small, what Optimum calls
-    what it does, and how it is measured: `reads`, `writes` or `translates`.
+    """A model of transformers with its config at real size and small, its task in Optimum, and
+    its kind: `reads` (encoder), `writes` (decoder) or `translates` (encoder-decoder).
     """
 
     model: Any
@@ -82,8 +167,8 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def save(name: str, directory: Path, quick: bool) -> Path:
-    """A checkpoint folder; for models of text with a tokenizer, which builders ask for."""
+def save_family(name: str, directory: Path, quick: bool) -> Path:
+    """Save a checkpoint directory, with a tokenizer, which model builders need."""
     family = FAMILIES[name]
     torch.manual_seed(0)
     config = family.config(**(family.small if quick else family.size))
@@ -102,8 +187,8 @@ def save(name: str, directory: Path, quick: bool) -> Path:
     return directory
 
 
-def inputs(name: str, length: int, batch: int) -> dict[str, np.ndarray]:
-    """Inputs under transformers' names: texts of so many tokens, pictures, sounds."""
+def make_family_inputs(name: str, length: int, batch: int) -> dict[str, np.ndarray]:
+    """Make inputs by the names of transformers: tokens, an image, or a spectrogram."""
     rng = np.random.default_rng(0)
     if name == "ViT-base":
         pixels = rng.normal(size=(batch, 3, 224, 224))

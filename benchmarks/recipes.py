@@ -18,8 +18,8 @@ import byte_lm
 import decoders
 import generation
 import numpy as np
+from measure import Goal, goals
 from numpy.typing import NDArray
-from sections import Goal, goals
 
 import specc
 

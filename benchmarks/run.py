@@ -19,7 +19,6 @@ from datetime import date
 from pathlib import Path
 
 import measure
-import sections
 
 HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
@@ -35,11 +34,7 @@ def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield "| fastest, s | median, s | goal, s | goal reached | CPU time, s |\n|---|---|---|---|---|"
     median = statistics.median(seconds)
     used = min(c.processor for c in costs)
-    yield f"| {min(seconds):.2f} | {median:.2f} | 0.35 | {_word(median <= 0.35)} | {used:.2f} |\n"
-
-
-def _word(yes: bool) -> str:
-    return "yes" if yes else "no"
+    yield f"| {min(seconds):.2f} | {median:.2f} | 0.35 | {measure.yes_or_no(median <= 0.35)} | {used:.2f} |\n"
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ PARTS = {
     "loading": Part(_module("loading"), 3, 1),
     "lowbits": Part(_module("lowbits"), 8),
     "recipes": Part(_module("recipes"), 1),
-    "seven": Part(_module("seven"), 3, 1),
+    "seven": Part(_module("large_models"), 3, 1),
     "local": Part(_module("local"), 10, 3),
     "experts": Part(_module("experts"), 10, 3),
     "map": Part(_module("map"), 4000, 400),
@@ -129,7 +124,7 @@ def main() -> None:
             continue
         if not given.quick:
             before = given.out.read_text("utf-8") if given.out.exists() else ""
-            given.out.write_text(sections.replaced(before, {name: section}, PARTS), "utf-8")
+            given.out.write_text(measure.replaced(before, {name: section}, PARTS), "utf-8")
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

@@ -1,8 +1,9 @@
 """Build the documentation site (`make docs`).
 
-Pages and a gallery of every built-in spec are written to build/docs, zensical renders them to
-build/site, and the links of the result are checked. Pages are plain Markdown that renders the
-same on GitHub; their links are rewritten to the layout of the site, whose first page is the README.
+Pages and a gallery of every built-in spec, with plots of its attention, are written to build/docs,
+zensical renders them to build/site, and the links of the result are checked. Pages are plain
+Markdown that renders the same on GitHub; their links are rewritten to the layout of the site, whose
+first page is the README.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,11 +21,81 @@ from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import attention_gallery
+import numpy as np
+from support.small_configs import SMALL_CONFIGS
 
-from specc.cli.main import main as specc
+import specc
+from specc.cli.main import main as run_command
+from specc.runtime.attention_views import render_attention, run_with_attention
+from specc.runtime.attention_weights import find_attentions
+from specc.verification.quantization_error import comparison_sizes
+from specc.verification.verify_model import random_inputs
 
 ROOT = Path(__file__).parents[1]
+TRAINED_INPUTS = {
+    "dates": "3 mai 1979",
+    "digits": str(ROOT / "docs" / "demos" / "digits" / "seven.png"),
+    "numbers": "dreihundertfünf",
+}
+"""Inputs of the trained models in the gallery."""
+MODELS_WITHOUT_ATTENTION = {"xor"}
+"""Trained models without attention."""
+
+
+def draw_attention(name: str, path: Path) -> str:
+    """Plot the last attention of a built-in spec as SVG and return the caption; "" for a spec
+    without attention.
+
+    Specs with trained weights get a real input. The others are compiled with small sizes and
+    random weights: their plots show the structure of attention and mask, not learned weights.
+    """
+    if name in MODELS_WITHOUT_ATTENTION:
+        return ""
+    with tempfile.TemporaryDirectory() as directory:
+        if name in TRAINED_INPUTS:
+            return _draw_trained(name, path, Path(directory))
+        return _drawn_small(name, path, Path(directory))
+
+
+def _draw_trained(name: str, path: Path, directory: Path) -> str:
+    """Plot the attention of a trained model on a real input."""
+    given, made = TRAINED_INPUTS[name], str(directory / name)
+    # an image classifier does not generate: it is one file
+    one_file = given.endswith(".png")
+    words = ["-o", f"{made}.onnx"] if one_file else ["--graphs", "all", "-o", made]
+    _run_quietly("compile", name, *words)
+    _run_quietly("run", words[-1], given, "--attention", str(path))
+    shown = Path(given).name if one_file else given
+    return f"Attention of the trained model for the input `{shown}`."
+
+
+def _drawn_small(name: str, path: Path, directory: Path) -> str:
+    """Plot the attention of a small model with random weights on a random input."""
+    sets, model = SMALL_CONFIGS[name], directory / "model.onnx"
+    specc.compile(name, model, set=sets, init=0)
+    whole = specc.load(model).whole
+    graph = whole.manifest.graph
+    if not find_attentions(graph):
+        return ""
+    given = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
+    path.write_bytes(render_attention(run_with_attention(whole, given), ".svg").content)
+    config = ", ".join(f"`{key}={value}`" for key, value in sets.items())
+    small = f" with small sizes ({config})," if config else " with"
+    return (
+        f"The last attention of the model{small} random weights and a random input. "
+        "Gray pairs are masked."
+    )
+
+
+def _run_quietly(*words: str) -> None:
+    """Run a command without output. Raise RuntimeError if it fails."""
+    heard = StringIO()
+    with redirect_stdout(heard), redirect_stderr(heard):
+        status = run_command([*words, "--quiet"])
+    if status:
+        raise RuntimeError(f"specc {' '.join(words)} ended with {status}: {heard.getvalue()}")
+
+
 DOCS, PAGES, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "build" / "site"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 DOC = re.compile(r'^model (\w+)(?: "(.*)")?|^doc: (.*)$', re.MULTILINE)
@@ -194,11 +266,11 @@ def _render_spec(name: str) -> list[str]:
     lines, directory = [], PAGES / "specs"
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
-        made = specc(["show", name, "--svg", str(directory / f"{name}.svg")]) == 0
+        made = run_command(["show", name, "--svg", str(directory / f"{name}.svg")]) == 0
     if made:
         lines += [f"![{name}]({name}.svg)", ""]
     looks = f"{name}-attention.svg"
-    if caption := attention_gallery.drawn(name, directory / looks):
+    if caption := draw_attention(name, directory / looks):
         lines += [f"![The attention of {name}]({looks})", "", caption, ""]
     return lines
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sections import Goal, goals, replaced
+from benchmarks.measure import Goal, goals, replaced
 
 PAGE = "# Results\n\n<!-- a -->\n### A\n\nold\n\n<!-- b -->\n### B\n\nkept\n"
 
 HERE = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("families", "generation", "loading", "lowbits", "recipes", "seven", "local", "experts", "map", "recurrence")  # fmt: skip
+MODULES = ("families", "generation", "loading", "lowbits", "recipes", "large_models", "local", "experts", "map", "recurrence")  # fmt: skip
 """What `benchmarks/run.py` calls."""
 
 

@@ -1,0 +1,230 @@
+"""Compile large checkpoints: time, processor time and memory; generate with a Llama of 7 billion
+parameters in int4.
+
+    python benchmarks/large_models.py            # a Llama of 1 GB in f32, and one of 7 B in bf16
+    python benchmarks/large_models.py --tiny     # the same of a few megabytes, to test the script
+
+The checkpoints of this script are sparse files of zeros, each read once before, so that the page
+cache is warm. As a part of `run.py`, a checkpoint of random bfloat16 values (13.5 GB) is written,
+compiled by streaming, run, and removed; SPECC_SEVEN names a compiled package to run instead.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import decoders
+import generation
+import measure
+import numpy as np
+
+SPECC = (sys.executable, "-m", "specc")
+CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A Llama, how its numbers are stored, and the seconds that it may take."""
+
+    name: str
+    dtype: str
+    wide: int
+    hidden: int
+    layers: int
+    words: int
+    goal: float
+
+
+LARGE = (
+    Sizes("1 GB, f32", "F32", 1024, 2816, 14, 32000, 2),
+    Sizes("7 B, bf16", "BF16", 4096, 11008, 32, 32000, 15),
+)
+TINY = (
+    Sizes("tiny, f32", "F32", 64, 128, 2, 1000, 2),
+    Sizes("tiny, bf16", "BF16", 64, 128, 2, 1000, 2),
+)
+
+
+def tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The names and shapes of a Llama's file."""
+    wide, hidden = sizes.wide, sizes.hidden
+    yield "model.embed_tokens.weight", (sizes.words, wide)
+    for n in range(sizes.layers):
+        layer = f"model.layers.{n}"
+        for part in "qkvo":
+            yield f"{layer}.self_attn.{part}_proj.weight", (wide, wide)
+        yield f"{layer}.mlp.gate_proj.weight", (hidden, wide)
+        yield f"{layer}.mlp.up_proj.weight", (hidden, wide)
+        yield f"{layer}.mlp.down_proj.weight", (wide, hidden)
+        yield f"{layer}.input_layernorm.weight", (wide,)
+        yield f"{layer}.post_attention_layernorm.weight", (wide,)
+    yield "model.norm.weight", (wide,)
+    yield "lm_head.weight", (sizes.words, wide)
+
+
+def write(sizes: Sizes, directory: Path) -> int:
+    """A checkpoint's folder; gives the bytes of its weights."""
+    directory.mkdir()
+    heads = sizes.wide // 32 if sizes.wide < 1024 else sizes.wide // 128
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": sizes.words,
+        "hidden_size": sizes.wide,
+        "intermediate_size": sizes.hidden,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": heads,
+        "tie_word_embeddings": False,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    header: dict[str, object] = {}
+    at = 0
+    for name, shape in tensors(sizes):
+        end = at + prod(shape) * (4 if sizes.dtype == "F32" else 2)
+        header[name] = {"dtype": sizes.dtype, "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)  # zeros that take no room
+    return at
+
+
+def warmed(file: Path) -> None:
+    """Read once, so that the disk is no part of what is measured."""
+    with file.open("rb") as opened:
+        while opened.read(CHUNK):
+            pass
+
+
+def row(sizes: Sizes, directory: Path) -> str:
+    """What one checkpoint takes, as a row of the table: once as a file that points into the checkpoint, once
+    as a package of every graph.
+    """
+    place = directory / sizes.dtype
+    size = write(sizes, place)
+    warmed(place / "model.safetensors")
+    cells = []
+    for what in (
+        ["-o", str(directory / f"{sizes.dtype}.onnx")],
+        ["--graphs", "all", "-o", str(directory / f"{sizes.dtype}-all")],
+    ):
+        cost = measure.of_process([*SPECC, "compile", str(place), *what])
+        cells.append(f"{cost.seconds:.1f} s, {cost.processor:.1f} s, {cost.megabytes:.0f} MB")
+    return f"| {sizes.name} | {size / 1e9:.2f} GB | {' | '.join(cells)} | {sizes.goal:.0f} s |"
+
+
+def main() -> None:
+    """The table, a row a checkpoint."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tiny", action="store_true", help="a few megabytes")
+    parser.add_argument(
+        "--directory", help="where to work (default: the system's temporary folder)"
+    )
+    args = parser.parse_args()
+    print(f"{measure.machine()}\n")
+    print(
+        "| Llama | weights | one graph: wall, processor, memory | every graph | goal |\n|---|---|---|---|---|"
+    )
+    for sizes in TINY if args.tiny else LARGE:
+        with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+            print(row(sizes, Path(directory)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+
+
+SEVEN, SMALL = LARGE[1], TINY[1]
+
+PROMPT, COUNT = 32, 17
+"""Tokens that are read, and written behind them."""
+
+PEAK, RATE = 1500, 200
+"""Goals: MB of memory at most, MB of the checkpoint a second at least."""
+
+NOISE = 2**25
+"""Numbers that are drawn; the weights are these again and again, at other places."""
+
+
+def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """What compiling took, and how fast tokens come."""
+    yield "### A Llama with 7 B parameters in int4\n"
+    named = os.environ.get("SPECC_SEVEN", "")
+    package = Path(named) if named else directory / "package"
+    if named and not (package / "specc.json").exists():
+        raise SystemExit(f"SPECC_SEVEN: there is no package in {named}")
+    if named:
+        yield "The package was there already: compiling was not measured.\n"
+    elif shutil.disk_usage(directory).free < 20e9 and not quick:
+        yield "Not run: it needs 20 GB of disk for the while.\n"
+        return
+    else:
+        yield from _compiled(directory / "checkpoint", package, quick)
+    yield from _written(package, rounds)
+
+
+def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
+    sizes = SMALL if quick else SEVEN
+    size = save(sizes, checkpoint, NOISE // 64 if quick else NOISE)
+    command = [sys.executable, "-m", "specc", "compile", str(checkpoint)]
+    options = ["--quantize", "int4", "--calibration-samples", "0", "--graphs", "step"]
+    cost = measure.of_process([*command, *options, "-o", str(package)])
+    shutil.rmtree(checkpoint)
+    rate = size / 1e6 / cost.seconds
+    made = measure.size_of(package)
+    yield "| | | goal | goal reached |\n|---|---|---|---|"
+    yield f"| checkpoint in bfloat16 | {size / 1e9:.2f} GB | | |"
+    yield f"| package | {made / 1e9:.2f} GB | | |"
+    yield f"| compile time, round to nearest | {cost.seconds:.0f} s | | |"
+    yield f"| checkpoint throughput | {rate:.0f} MB/s | {RATE} MB/s | {measure.yes_or_no(rate >= RATE)} |"
+    peak = cost.megabytes
+    yield f"| peak memory | {peak:.0f} MB | {PEAK} MB | {measure.yes_or_no(peak <= PEAK)} |\n"
+
+
+def _written(package: Path, rounds: int) -> Iterator[str]:
+    write = decoders.of_specc(package)
+    ids = np.random.default_rng(0).integers(5, 900, (1, PROMPT))
+    traces = generation.in_turn({"specc": write}, ids, COUNT, rounds)["specc"]
+    rate = statistics.median(len(t.steps) / sum(t.steps) for t in traces)
+    first = statistics.median(t.prefill for t in traces)
+    yield (
+        f"With {decoders.THREADS} threads, the model processes a prompt of {PROMPT} tokens in "
+        f"{first:.2f} s and then generates {rate:.2f} tokens/s.\n"
+    )
+    # four bytes a number
+    needed, there = (
+        4e-9 * sum(math.prod(shape) for _, shape in tensors(SEVEN)),
+        measure.memory() / 1e9,
+    )
+    if needed > there:
+        yield (
+            "The model builder of onnxruntime-genai could not compile this model: it first loads a "
+            f"model in float32, which needs {needed:.0f} GB; this machine has {there:.0f} GB.\n"
+        )
+
+
+def save(sizes: Sizes, directory: Path, noise: int) -> int:
+    """A checkpoint of random bfloat16 numbers, as a hub would have it; its bytes."""
+    size = write(sizes, directory)
+    drawn = np.random.default_rng(0).normal(0, 0.02, noise).astype(np.float32)
+    # the upper half of a float32 is the bfloat16 next to it towards zero
+    block = (drawn.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    path = directory / "model.safetensors"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - size)
+        for at in range(0, size, len(block)):
+            file.write(block[: size - at])
+    return size
