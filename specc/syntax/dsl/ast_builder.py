@@ -212,12 +212,9 @@ class NodeRule(Generic[N]):
                 if name == "name" and self.has_name_span and isinstance(child, Token):
                     values["name_span"] = b.span(child)
         if self.body:
-            opener, *inner = rest
-            assert isinstance(opener, Token)
-            if isinstance(inner[0], Token) and inner[0].kind == "STRING":
-                values["doc"] = b.unescape_string(inner[0])
-            body = b.build_body(opener, inner)
+            body, doc = self._read_body(b, rest)
             values |= zip((self.body, "end", "trailing"), body, strict=True)
+            values |= {"doc": doc} if doc is not None else {}
             rest = body.children
         elif self.rest:
             values[self.rest] = tuple(map(b.convert_child, rest))
@@ -226,3 +223,14 @@ class NodeRule(Generic[N]):
         if isinstance(trailing := values.pop("trailing", None), str):
             values["comments"] = ast.Comments(trailing=trailing)
         return self.kind(**values)
+
+    def _read_body(
+        self, b: AstBuilder, children: Sequence[object]
+    ) -> tuple[CommentedBody[ast.Commentable], str | None]:
+        """Return the nodes between braces, and the description before them."""
+        opener, *inner = children
+        assert isinstance(opener, Token)
+        doc = None
+        if isinstance(inner[0], Token) and inner[0].kind == "STRING":
+            doc = b.unescape_string(inner[0])
+        return b.build_body(opener, inner), doc
