@@ -2,11 +2,12 @@
 declared results.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.frontend.context import EMPTY_NAMES, Context, Env, PendingCall, SpecModule
+from specc.diagnostics.diagnostic import raise_error
+from specc.frontend.context import EMPTY_NAMES, Context, Env, ErrorCollector, PendingCall
 from specc.frontend.declared_types import (
     ValueContext,
     convert_to_declared_type,
@@ -20,7 +21,6 @@ from specc.frontend.name_lookup import evaluate_as_type
 from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import (
     POISON,
-    AlreadyReported,
     BlockFunction,
     ChoiceValue,
     EvalResult,
@@ -47,41 +47,27 @@ def broadcast_batch(
     another operand, or a run-time length of `dims`, has a larger size for that name.
     """
     lengths: dict[str, Dim] = {}
-    for param, value, _ in given:
-        name = _get_batch_name(param, value, env)
+    for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in given):
         if name and isinstance(value, Tensor):
             known = env.find_runtime_length(name) or value.shape[0]
             if known != 1:
                 lengths.setdefault(name, known)
-    return [
-        (
-            param,
-            _expand_to_length(
-                context, value, lengths.get(_get_batch_name(param, value, env)), expr, env
-            ),
-            expr,
-        )
-        for param, value, expr in given
-    ]
+    found: list[ParameterArgument] = []
+    for param, value, expr in given:
+        length = lengths.get(_get_batch_name(param, value, env))
+        if length is not None and isinstance(value, Tensor) and value.shape[0] == 1:
+            op = ops.Expand(0, length)
+            value = add_op(context, op, value, span=expr.span, scope=env.scope)
+        found.append((param, value, expr))
+    return found
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
     """Return the declared name of the first axis; empty if a config value fixes it."""
-    dims = param.type.dims
-    if not dims or not isinstance(dims[0], ast.Name) or not isinstance(value, Tensor):
-        return ""
-    name = dims[0].path
-    fixed = name == "_" or name in env.names or name in env.config
-    return "" if fixed or len(value.shape) < 2 else name
-
-
-def _expand_to_length(
-    context: Context, value: SpecValue, length: Dim | None, expr: ast.Expr, env: Env
-) -> SpecValue:
-    if length is None or not isinstance(value, Tensor) or value.shape[0] != 1:
-        return value
-    op = ops.Expand(0, length)
-    return add_op(context, op, value, span=expr.span, scope=env.scope)
+    match param.type.dims, value:
+        case (ast.Name(path=name), *_), Tensor(shape=(_, _, *_)):
+            return "" if name == "_" or name in env.names or name in env.config else name
+    return ""
 
 
 MAX_BLOCK_DEPTH = 64
@@ -93,66 +79,60 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
     """Call a block and return its results; its weights go under the scope of `call.inner`."""
-    block, module, caller = target.block, target.module, call.caller
-    foreign = module.root is not caller.module.root and not module.is_standard
-    at = call.expr.span if foreign else None
-    config = _get_block_config(context, target, call)
-    env = _make_block_env(target, call, config)
-    context.check_step_estimate(block, module, config, call.expr.span)
+    block, module, expr = target.block, target.module, call.expr
+    foreign = module.root is not call.caller.module.root and not module.is_standard
+    env = _make_block_env(context, target, call)
+    context.check_step_estimate(block, module, env.config, expr.span)
     bind_arguments(context, block, _collect_arguments(target, call), env)
-    enter_block(context, block, call.expr)
-    try:
-        with (
-            context.enter_call(call.expr.span, standard=module.is_standard),
-            context.weights.sharing.enter_step(call.expr, call.own_scope),
-            show_call_in_errors(context, at, call.expr.function.path),
-        ):
-            if target.weight_scope is None and foreign:
-                there = Env(module=module, config=config, scope=call.inner_env.scope)
-                register_share_rules(context, module.file.items, there)
-            bind_defaults(context, block, env, call.expr)
-            results = check_block_results(
-                context, block, run_statements(context, block.body, env), env
-            )
-        _record_result_names(context, results, env, caller)
-        return results
-    finally:
-        context.call_stack.pop()
-        context.scope = caller.scope
+    with (
+        enter_block(context, block, expr, call.caller),
+        context.enter_call(expr.span, standard=module.is_standard),
+        context.weights.sharing.enter_step(expr, call.own_scope),
+        show_call_in_errors(context, expr.span if foreign else None, expr.function.path),
+    ):
+        if target.weight_scope is None and foreign:
+            there = Env(module=module, config=env.config, scope=env.scope)
+            register_share_rules(context, module.file.items, there)
+        bind_defaults(context, block, env, expr)
+        results = check_block_results(context, block, run_statements(context, block.body, env), env)
+    _record_result_names(context, results, env, call.caller)
+    return results
 
 
-def _make_block_env(
-    target: BlockFunction, call: PendingCall, config: Mapping[str, SpecValue]
-) -> Env:
+def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
     """Return the scope of a block's body: the names and values of its file."""
     module, caller, home = target.module, call.caller, target.env
-    raw, base = caller.config_file, caller.file_scope
-    if target.weight_scope is not None and home is not None:
-        raw, base = home.config_file, target.weight_scope
-    elif module.root is not caller.module.root and not module.is_standard:
-        # passed on by its own file, or called where a used file sets its config
-        static_inputs = home is not None and home.module.root is module.root and home.config
-        base = home.file_scope if home is not None and static_inputs else call.inner_env.scope
-    return Env(
+    is_same_file = module.root is caller.module.root
+    # passed on by its own file, with the config it was bound with
+    bound = home if home and home.module.root is module.root and home.config else None
+    option = next((o for o in call.options if o.name == "config"), None)
+    config: Mapping[str, SpecValue] = EMPTY_NAMES
+    if option is None and is_same_file:
+        config = caller.config
+    elif option is None and bound:
+        config = bound.config
+    elif not module.is_standard:
+        given = option and context.evaluate_value(option.value, caller)
+        span = option and option.value.span
+        config = context.evaluator.configure_used_spec(context, module, given, span)
+    env = Env(
         module=module,
         config=config,
         scope=call.inner_env.scope,
-        config_file=raw,
-        runtime_lengths=_resolve_file_lengths(module, caller),
-        file_scope=base,
+        config_file=caller.config_file,
+        runtime_lengths=caller.runtime_lengths,
+        file_scope=caller.file_scope,
     )
-
-
-def _resolve_file_lengths(module: SpecModule, caller: Env) -> dict[str, Dim] | None:
-    """Return what the run-time lengths of a block's file stand for during this call.
-
-    In the same file, and in specs that extend it, they are the caller's own; std declares
-    none. Those of a used file are bound by its operands: its `batch` may be `batch * 2`
-    here.
-    """
-    if module.root is caller.module.root:
-        return caller.runtime_lengths
-    return None if module.is_standard else {}
+    if target.weight_scope is not None and home is not None:
+        env.config_file, env.file_scope = home.config_file, target.weight_scope
+    elif not is_same_file and not module.is_standard:
+        env.file_scope = bound.file_scope if bound else env.scope
+    # In the same file, and in specs that extend it, run-time lengths are the caller's own; std
+    # declares none. Those of a used file are bound by its operands: its `batch` may be
+    # `batch * 2` here.
+    if not is_same_file:
+        env.runtime_lengths = None if module.is_standard else {}
+    return env
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
@@ -171,52 +151,32 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
     return bound
 
 
-def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
-    """Push a block on the call stack. Raise E0210 for recursion, E0110 if it is too deep."""
-    key = f"{block.name}@{block.name_span}"
+@contextmanager
+def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
+    """Push a block on the call stack during a call. Raise E0210 for recursion, E0110 if it is
+    too deep.
+    """
+    stack = context.call_stack
     # the key includes the location: two files may have blocks of one name
-    if key in context.call_stack:
-        cycle = [c.split("@")[0] for c in context.call_stack[context.call_stack.index(key) :]] + [
-            block.name
-        ]
-        context.call_stack.append(key)
-        raise_error(
-            "E0210",
-            f"`{block.name}` calls itself: {' → '.join(cycle)}",
-            expr.span,
-            helps=["use `repeat`, or a `scan` loop"],
-        )
-    if len(context.call_stack) >= MAX_BLOCK_DEPTH:
-        context.call_stack.append(key)
-        title = f"more than {MAX_BLOCK_DEPTH} nested block calls"
+    key = f"{block.name}@{block.name_span}"
+    if key in stack:
+        cycle = [called.split("@")[0] for called in (*stack[stack.index(key) :], key)]
+        title = f"`{block.name}` calls itself: {' → '.join(cycle)}"
+        raise_error("E0210", title, expr.span, helps=["use `repeat`, or a `scan` loop"])
+    if len(stack) >= MAX_BLOCK_DEPTH:
         raise_error(
             "E0110",
-            title,
+            f"more than {MAX_BLOCK_DEPTH} nested block calls",
             expr.span,
             f"`{block.name}` would be call {MAX_BLOCK_DEPTH + 1}",
             helps=["call the blocks one after the other"],
         )
-    context.call_stack.append(key)
-
-
-def _get_block_config(
-    context: Context, target: BlockFunction, call: PendingCall
-) -> Mapping[str, SpecValue]:
-    """Return the config values that a block reads: those of its file."""
-    module, caller, home = target.module, call.caller, target.env
-    option = next((o for o in call.options if o.name == "config"), None)
-    if option is None:
-        if module.root is caller.module.root:
-            return caller.config
-        # passed on by its own file: it keeps the config it was bound with
-        if home and home.module.root is module.root and home.config:
-            return home.config
-    if module.is_standard:
-        return EMPTY_NAMES
-    if option is None:
-        return context.evaluator.configure_used_spec(context, module, None, None)
-    given = context.evaluate_value(option.value, caller)
-    return context.evaluator.configure_used_spec(context, module, given, option.value.span)
+    stack.append(key)
+    try:
+        yield
+    finally:
+        stack.pop()
+        context.scope = caller.scope
 
 
 def _pair_arguments(
@@ -245,31 +205,19 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
     """Bind parameters to the arguments: first compile-time values, then tensors. Arguments
     are evaluated in the caller's scope.
     """
-    faults: list[Diagnostic] = []
-    poisoned = False
+    errors = ErrorCollector()
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for tensors in (False, True):
         given: list[ParameterArgument] = []
         for param, value, caller in pairs.values():
             if is_tensor_type(param.type) == tensors:
-                try:
+                with errors:
                     given.append((param, _evaluate_argument(context, param, value, caller), value))
-                except Failed as failed:
-                    faults += failed.diagnostics
-                except AlreadyReported:
-                    poisoned = True
         for param, known, expr in broadcast_batch(context, given, env):
-            try:
+            with errors:
                 _bind_parameter(context, block, param, known, expr, env)
                 record_value(param.span, env.names[param.name])
-            except Failed as failed:
-                faults += failed.diagnostics
-            except AlreadyReported:
-                poisoned = True
-    if faults:
-        raise Failed(*faults)
-    if poisoned:
-        raise AlreadyReported
+    errors.raise_collected()
 
 
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:

@@ -5,13 +5,13 @@ blocks.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.context import Context, Env, PendingCall
-from specc.frontend.expressions import evaluate_expression, evaluate_value, select_branch
+from specc.frontend.context import Context, Env, ErrorCollector, PendingCall
+from specc.frontend.expressions import evaluate_value, select_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.masks import bind_definition
 from specc.frontend.name_lookup import (
@@ -37,7 +37,6 @@ from specc.frontend.scalar_arithmetic import require_attribute_number
 from specc.frontend.spec_values import (
     ABSENT,
     POISON,
-    AlreadyReported,
     BlockFunction,
     BuiltinFunction,
     DefinitionFunction,
@@ -126,25 +125,14 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     rest = _evaluate_arguments(context, word, pairs, values, call.caller)
     _check_missing_arguments(word, values, bool(rest), expr)
     # `min(a, b, c)`: Python takes the parameters before `*others` only by position
-    leading = [
-        s.name
-        for s in word.parameters
-        if s.is_positional and not s.is_variadic and word.is_variadic
-    ]
+    leading = [s.name for s in word.parameters if s.is_positional and word.is_variadic]
     by_place = [values.pop(name) for name in leading if name in values]
-    by_name = {_make_python_name(k): v for k, v in values.items()}
     try:
         with context.weights.sharing.enter_step(expr, call.own_scope):
-            return word.evaluate(site, *by_place, *rest, **by_name)
-    except DimLimitError as error:
-        raise_error("E0309", f"`{word.name}`: {error}", expr.span)
+            return word.evaluate(site, *by_place, *rest, **values)
     except DimError as error:
-        raise_error("E0310", f"`{word.name}`: {error}", expr.span)
-
-
-def _make_python_name(name: str) -> str:
-    """Return the Python parameter name, with an underscore after Python keywords."""
-    return {"as": "as_", "in": "in_", "from": "from_"}.get(name, name)
+        code = "E0309" if isinstance(error, DimLimitError) else "E0310"
+        raise_error(code, f"`{word.name}`: {error}", expr.span)
 
 
 def _evaluate_arguments(
@@ -159,26 +147,17 @@ def _evaluate_arguments(
     All arguments are evaluated before an error is raised, so that one call reports all
     its errors.
     """
-    faults: list[Diagnostic] = []
+    errors = ErrorCollector()
     rest: list[SpecValue] = []
-    poisoned = False
     for slot, expr in pairs:
         what = f"`{word.name}`" if slot.is_variadic else f"`{slot.name}` of `{word.name}`"
-        try:
+        with errors:
             value = evaluate_argument(context, expr, slot.kinds, what, env)
-        except Failed as failed:
-            faults += failed.diagnostics
-        except AlreadyReported:
-            poisoned = True
-        else:
             if slot.is_variadic:
                 rest.append(value)
             else:
                 values[slot.name] = value
-    if faults:
-        raise Failed(*faults)
-    if poisoned:
-        raise AlreadyReported
+    errors.raise_collected()
     return rest
 
 
@@ -282,8 +261,7 @@ def _dispatch_call(
             return call_builtin(context, target, application)
         case BlockFunction():
             return call_block(context, target, application)
-    options = {"bias": "add", "normalizer": "normalize"}
-    option = options.get(target.kind, target.kind)
+    option = {"bias": "add", "normalizer": "normalize"}.get(target.kind, target.kind)
     raise_error(
         "E0205",
         f"{describe_value(target)} cannot be called with tensors",
@@ -294,10 +272,8 @@ def _dispatch_call(
 
 def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
     """Evaluate an expression to a function value: `layer_norm(eps=1e-5)`, `gelu`, `none`."""
+    expr = select_branch(context, expr, env)
     match expr:
-        case ast.Conditional():
-            taken = evaluate_expression(context, expr.condition, env)
-            return evaluate_function_value(context, expr.then if taken else expr.otherwise, env)
         case ast.Name(path=path) if path in NAMED_CONSTANTS:
             return NAMED_CONSTANTS[path]
         case ast.Call():

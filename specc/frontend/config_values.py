@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.frontend.config_json import JsonObject
-from specc.frontend.context import Context, Env, SpecModule
+from specc.frontend.context import Context, Env, ErrorCollector, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
@@ -19,7 +19,6 @@ from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,
     Absent,
-    AlreadyReported,
     ChoiceValue,
     NeedsValue,
     Record,
@@ -116,21 +115,16 @@ def evaluate_config(
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(parts or {})
     env.config = values  # each default can read the fields before it
-    faults: list[Diagnostic] = []
+    errors = ErrorCollector()
     named = program.chain[0] if program.chain else program.module
     reading = _ConfigEvaluation(context, program.assignments, reader, named)
     for entry in program.iterate_fields():
-        try:
+        found: SpecValue = POISON
+        with errors:
             value = _evaluate_field(reading, entry, entry.name, env)
-            values[entry.name] = _limit_rope_length(reader.max_length, value)
-        except Failed as failed:
-            faults += failed.diagnostics
-            values[entry.name] = POISON
-        # a default that reads an invalid field, which is reported already
-        except AlreadyReported:
-            values[entry.name] = POISON
-    if faults:
-        raise Failed(*faults)
+            found = _limit_rope_length(reader.max_length, value)
+        values[entry.name] = found
+    errors.raise_collected()
     return values
 
 

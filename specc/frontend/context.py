@@ -323,17 +323,31 @@ class Context:
 
 @dataclass
 class ErrorCollector:
-    """Records raised diagnostics; other exceptions pass."""
+    """Collects the errors raised in its `with` blocks; other exceptions pass. With a context,
+    errors are reported there.
+    """
 
-    context: Context
+    context: Context | None = None
+    errors: list[Diagnostic] = field(default_factory=list)
+    is_poisoned: bool = False
 
     def __enter__(self) -> None:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Failed):
-            self.context.report_errors(*error.diagnostics)
+        found = error.diagnostics if isinstance(error, Failed) else ()
+        if self.context is not None:
+            self.context.report_errors(*found)
+        self.errors += found
+        self.is_poisoned |= isinstance(error, AlreadyReported)
         return isinstance(error, Failed | AlreadyReported)
+
+    def raise_collected(self) -> None:
+        """Raise all collected errors, or AlreadyReported if all were reported before."""
+        if self.errors:
+            raise Failed(*self.errors)
+        if self.is_poisoned:
+            raise AlreadyReported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

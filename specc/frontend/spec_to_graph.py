@@ -13,6 +13,7 @@ from specc.frontend.config_values import ConfigReader, evaluate_config
 from specc.frontend.context import (
     Context,
     Env,
+    ErrorCollector,
     Evaluator,
     Library,
     SpecModule,
@@ -40,7 +41,6 @@ from specc.frontend.generate_and_reading_sections import (
 from specc.frontend.length_assumptions import apply_requirement, check_lengths_known, read_equations
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
-    POISON,
     EvalResult,
     NeedsValue,
     RawConfig,
@@ -189,19 +189,14 @@ def _evaluate_config_values(
 ) -> dict[str, SpecValue]:
     """Evaluate the configs of the used specs, with their requirements, then the spec's own."""
     parts: dict[str, SpecValue] = {}
-    faults: list[Diagnostic] = []
+    errors = ErrorCollector()
     for part in program.used_specs:
-        try:
-            with show_use_in_errors(part.use):
-                inner, how = enter_used_spec(part, program, reader)
-                values = evaluate_and_check_config(context, inner, how)
-                used = UsedSpecConfig(inner.module, how.config_file)
-                parts[part.name] = Record(values, how.path, used)
-        except Failed as failed:
-            faults += failed.diagnostics
-            parts[part.name] = POISON
-    if faults:
-        raise Failed(*faults)
+        with errors, show_use_in_errors(part.use):
+            inner, how = enter_used_spec(part, program, reader)
+            values = evaluate_and_check_config(context, inner, how)
+            used = UsedSpecConfig(inner.module, how.config_file)
+            parts[part.name] = Record(values, how.path, used)
+    errors.raise_collected()
     return evaluate_config(context, program, reader, parts)
 
 

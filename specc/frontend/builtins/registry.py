@@ -109,7 +109,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
         # the first parameter is the call site, which no spec passes
         parameters = tuple(
             BuiltinParameter(
-                p.name.rstrip("_"),
+                p.name,
                 get_annotated_kinds(p.annotation),
                 ABSENT if p.default is Parameter.empty else p.default,
                 is_positional=p.kind is not Parameter.KEYWORD_ONLY,
